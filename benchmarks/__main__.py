@@ -1,0 +1,99 @@
+"""`benchmarks/run [NAME…] [--files N,N…] [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from benchmarks import checkpoint, command, machine, mission, promotion, ready, report, startup
+from benchmarks.measure import Result
+from benchmarks.shop import Shop, remove
+
+_OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
+    "ready": ready.run,
+    "checkpoint": checkpoint.run,
+    "promotion": promotion.run,
+    "mission": mission.run,
+}
+_NAMES = ("startup", "command", *_OVER_FILES)
+_ROUNDS = {"startup": 15, "command": 40, "ready": 15, "checkpoint": 15, "promotion": 15, "mission": 12}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)} (default: all)")
+    parser.add_argument("--files", default="1000,20000,90000", help="sizes of the repositories")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--rounds", type=float, default=1.0, help="multiplies the number of rounds")
+    parser.add_argument("--place", type=Path, help="directory for temporary files (default: the system's)")
+    wanted = parser.parse_args()
+    unknown = set(wanted.names) - set(_NAMES)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
+    return wanted
+
+
+async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]:
+    names = wanted.names or _NAMES
+    sizes = [int(size) for size in wanted.files.split(",")]
+    for size in sizes:
+        _say(f"{size:,} files: making the repository")
+        shop = Shop.make(place / str(size), files=size)
+        if size == sizes[0] and "startup" in names:
+            for result in await startup.run(shop, rounds=_rounds(wanted, "startup")):
+                yield result
+        async with shop.open() as opened:
+            if size == sizes[0] and "command" in names:
+                for result in await command.run(shop, opened, rounds=_rounds(wanted, "command")):
+                    yield result
+            for name in (name for name in _OVER_FILES if name in names):
+                _say(f"{size:,} files: {name}")
+                for result in await _OVER_FILES[name](shop, opened, rounds=_rounds(wanted, name)):
+                    yield result
+        remove(shop.place)
+
+
+async def _show(wanted: argparse.Namespace, place: Path) -> list[Result]:
+    """Measure everything; each row of the table is shown when it is there."""
+    results = []
+    async for result in _run(wanted, place):
+        results.append(result)
+        if not wanted.json:
+            print(report.rows(result), flush=True)
+    return results
+
+
+def _rounds(wanted: argparse.Namespace, name: str) -> int:
+    factor: float = wanted.rounds
+    return max(3, round(_ROUNDS[name] * factor))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main() -> None:
+    """Measure and print."""
+    wanted = _arguments()
+    place = Path(tempfile.mkdtemp(prefix="chargehand-benchmark-", dir=wanted.place))
+    try:
+        described = machine.describe(place)
+        if not wanted.json:
+            print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in described.items()))
+            print(f"\n{report.HEAD}", flush=True)
+        results = asyncio.run(_show(wanted, place))
+    finally:
+        remove(place)
+    if wanted.json:
+        print(json.dumps(report.document(described, results), indent=1))
+    else:
+        print(f"\n{report.notes(results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Keeping what an agent changed as a commit."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from itertools import count
+from pathlib import Path
+
+from benchmarks.measure import Result, Sample, Side, compare, timed
+from benchmarks.repositories import git, paths
+from benchmarks.shop import Opened, Shop
+from chargehand.sandbox import Sandbox
+from chargehand.workspace import Workspace
+
+CHANGES = (1, 100, 1000)
+AIMS = {100: 0.025}
+_EDIT = """
+import json, sys
+stamp, paths = json.load(sys.stdin)
+for path in paths:
+    with open(path, "a") as file:
+        file.write(f"changed {stamp} in {path}\\n")
+"""
+_STILL_SECONDS = 0.03
+"""A file written within the kernel's clock tick before a look is read again at the next one; agents are slower."""
+_stamps = count(1)
+
+
+async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+    """Compare with git told the changed paths, and with git finding them, each with an index of its own."""
+    copy = shop.copy("plain")
+    results = []
+    for number in CHANGES:
+        if number > shop.files:
+            continue
+        changed = random.Random(number).sample(paths(shop.files), number)
+        async with opened.both() as (workspace, sandbox):
+            sides = [
+                Side(name="checkpoint", sample=_ours(workspace, sandbox, changed)),
+                Side(name="freeze, checkpoint, thaw", sample=_frozen(workspace, sandbox, changed)),
+                Side(
+                    name="git update-index, write-tree, commit-tree", sample=_plumbing(shop, opened, copy, changed)
+                ),
+                Side(name="git add -A, write-tree", sample=_add_all(shop, copy, changed)),
+            ]
+            case = f"{number:,} changed file{'s' if number > 1 else ''}"
+            result = await compare(
+                "checkpoint", case, sides, rounds=rounds, files=shop.files, aim=AIMS.get(number)
+            )
+        results.append(result)
+    git(shop.repository, "worktree", "remove", "--force", str(copy))
+    return results
+
+
+def _ours(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
+    async def sample() -> float:
+        await _edit_inside(sandbox, changed)
+        await sandbox.freeze()
+        with timed() as seconds:
+            made = workspace.checkpoint("measured")
+        await sandbox.thaw()
+        assert made.changed == len(changed)
+        return seconds[0]
+
+    return sample
+
+
+def _frozen(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
+    async def sample() -> float:
+        await _edit_inside(sandbox, changed)
+        with timed() as seconds:
+            await sandbox.freeze()
+            made = workspace.checkpoint("measured")
+            await sandbox.thaw()
+        assert made.changed == len(changed)
+        return seconds[0]
+
+    return sample
+
+
+async def _edit_inside(sandbox: Sandbox, changed: list[str]) -> None:
+    done = await sandbox.exec(["python3", "-c", _EDIT], stdin=json.dumps([next(_stamps), changed]).encode())
+    assert done.exit_code == 0, done.stderr
+    time.sleep(_STILL_SECONDS)
+
+
+def _plumbing(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> Sample:
+    index = _private_index(shop, copy, "plumbing.index")
+    listed = "\0".join(changed).encode()
+
+    async def sample() -> float:
+        _edit_plain(copy, changed)
+        with timed() as seconds:
+            git(copy, "update-index", "-z", "--stdin", environment=index, input=listed)
+            tree = git(copy, "write-tree", environment=index)
+            git(copy, "commit-tree", tree, "-p", opened.base.commit, "-m", "checkpoint")
+        return seconds[0]
+
+    return sample
+
+
+def _add_all(shop: Shop, copy: Path, changed: list[str]) -> Sample:
+    index = _private_index(shop, copy, "add.index")
+
+    async def sample() -> float:
+        _edit_plain(copy, changed)
+        with timed() as seconds:
+            git(copy, "add", "-A", environment=index)
+            git(copy, "write-tree", environment=index)
+        return seconds[0]
+
+    return sample
+
+
+def _private_index(shop: Shop, copy: Path, name: str) -> dict[str, str]:
+    index = shop.place / name
+    shutil.copy(git(copy, "rev-parse", "--git-path", "index"), index)
+    environment = {"GIT_INDEX_FILE": str(index)}
+    git(copy, "add", "-A", environment=environment)
+    git(copy, "write-tree", environment=environment)
+    return environment
+
+
+def _edit_plain(copy: Path, changed: list[str]) -> None:
+    stamp = next(_stamps)
+    for path in changed:
+        with (copy / path).open("a") as file:
+            file.write(f"changed {stamp} in {path}\n")
+    time.sleep(_STILL_SECONDS)

@@ -1,0 +1,144 @@
+"""Takes samples of several sides in turn, so that a machine that drifts drifts under all of them alike."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Sample = Callable[[], Awaitable[float]]
+"""Prepares, does the work once, cleans up; returns what the work alone took, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way of doing the work; `repeat` samples are taken in each round (fewer of what is slow).
+
+    With `most` it is left out of the rounds after that many: for what takes minutes to clean up.
+    """
+
+    name: str
+    sample: Sample
+    repeat: int = 1
+    most: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """The samples of one side in seconds, round by round."""
+
+    name: str
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[float]:
+        """All samples."""
+        return [sample for samples in self.rounds for sample in samples]
+
+    @property
+    def median(self) -> float:
+        """The median of all samples, in seconds."""
+        return statistics.median(self.samples)
+
+    @property
+    def minimum(self) -> float:
+        """The smallest sample, in seconds."""
+        return min(self.samples)
+
+    def ratio(self, other: Taken) -> float:
+        """Return how many times as long as `other` this takes: the median of the ratios of all rounds."""
+        pairs = zip(self.rounds, other.rounds, strict=False)  # the shorter of the two, see `Side.most`
+        return statistics.median(statistics.median(mine) / statistics.median(its) for mine, its in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One comparison: the product first, then its peers; `aim` in seconds, `load` when it ended."""
+
+    benchmark: str
+    case: str
+    sides: tuple[Taken, ...]
+    files: int | None = None
+    aim: float | None = None
+    load: tuple[float, float, float]
+    note: str = ""
+
+
+async def compare(
+    benchmark: str,
+    case: str,
+    sides: Sequence[Side],
+    *,
+    rounds: int,
+    seconds: float = 60.0,
+    files: int | None = None,
+    aim: float | None = None,
+    note: str = "",
+) -> Result:
+    """Take `rounds` rounds (at least 3, fewer than asked after `seconds`), each side in turn: A B A B.
+
+    One sample of each is taken first and thrown away, but for those with a `most`.
+    """
+    for side in sides:
+        if side.most is None:
+            await side.sample()
+    taken = [Taken(name=side.name) for side in sides]
+    started = time.monotonic()
+    for number in range(rounds):
+        if number >= 3 and time.monotonic() - started > seconds:
+            break
+        for side, record in zip(sides, taken, strict=True):
+            if side.most is None or number < side.most:
+                record.rounds.append([await side.sample() for _ in range(side.repeat)])
+    return Result(
+        benchmark=benchmark,
+        case=case,
+        sides=tuple(taken),
+        files=files,
+        aim=aim,
+        load=os.getloadavg(),
+        note=note,
+    )
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Put the seconds that the block takes into the list it is given."""
+    seconds: list[float] = []
+    started = time.perf_counter()
+    yield seconds
+    seconds.append(time.perf_counter() - started)
+
+
+def settle() -> None:
+    """Bring what is written to the disk, so that nobody pays for what another side wrote."""
+    os.sync()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one whole process took, in seconds: by the clock, and of the processor with its children."""
+
+    wall: float
+    cpu: float
+
+
+def spend(argv: Sequence[str], *, cwd: Path | None = None, environment: dict[str, str] | None = None) -> Spent:
+    """Run a program to its end, quietly; raises `RuntimeError` with its output when it fails."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        argv, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{list(argv)!r} ended with {process.returncode}: {output.decode(errors='replace')}")
+    return Spent(wall=wall, cpu=usage.ru_utime + usage.ru_stime)

@@ -1,0 +1,140 @@
+"""A validated tree brought onto the mission branch and from there into the person's repository."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from benchmarks.measure import Result, Sample, Side, compare, spend, timed
+from benchmarks.repositories import ENVIRONMENT, git, paths
+from benchmarks.shop import Opened, Shop
+from chargehand.core import Config, MissionCreated, MissionRequest, Verdict, new_id
+from chargehand.missions import Journal, Promoter, Services, mission_ref
+from chargehand.workspace import export as export_branch
+
+_numbers = count(1)
+
+
+async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+    """Compare with `git merge --no-ff` in a worktree and with `git push` to a bare repository.
+
+    Both sides merge one changed file with a tip that changed another one.
+    """
+    opened.depot.base_layers(opened.base)
+    ours, theirs = _commit(shop, 0), _commit(shop, 1)
+    for commit in (ours, theirs):
+        opened.depot.resolve_base(commit)
+    copy = shop.copy("merging")
+    bare = shop.place / "bare.git"
+    spend(["git", "clone", "--quiet", "--bare", str(shop.repository), str(bare)], environment=ENVIRONMENT)
+
+    async def merge() -> float:
+        git(copy, "reset", "--quiet", "--hard", ours)
+        with timed() as seconds:
+            git(copy, "merge", "--quiet", "--no-ff", "-m", "merged", theirs)
+        return seconds[0]
+
+    async def durable_merge() -> float:
+        git(copy, "reset", "--quiet", "--hard", ours)
+        with timed() as seconds:
+            git(copy, "-c", "core.fsync=all", "merge", "--quiet", "--no-ff", "-m", "merged", theirs)
+        return seconds[0]
+
+    async def push() -> float:
+        commit = _merged(shop, ours, theirs)
+        with timed() as seconds:
+            git(shop.repository, "push", "--quiet", str(bare), f"{commit}:refs/heads/pushed-{next(_numbers)}")
+        return seconds[0]
+
+    promote = [
+        Side(name="merge, journal, swap", sample=_promote(opened, shop, ours, theirs)),
+        Side(name="git merge --no-ff", sample=merge),
+        Side(name="git merge --no-ff, core.fsync=all", sample=durable_merge),
+    ]
+    note = "ours is on the disk when it returns: the journal of events, the objects, the ref"
+    results = [await compare("promotion", "merge", promote, rounds=rounds, files=shop.files, note=note)]
+    out = [
+        Side(name="export", sample=_export(opened, ours, theirs)),
+        Side(name="git push to a bare repository", sample=push),
+    ]
+    results.append(await compare("promotion", "export", out, rounds=rounds, files=shop.files))
+    git(shop.repository, "worktree", "remove", "--force", str(copy))
+    return results
+
+
+def _commit(shop: Shop, which: int) -> str:
+    """Return a commit on the repository's that changes one file."""
+    path = paths(shop.files)[which * 7 + 3]
+    content = git(shop.repository, "hash-object", "-w", "--stdin", input=b"changed\n")
+    index = {"GIT_INDEX_FILE": str(shop.place / f"commit-{which}.index")}
+    git(shop.repository, "read-tree", "main", environment=index)
+    git(shop.repository, "update-index", "--cacheinfo", f"100644,{content},{path}", environment=index)
+    tree = git(shop.repository, "write-tree", environment=index)
+    return git(shop.repository, "commit-tree", tree, "-p", "main", "-m", f"change {which}")
+
+
+def _merged(shop: Shop, ours: str, theirs: str) -> str:
+    """Return a merge that no repository has yet."""
+    tree = git(shop.repository, "rev-parse", f"{theirs}^{{tree}}")
+    message = f"merged {next(_numbers)}"
+    return git(shop.repository, "commit-tree", tree, "-p", ours, "-p", theirs, "-m", message)
+
+
+def _promote(opened: Opened, shop: Shop, ours: str, theirs: str) -> Sample:
+    services = _services(opened)
+    tree = opened.depot.tree_of(theirs)
+
+    async def validate(merged: str) -> Verdict:
+        return Verdict(tree=merged, scope="merged", status="green")
+
+    async def sample() -> float:
+        journal = _journal(services, shop)
+        opened.depot.swap(mission_ref(journal.mission), ours, None)
+        promoter = Promoter(services, journal)
+        verdict = Verdict(tree=tree, scope="attempt", status="green")
+        with timed() as seconds:
+            await promoter.promote(opened.base, tree, verdict, validate=validate)
+        return seconds[0]
+
+    return sample
+
+
+def _export(opened: Opened, ours: str, theirs: str) -> Sample:
+    tree = opened.depot.tree_of(theirs)
+
+    async def sample() -> float:
+        number = next(_numbers)
+        commit = opened.depot.commit(tree, (ours, theirs), f"merged {number}")
+        with timed() as seconds:
+            export = export_branch(opened.depot, commit, branch=f"chargehand/m-{number}", expected_old=None)
+        assert export.state == "done", export.reason
+        return seconds[0]
+
+    return sample
+
+
+def _journal(services: Services, shop: Shop) -> Journal:
+    mission = new_id("mission")
+    request = MissionRequest(text="change one file", agent="command:true", command=("true",), slug=mission)
+    created = MissionCreated(project=services.project, repository=str(shop.repository), request=request, config={})
+    services.store.log.append(mission, created)
+    return Journal(services.store.log, mission, clock=services.clock)
+
+
+def _services(opened: Opened) -> Services:
+    def unused(*_: object) -> None:
+        raise AssertionError("a promotion opens nothing")
+
+    return Services(
+        home=opened.app.home,
+        project=opened.app.project().id,
+        store=opened.app.store,
+        depot=opened.depot,
+        tier=opened.tier,
+        tier_name="process",
+        driver=opened.driver,
+        toolchain=opened.toolchain.id,
+        config=Config(),
+        liveness=opened.app.liveness,
+        open_agent=unused,  # type: ignore[arg-type]
+        open_registries=unused,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,48 @@
+"""A workspace with a sandbox over it, until the first command has answered."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Result, Side, compare, settle, spend, timed
+from benchmarks.repositories import ENVIRONMENT, git
+from benchmarks.shop import MANY, Opened, Shop
+
+AIM = 0.050
+
+
+async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+    """Compare with the two usual ways to give an agent files of its own, which isolate nothing."""
+    target = shop.place / "peer"
+
+    async def ours() -> float:
+        settle()
+        with timed() as seconds:
+            workspace = opened.workspace()
+            sandbox = await opened.sandbox(workspace)
+            await sandbox.exec(["true"])
+        await sandbox.close()
+        workspace.discard()
+        return seconds[0]
+
+    async def worktree() -> float:
+        settle()
+        command = ["git", "-C", str(shop.repository), "worktree", "add", "--quiet", "--detach", str(target)]
+        spent = spend(command, environment=ENVIRONMENT)
+        git(shop.repository, "worktree", "remove", "--force", str(target))
+        return spent.wall
+
+    async def copy() -> float:
+        settle()
+        spent = spend(["cp", "-a", str(shop.repository), str(target)])
+        spend(["rm", "-rf", str(target)])
+        return spent.wall
+
+    most = None if shop.files < MANY else 2
+    sides = [
+        Side(name="workspace and sandbox", sample=ours, repeat=5),
+        Side(name="git worktree add", sample=worktree, most=most),
+        Side(name="cp -a", sample=copy, most=most),
+    ]
+    result = await compare(
+        "ready", "first command answered", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
+    )
+    return [result]

@@ -1,0 +1,110 @@
+"""The key table, read off the sections' dataclasses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from chargehand.core import AgentConfig, LimitsConfig, ProjectConfig, SandboxConfig
+
+Shape = Literal["text", "list", "integer", "seconds", "choice"]
+SECTIONS: tuple[tuple[str, type], ...] = (
+    ("project", ProjectConfig),
+    ("limits", LimitsConfig),
+    ("sandbox", SandboxConfig),
+)
+AGENTS = "agents"
+AGENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = "NAME"
+"""What stands for an agent's name in the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One row of the table; `section` is `agents.NAME` for the keys of an agent."""
+
+    section: str
+    field: str
+    doc: str
+    meet: str
+    form: str
+    empty: str
+    host: bool
+    shape: Shape
+    choices: tuple[str, ...]
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The dotted name."""
+        return f"{self.section}.{self.field}"
+
+
+def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    kind = kinds[0]
+    if get_origin(kind) is Literal:
+        return "choice", get_args(kind)
+    if get_origin(kind) is tuple:
+        return "list", ()
+    if kind is str:
+        return "text", ()
+    return ("seconds" if form == "seconds" else "integer"), ()
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default is not MISSING else None
+
+
+def _rows(section: str, cls: type) -> tuple[Key, ...]:
+    hints = get_type_hints(cls)
+    rows = []
+    for item in fields(cls):
+        shape, choices = _shape(hints[item.name], item.metadata["form"])
+        rows.append(
+            Key(
+                section=section,
+                field=item.name,
+                shape=shape,
+                choices=choices,
+                default=_default(item),
+                **item.metadata,
+            )
+        )
+    return tuple(rows)
+
+
+@cache
+def section_keys() -> dict[str, Key]:
+    """Return the keys of the plain sections by dotted name, in the order they are documented."""
+    return {key.name: key for section, cls in SECTIONS for key in _rows(section, cls)}
+
+
+@cache
+def agent_keys() -> dict[str, Key]:
+    """Return the keys of `[agents.NAME]` by field."""
+    return {key.field: key for key in _rows(f"{AGENTS}.{NAME}", AgentConfig)}
+
+
+def section_names() -> tuple[str, ...]:
+    """Return the names of all top-level tables."""
+    return (*(name for name, _ in SECTIONS), AGENTS)
+
+
+def find_key(dotted: str) -> Key | None:
+    """Return the row of a dotted name such as `limits.time` or `agents.fixer.command`."""
+    if dotted in section_keys():
+        return section_keys()[dotted]
+    table, _, field = dotted.rpartition(".")
+    section, _, name = table.partition(".")
+    if section == AGENTS and AGENT_NAME.fullmatch(name):
+        return agent_keys().get(field)
+    return None
+
+
+def known_names() -> tuple[str, ...]:
+    """Return every dotted name, with NAME for an agent's."""
+    return (*section_keys(), *(key.name for key in agent_keys().values()))

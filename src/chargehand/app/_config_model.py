@@ -1,0 +1,95 @@
+"""What configuration is read from, and what comes out of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core import Config
+
+REPOSITORY_FILE = "chargehand.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserFile:
+    """The user's own configuration file as it was read."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFile:
+    """The repository's `chargehand.toml`, byte for byte; `commit` is `None` for an uncommitted one."""
+
+    content: bytes
+    commit: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where its values are said to come from."""
+        return f"{REPOSITORY_FILE} @ {self.commit[:12]}" if self.commit else f"{REPOSITORY_FILE} (uncommitted)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A value from the command line and the option that carried it; `None`, `()` and `[]` mean not given."""
+
+    value: object
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One value of one key: who said it (`origin`) and where a person can look it up (`place`)."""
+
+    value: object
+    origin: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntrustedKey:
+    """A key of the repository's file that would widen what is allowed, and was passed over for want of trust."""
+
+    key: str
+    value: str
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The configuration in force, and why.
+
+    `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is
+    empty unless trust would change a value. `digest` is the hex SHA-256 of the repository file's bytes, `""`
+    where there is none. `extra_checks` and `only_checks` are the command line's; `gates` joins them.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+    untrusted: tuple[UntrustedKey, ...] = ()
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+    extra_checks: tuple[str, ...] = ()
+    only_checks: tuple[str, ...] | None = None
+
+    def gates(self, detected: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return the checks that must pass, `None` where there are none configured, detected or asked for.
+
+        `detected` is what was found in the base tree; it counts only where no checks are configured.
+        """
+        chosen = self.config.project.checks if self.config.project.checks is not None else detected
+        if self.only_checks is not None:
+            chosen = self.only_checks
+        if chosen is None:
+            return self.extra_checks or None
+        return tuple(dict.fromkeys((*chosen, *self.extra_checks)))
+
+
+def content_digest(content: bytes) -> str:
+    """Return the hex SHA-256 by which one exact content of a repository's file is trusted."""
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,248 @@
+"""One value at a time: from TOML, an environment variable or an option to what the key holds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from chargehand.app._config_keys import Key
+from chargehand.core import ConfigError, nearest, printable
+
+LARGEST = 1_000_000
+"""The largest integer a key takes: far beyond any use, far below any overflow."""
+LONGEST = 366 * 86400.0
+"""The longest duration, in seconds."""
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
+_NUMBER = re.compile(_AMOUNT)
+_HOST = re.compile(
+    r"(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*)"
+    r"(?::[0-9]{1,5})?"
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+_RANGE = "give a number in that range"
+_LIST = 'write ["a", "b"]'
+
+
+def fail(place: str, message: str, hint: str = "") -> ConfigError:
+    """Return the error for something wrong at `place`."""
+    return ConfigError(f"{place}: {message}", hint=hint)
+
+
+def shown(value: object) -> str:
+    """Return `value` as TOML and Python both nearly write it, short and safe to print."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, thousands of levels
+        text = f"<{type(value).__name__}>"
+    return printable(text if len(text) <= 100 else text[:97] + "…")
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a duration the way a person writes it: `30m`, `1h30m`, `0.5s`."""
+    rest, out = seconds, ""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if rest >= size:
+            out += f"{int(rest // size)}{unit}"
+            rest %= size
+    return out + (f"{rest:g}s" if rest or not out else "")
+
+
+def parse_value(key: Key, value: object, place: str) -> Any:
+    """Return what `key` holds for a typed value, as TOML or a caller gives it.
+
+    Raises `ConfigError` with what was expected and the value.
+    """
+    return _PARSERS[key.shape](key, value, place)
+
+
+def parse_text(key: Key, text: str, place: str) -> Any:
+    """Return what `key` holds for a text from the environment or the command line.
+
+    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are written plainly.
+    """
+    if key.shape == "list":
+        return parse_value(key, _listed(key, text.strip(), place), place)
+    if key.shape == "integer":
+        stripped = text.strip()
+        number = re.fullmatch(r"-?[0-9]{1,18}", stripped)
+        return parse_value(key, int(stripped) if number else text, place)
+    return parse_value(key, text, place)
+
+
+def _listed(key: Key, text: str, place: str) -> object:
+    if text.startswith("["):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError) as error:
+            message = f"{key.name} starts like a TOML list and is none: {shown(text)}"
+            raise fail(place, message, 'write ["a", "b"] or a,b') from error
+    if key.form == "argv" and "," not in text:
+        return text if len(text.split()) > 1 else [text]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _expected(key: Key, what: str, value: object, place: str, hint: str = "") -> ConfigError:
+    return fail(place, f"{key.field} is {what}, not {shown(value)}", hint)
+
+
+def _text(key: Key, value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise _expected(key, "a string", value, place, 'write "…"')
+    _item(key, value, place)
+    return value
+
+
+def _choice(key: Key, value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise _expected(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+    if value not in key.choices:
+        what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
+        guess = nearest(value, key.choices)
+        hint = guess if guess.startswith("known") else f"{guess} known: {', '.join(key.choices)}"
+        raise fail(place, f"{what} {shown(value)}", hint)
+    return value
+
+
+def _integer(key: Key, value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _expected(key, "a whole number", value, place, _RANGE)
+    if not 1 <= value <= LARGEST:
+        raise fail(place, f"{key.field} is from 1 to {LARGEST}, not {shown(value)}", _RANGE)
+    return value
+
+
+def _seconds(key: Key, value: object, place: str) -> float:
+    seconds = _duration(value)
+    if seconds is None:
+        raise _expected(
+            key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
+        )
+    if not 0 < seconds <= LONGEST:
+        what = f"{key.field} is more than 0 and at most {show_seconds(LONGEST)}"
+        raise fail(place, f"{what}, not {shown(value)}", _RANGE)
+    return seconds
+
+
+def _duration(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        # Clipped first: an integer may have more digits than a float can hold. What is not a number becomes -1.
+        return float(max(-1, min(value, 2 * LONGEST)))
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        return None
+    return sum(float(part) * size for part, size in zip(match.groups(), _UNITS.values(), strict=True) if part)
+
+
+def _list(key: Key, value: object, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _expected(key, "a list of strings", value, place, _list_hint(key, value))
+    for item in value:
+        if not isinstance(item, str):
+            raise fail(place, f"{key.field} is a list of strings, and holds {shown(item)}", _LIST)
+    if key.form == "argv":
+        return _argv(key, tuple(value), place)
+    items = [item.lower() if key.form == "host" else item for item in value]
+    for item in items:
+        _item(key, item, place)
+    return tuple(dict.fromkeys(items))
+
+
+def _list_hint(key: Key, value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    if key.form != "argv":
+        return f"write [{_quoted(value)}]"
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = value.split()
+    return "a command is never given to a shell: write [" + ", ".join(map(_quoted, words)) + "]"
+
+
+def _quoted(text: str) -> str:
+    return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _argv(key: Key, value: tuple[str, ...], place: str) -> tuple[str, ...]:
+    if not value or not value[0].strip():
+        raise fail(place, f"{key.field} names no program: {shown(value)}", 'write ["program", "argument", …]')
+    for item in value:
+        if "\0" in item or re.search(r"[\ud800-\udfff]", item):
+            message = f"{key.field} holds a character no program can be given: {shown(item)}"
+            raise fail(place, message, "take it out")
+    return value
+
+
+def _item(key: Key, item: str, place: str) -> None:
+    problem, hint = _FORMS[key.form](item)
+    if problem:
+        raise fail(place, f"{key.field} {problem}: {shown(item)}", hint)
+
+
+def _command(item: str) -> tuple[str, str]:
+    if not item.strip():
+        return "holds an empty command", ""
+    return ("holds a character no command can have", "") if re.search(r"[\x00\ud800-\udfff]", item) else ("", "")
+
+
+def _area(item: str) -> tuple[str, str]:
+    if not item or item != item.strip():
+        return "holds a pattern that is empty or has blanks at its ends", ""
+    if item.startswith("!"):
+        return "holds a negated pattern", "say what is not allowed in project.forbid"
+    if item.startswith("#"):
+        return "holds a pattern that starts with '#'", "write '\\#…' for a name that starts so"
+    if _CONTROL.search(item):
+        return "holds a pattern with a control character", ""
+    if set(item.strip("/").split("/")) & {"", ".", ".."} or item.startswith("//") or item.endswith("//"):
+        return (
+            "holds a pattern that is not a plain path below the repository",
+            "write 'src/**', '/Makefile', '*.md'",
+        )
+    return "", ""
+
+
+def _path(item: str) -> tuple[str, str]:
+    if not item.startswith("/") or _CONTROL.search(item):
+        return "holds a path that is not absolute", "write the whole path, such as '/opt/tools/bin'"
+    return "", ""
+
+
+def _host(item: str) -> tuple[str, str]:
+    if len(item) > 260 or not _HOST.fullmatch(item):
+        return "holds no host name", "write 'example.org' or 'example.org:8443', without scheme or path"
+    return "", ""
+
+
+_FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
+    "": lambda _: ("", ""),
+    "command": _command,
+    "area": _area,
+    "path": _path,
+    "host": _host,
+}
+_PARSERS: dict[str, Callable[[Key, object, str], Any]] = {
+    "text": _text,
+    "choice": _choice,
+    "integer": _integer,
+    "seconds": _seconds,
+    "list": _list,
+}

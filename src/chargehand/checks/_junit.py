@@ -1,0 +1,143 @@
+"""JUnit XML as pytest writes it, read with a parser that knows no document types and so no entities."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from chargehand.core import printable
+
+MAX_REPORT = 32_000_000
+_MAX_DEPTH = 20
+_MAX_FAILING = 50
+_MAX_MESSAGE = 2_000
+_BAD = frozenset({"failure", "error"})
+_PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingTest:
+    """A test that did not pass: where it failed, as far as the report tells."""
+
+    name: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestCounts:
+    """What a report says: `ran` leaves skipped tests out; `bad` is failures and errors."""
+
+    __test__ = False  # pytest would collect a class of this name
+
+    ran: int
+    skipped: int
+    bad: int
+    collection_errors: int
+    failing: tuple[FailingTest, ...]
+
+
+class ReportError(ValueError):
+    """A report that is no JUnit XML, declares a document type, or is too large."""
+
+
+def read_junit(content: bytes) -> TestCounts:
+    """Return the counts of a report; raises `ReportError`."""
+    if len(content) > MAX_REPORT:
+        raise ReportError(f"the report is larger than {MAX_REPORT} bytes")
+    reader = _Reader()
+    try:
+        reader.parser().Parse(content, True)
+    except expat.ExpatError as error:
+        raise ReportError(f"the report is no XML: {error}") from error
+    if not reader.is_report:
+        raise ReportError("the report has no <testsuite>")
+    return reader.counts()
+
+
+@dataclass(slots=True)
+class _Reader:
+    is_report: bool = False
+    _depth: int = 0
+    _case: dict[str, str] = field(default_factory=dict)
+    _outcome: str = ""
+    _message: str = ""
+    _text: list[str] = field(default_factory=list)
+    _inside: str = ""
+    _ran: int = 0
+    _skipped: int = 0
+    _bad: int = 0
+    _uncollected: int = 0
+    _failing: list[FailingTest] = field(default_factory=list)
+
+    def parser(self) -> expat.XMLParserType:
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._data
+        parser.StartDoctypeDeclHandler = self._doctype
+        return parser
+
+    def counts(self) -> TestCounts:
+        return TestCounts(
+            ran=self._ran,
+            skipped=self._skipped,
+            bad=self._bad,
+            collection_errors=self._uncollected,
+            failing=tuple(self._failing),
+        )
+
+    def _doctype(self, *_: object) -> None:
+        raise ReportError("the report declares a document type")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ReportError("the report is nested too deeply")
+        self.is_report |= name == "testsuite"
+        if name == "testcase":
+            self._case, self._outcome, self._message = attributes, "", ""
+            self._text.clear()
+        elif name in _BAD or name == "skipped":
+            self._inside = name
+            if self._outcome not in _BAD:
+                self._outcome, self._message = name, attributes.get("message", "")
+
+    def _data(self, data: str) -> None:
+        if self._inside in _BAD:
+            self._text.append(data)
+
+    def _end(self, name: str) -> None:
+        self._depth -= 1
+        if name == self._inside:
+            self._inside = ""
+        if name == "testcase":
+            self._finish_case()
+
+    def _finish_case(self) -> None:
+        if self._outcome == "skipped":
+            self._skipped += 1
+            return
+        uncollected = self._outcome == "error" and "collection failure" in self._message
+        self._uncollected += uncollected
+        self._ran += not uncollected
+        if self._outcome in _BAD:
+            self._bad += 1
+            if len(self._failing) < _MAX_FAILING:
+                self._failing.append(self._failing_test())
+
+    def _failing_test(self) -> FailingTest:
+        text = "".join(self._text)
+        places = _PLACE.findall(text[-20_000:])
+        file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
+        owner = self._case.get("classname", "")
+        name = self._case.get("name", "")
+        return FailingTest(
+            name=printable(f"{owner}::{name}" if owner else name),
+            message=printable(self._message)[:_MAX_MESSAGE],
+            file=None if file is None else printable(file),
+            line=int(line) if line is not None and line.isdecimal() else None,
+        )

@@ -1,0 +1,97 @@
+"""The part of a Makefile that the given targets run: enough to say whether a check's target changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+MAKEFILES = frozenset({"Makefile", "makefile", "GNUmakefile"})
+_RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)(.*)")
+_ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*[:+?!]{0,3}=(.*)")
+_REFERENCE = re.compile(r"\$[({]([\w.-]+)")
+_INVOCATION = re.compile(r"(?:\bmake|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]+)*)")
+_ALWAYS = frozenset({"SHELL", ".SHELLFLAGS", "MAKEFLAGS", "PATH", "PYTHONPATH"})
+_USUAL = frozenset({"test", "tests", "check"})
+
+
+@dataclass(slots=True)
+class _Makefile:
+    rules: dict[str, list[str]] = field(default_factory=dict)
+    variables: dict[str, list[str]] = field(default_factory=dict)
+    directives: list[str] = field(default_factory=list)
+    first: str | None = None
+
+
+def targets(source: str) -> frozenset[str]:
+    """Return the names of all targets."""
+    return frozenset(_parse(source).rules)
+
+
+def used_part(source: str, commands: Sequence[str]) -> object:
+    """Return what the commands' targets run, comparable by `==`; `test` and `check` always count as used."""
+    makefile = _parse(source)
+    goals = set(_USUAL)
+    for command in commands:
+        goals |= _goals(command, makefile.first)
+    rules = _closure(makefile, goals)
+    text = [line for name in sorted(rules) for line in makefile.rules[name]] + makefile.directives
+    return rules, text, _variables(makefile, text)
+
+
+def _goals(command: str, first: str | None) -> set[str]:
+    goals: set[str] = set()
+    for found in _INVOCATION.finditer(command):
+        words = {word for word in found[1].split() if not word.startswith("-") and "=" not in word}
+        goals |= words or ({first} if first else set())
+    return goals
+
+
+def _closure(makefile: _Makefile, goals: Iterable[str]) -> list[str]:
+    waiting, reached = sorted(goals), dict[str, None]()
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in makefile.rules:
+            continue
+        reached[name] = None
+        for line in makefile.rules[name]:
+            waiting += line.split() if not line.startswith("\t") else sorted(_goals(line, makefile.first))
+    return sorted(reached)
+
+
+def _variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[str]]:
+    waiting = [*_ALWAYS, *(name for line in text for name in _REFERENCE.findall(line))]
+    used: dict[str, list[str]] = {}
+    while waiting:
+        name = waiting.pop()
+        if name not in used and name in makefile.variables:
+            used[name] = makefile.variables[name]
+            waiting += [other for line in used[name] for other in _REFERENCE.findall(line)]
+    return used
+
+
+def _parse(source: str) -> _Makefile:
+    makefile, block = _Makefile(), list[list[str]]()
+    for line in source.replace("\\\n", " ").split("\n"):
+        if line.startswith("\t"):
+            for lines in block:
+                lines.append(line.rstrip())
+        elif line.strip() and not line.lstrip().startswith("#"):
+            block = _statement(makefile, line)
+    return makefile
+
+
+def _statement(makefile: _Makefile, line: str) -> list[list[str]]:
+    """File one line that is no recipe and return the rules that a recipe below it belongs to."""
+    if found := _ASSIGNMENT.fullmatch(line.strip()):
+        makefile.variables.setdefault(found[1], []).append(line.strip())
+        return []
+    if found := _RULE.fullmatch(line.rstrip()):
+        names = found[1].split()
+        for name in names:
+            makefile.rules.setdefault(name, []).append(found[2].strip())
+            if makefile.first is None and not name.startswith("."):
+                makefile.first = name
+        return [makefile.rules[name] for name in names]
+    makefile.directives.append(line.strip())
+    return []

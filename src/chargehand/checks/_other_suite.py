@@ -1,0 +1,179 @@
+"""The tests of files in other languages, read line by line with patterns: linear in the file's size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from chargehand.checks._paths import Language, language_of
+from chargehand.checks._python_suite import python_suite
+from chargehand.checks._suite import Case, Suite
+
+_MAX_LINE = 2_000
+_C_COMMENT = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*(?:`|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""",
+    re.DOTALL,
+)
+# Lifetimes ('a) and character literals make single quotes useless for finding Rust's strings.
+_RUST_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+_RUBY_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|#[^\n]*""")
+
+_ASSERT = re.compile(
+    r"\bassert\w*!?|\bexpect\s*\(|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Errorf|Fatal|Fatalf|Fail|FailNow)\b"
+)
+_JS_CASE = re.compile(r"""(?:^|[^\w.$])([xf]?(?:it|test))((?:\.\w+)*)\s*\(\s*(?:(['"`])(.*?)\3)?""")
+_JS_GROUP = re.compile(r"(?:^|[^\w.$])(?:x(?:describe|context)|(?:describe|context|suite)\.skip)\b")
+_JS_FOCUS = re.compile(
+    r"(?:^|[^\w.$])(?:(?:it|test|describe|context|suite)(?:\.\w+)*\.only|f(?:it|describe|context))\b"
+)
+_JS_OFF = re.compile(r"\.(?:skip|todo|fixme|failing|fails|skipIf)\b")
+_GO_CASE = re.compile(r"^func\s+((?:Test|Fuzz|Example)\w*)\s*\(")
+_GO_SKIP = re.compile(r"\b\w+\.(?:Skip|Skipf|SkipNow)\(")
+_GO_IGNORED = re.compile(r"^//\s*(?:go:build|\+build)\b.*")
+_RUST_FN = re.compile(r"\bfn\s+(\w+)")
+_RUST_TEST = re.compile(r"#\[\s*(?:\w+::)*(?:test|rstest|test_case|wasm_bindgen_test)\b")
+_RUST_OFF = re.compile(r"#\[\s*(?:ignore|should_panic|cfg\()|cfg_attr\([^)]*ignore")
+_JVM_TEST = re.compile(r"@(?:Test|ParameterizedTest|RepeatedTest|Property)\b")
+_JVM_OFF = re.compile(r"@(?:Disabled\w*|Ignore\w*)\b")
+_JVM_FN = re.compile(r"\b(?:void|fun)\s+(`[^`]+`|\w+)\s*\(")
+_JVM_CLASS = re.compile(r"\bclass\s+\w+")
+_RUBY_CASE = re.compile(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s*\(?\s*(['"])(.*?)\3)""")
+_RUBY_SKIP = re.compile(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
+
+_Found = tuple[str | None, tuple[str, ...]]
+"""A line's say: the name of a test that starts here (or `None`), and marks for it or for the running one."""
+
+
+def suite_of(path: str, source: str) -> Suite | None:
+    """Return the tests of a source file, `None` for a language this does not know."""
+    language = language_of(path)
+    if language is None:
+        return None
+    return python_suite(source) if language == "python" else _line_suite(language, source)
+
+
+def _line_suite(language: Language, source: str) -> Suite:
+    cases: list[Case] = []
+    file_marks: list[str] = []
+    read = _READERS[language]()
+    for number, raw in enumerate(_uncommented(language, source).split("\n"), start=1):
+        line = raw[:_MAX_LINE]
+        file_marks += _file_marks(language, line)
+        for name, marks in read(line):
+            if name is not None:
+                cases.append(Case(name=name, line=number, marks=marks))
+            elif cases:
+                cases[-1] = _with_marks(cases[-1], marks)
+            else:
+                file_marks += marks
+        if cases and _ASSERT.search(line):
+            cases[-1] = _asserting(cases[-1])
+    return Suite(cases=tuple(cases), marks=tuple(file_marks))
+
+
+def _with_marks(case: Case, marks: tuple[str, ...]) -> Case:
+    return Case(name=case.name, line=case.line, marks=(*case.marks, *marks), assertions=case.assertions)
+
+
+def _asserting(case: Case) -> Case:
+    return Case(name=case.name, line=case.line, marks=case.marks, assertions=case.assertions + 1)
+
+
+def _uncommented(language: Language, source: str) -> str:
+    """Blank out comments, so that a test in one is no test; strings and line numbers stay."""
+    pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language, _C_COMMENT)
+
+    def keep(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return found[1]
+        return found[0] if language == "go" and _GO_IGNORED.match(found[0]) else "\n" * found[0].count("\n")
+
+    return pattern.sub(keep, source)
+
+
+def _file_marks(language: Language, line: str) -> list[str]:
+    if language == "go":
+        return [line.strip()] if _GO_IGNORED.match(line) else []
+    if language == "javascript":
+        found = [_JS_GROUP.search(line), _JS_FOCUS.search(line)]
+        return [match[0].strip(" \t({;,!") for match in found if match]
+    return []
+
+
+Reader = Callable[[str], Iterator[_Found]]
+
+
+def _javascript() -> Reader:
+    def read(line: str) -> Iterator[_Found]:
+        for found in _JS_CASE.finditer(line):
+            off = found[1].startswith("x") or _JS_OFF.search(found[2])
+            yield found[4] or "", ((found[1] + found[2],) if off else ())
+
+    return read
+
+
+def _go() -> Reader:
+    def read(line: str) -> Iterator[_Found]:
+        if found := _GO_CASE.match(line):
+            yield found[1], ()
+        if skip := _GO_SKIP.search(line):
+            yield None, (skip[0].rstrip("("),)
+
+    return read
+
+
+def _rust() -> Reader:
+    pending: list[str] = []
+
+    def read(line: str) -> Iterator[_Found]:
+        text = line.strip()
+        if text.startswith("#["):
+            pending.append(text)
+        if not (found := _RUST_FN.search(line)):
+            if text and not text.startswith("#["):
+                pending.clear()
+            return
+        attributes = " ".join(pending)
+        pending.clear()
+        if _RUST_TEST.search(attributes):
+            yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
+
+    return read
+
+
+def _jvm() -> Reader:
+    state = {"test": False}
+    marks: list[str] = []
+
+    def read(line: str) -> Iterator[_Found]:
+        state["test"] |= bool(_JVM_TEST.search(line))
+        marks.extend(match[0] for match in _JVM_OFF.finditer(line))
+        if _JVM_CLASS.search(line) and marks:
+            yield None, tuple(marks)
+            marks.clear()
+        if found := _JVM_FN.search(line):
+            if state["test"]:
+                yield found[1], tuple(marks)
+            marks.clear()
+            state["test"] = False
+
+    return read
+
+
+def _ruby() -> Reader:
+    def read(line: str) -> Iterator[_Found]:
+        if found := _RUBY_CASE.match(line):
+            yield found[1] or found[4], (("xit",) if found[2] == "x" else ())
+        elif skip := _RUBY_SKIP.search(line):
+            yield None, (skip[0].strip(),)
+
+    return read
+
+
+_READERS: dict[Language, Callable[[], Reader]] = {
+    "javascript": _javascript,
+    "go": _go,
+    "rust": _rust,
+    "jvm": _jvm,
+    "ruby": _ruby,
+}

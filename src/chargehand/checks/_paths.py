@@ -1,0 +1,78 @@
+"""Which paths hold tests, by the conventions of the common runners; containment is by whole components."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Language = Literal["python", "javascript", "go", "rust", "jvm", "ruby"]
+
+_TEST_DIRS = frozenset({"tests", "test", "__tests__", "__snapshots__", "testdata"})
+_SPEC_DIRS = frozenset({"spec", "specs"})
+_SUFFIXES: dict[str, Language] = {
+    "py": "python",
+    "js": "javascript",
+    "jsx": "javascript",
+    "mjs": "javascript",
+    "cjs": "javascript",
+    "ts": "javascript",
+    "tsx": "javascript",
+    "mts": "javascript",
+    "cts": "javascript",
+    "go": "go",
+    "rs": "rust",
+    "java": "jvm",
+    "kt": "jvm",
+    "rb": "ruby",
+}
+_NAMES: dict[Language, re.Pattern[str]] = {
+    "python": re.compile(r"(?:test.*|.*_test)\.py"),
+    "javascript": re.compile(r".*[._-](?:test|spec)\.\w+|test\.\w+"),
+    "go": re.compile(r".*_test\.go"),
+    "rust": re.compile(r"(?:test_.*|.*_test|tests)\.rs"),
+    "jvm": re.compile(r"Test.*\.\w+|.*(?:Test|Tests|TestCase|IT|Spec)\.\w+"),
+    "ruby": re.compile(r".*_(?:test|spec)\.rb|test_.*\.rb"),
+}
+# What pytest collects without configuration; unittest's `testfoo.py` is only believed where it already was.
+_STRICT_PYTHON = re.compile(r"test_.*\.py|.*_test\.py|tests\.py")
+# pytest's default `norecursedirs`, hidden directories aside: tests moved there would never run.
+_NEVER_COLLECTED = frozenset({"build", "dist", "node_modules", "venv", "CVS", "_darcs", "{arch}"})
+
+
+def language_of(path: str) -> Language | None:
+    """Return the language of a source file by its suffix."""
+    return _SUFFIXES.get(path.rpartition("/")[2].rpartition(".")[2])
+
+
+def is_test_file(path: str) -> bool:
+    """Whether a runner would collect tests from this file by its name."""
+    *directories, name = path.split("/")
+    language = language_of(path)
+    if language is None or name == "conftest.py":
+        return False
+    if _NAMES[language].fullmatch(name):
+        return True
+    return language == "javascript" and "__tests__" in directories
+
+
+def is_test_path(path: str) -> bool:
+    """Whether a path belongs to the tests: a test file by name, conftest.py, or anything in a test directory."""
+    *directories, name = path.split("/")
+    if name == "conftest.py" or is_test_file(path) or not _TEST_DIRS.isdisjoint(directories):
+        return True
+    return language_of(path) is not None and not _SPEC_DIRS.isdisjoint(directories)
+
+
+def holds_tests(path: str) -> bool:
+    """Whether tests of an existing file at `path` count: Rust keeps unit tests beside the code."""
+    return is_test_file(path) or language_of(path) == "rust"
+
+
+def takes_tests(path: str) -> bool:
+    """Whether tests put into a new file at `path` will be collected; stricter than `holds_tests`."""
+    *directories, name = path.split("/")
+    if any(part in _NEVER_COLLECTED or part.startswith(".") for part in directories):
+        return False
+    if language_of(path) == "python":
+        return bool(_STRICT_PYTHON.fullmatch(name))
+    return holds_tests(path)

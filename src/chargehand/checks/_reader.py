@@ -1,0 +1,109 @@
+"""How trees reach inspection: a narrow seam that any object store can satisfy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from chargehand.core import Change, ChangeKind
+
+MAX_TEXT = 2_000_000
+"""Bytes above which a file is not read as source: no test file or configuration of a person is larger."""
+_REGULAR = frozenset({0o100644, 0o100755, 0o100664})
+
+
+class TreeReader(Protocol):
+    """Trees and blobs by git's ids; paths are `str` as `os.fsdecode` gives them, modes git's."""
+
+    def entries(self, tree: str, /) -> Iterable[tuple[str, int, str]]:
+        """Return every (path, mode, id) below `tree`, directories left out."""
+        ...
+
+    def lookup(self, tree: str, path: str, /) -> tuple[int, str] | None:
+        """Return (mode, id) of `path` in `tree`, or `None` where there is no such entry."""
+        ...
+
+    def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
+        """Return the blob's content, at most `limit` bytes of it."""
+        ...
+
+    def blob_size(self, id: str, /) -> int:
+        """Return the blob's size in bytes without reading it."""
+        ...
+
+
+class MemoryTrees:
+    """A `TreeReader` that holds its trees in memory: for tests and for trying rules on made-up trees."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+        self._trees: dict[str, dict[str, tuple[int, str]]] = {}
+
+    def add(self, files: Mapping[str, str | bytes], *, modes: Mapping[str, int] | None = None) -> str:
+        """Keep a tree of `files` (path to content) and return its id; `modes` where not 0o100644."""
+        entries: dict[str, tuple[int, str]] = {}
+        for path, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            blob = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+            self._blobs[blob] = data
+            entries[path] = ((modes or {}).get(path, 0o100644), blob)
+        tree = hashlib.sha1(repr(sorted(entries.items())).encode(), usedforsecurity=False).hexdigest()
+        self._trees[tree] = entries
+        return tree
+
+    def changes(self, old: str, new: str) -> tuple[Change, ...]:
+        """Return what differs between two kept trees, by path."""
+        before, after = self._trees[old], self._trees[new]
+        paths = sorted({*before, *after})
+        return tuple(_change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p))
+
+    def entries(self, tree: str, /) -> Iterable[tuple[str, int, str]]:
+        """Return every (path, mode, id) of the tree."""
+        return [(path, *entry) for path, entry in self._trees[tree].items()]
+
+    def lookup(self, tree: str, path: str, /) -> tuple[int, str] | None:
+        """Return (mode, id) of one path, or `None`."""
+        return self._trees[tree].get(path)
+
+    def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
+        """Return the content, at most `limit` bytes."""
+        return self._blobs[id][:limit]
+
+    def blob_size(self, id: str, /) -> int:
+        """Return the size in bytes."""
+        return len(self._blobs[id])
+
+
+def is_regular(mode: int | None) -> bool:
+    """Whether a mode is a regular file's: symlinks and submodules have no source to read."""
+    return mode in _REGULAR
+
+
+def old_text(reader: TreeReader, change: Change) -> str | None:
+    """Return the file before the change as text, `None` where it was absent, no regular file or too large."""
+    return text_of(reader, change.old_mode, change.old_id)
+
+
+def new_text(reader: TreeReader, change: Change) -> str | None:
+    """Return the file after the change as text, `None` where it is absent, no regular file or too large."""
+    return text_of(reader, change.new_mode, change.new_id)
+
+
+def text_of(reader: TreeReader, mode: int | None, id: str | None) -> str | None:
+    """Return a blob as text; bytes that are not UTF-8 become replacement characters."""
+    if id is None or not is_regular(mode) or reader.blob_size(id) > MAX_TEXT:
+        return None
+    return reader.read_blob(id, limit=MAX_TEXT).decode("utf-8", "replace")
+
+
+def _change(path: str, old: tuple[int, str] | None, new: tuple[int, str] | None) -> Change:
+    if old is None and new is not None:
+        return Change(path=path, kind="added", new_mode=new[0], new_id=new[1])
+    if new is None and old is not None:
+        return Change(path=path, kind="deleted", old_mode=old[0], old_id=old[1])
+    assert old is not None
+    assert new is not None
+    same_type = is_regular(old[0]) == is_regular(new[0])
+    kind: ChangeKind = "modified" if same_type else "type_changed"
+    return Change(path=path, kind=kind, old_mode=old[0], new_mode=new[0], old_id=old[1], new_id=new[1])

@@ -1,0 +1,81 @@
+"""Secrets in added lines, and blobs too large or too opaque to look into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from chargehand.checks._reader import TreeReader, is_regular
+from chargehand.core import Change, Finding
+
+_MAX_SEARCHED = 8_000_000
+_MAX_FINDINGS = 20
+_SNIFFED = 8_000
+# Only shapes that hardly anything else has: a false alarm here reverts a person's work.
+_PATTERNS: tuple[tuple[str, bytes], ...] = (
+    ("AWS access key", rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    ("private key", rb"-----BEGIN (?:[A-Z0-9]{2,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----"),
+    ("GitHub token", rb"\bgh[pousr]_[A-Za-z0-9]{36,255}\b|\bgithub_pat_[A-Za-z0-9_]{60,255}\b"),
+    ("GitLab token", rb"\bglpat-[A-Za-z0-9_-]{20,64}\b"),
+    ("Anthropic key", rb"\bsk-ant-[a-z]{2,8}[0-9]{2}-[A-Za-z0-9_-]{60,200}"),
+    (
+        "OpenAI key",
+        rb"\bsk-(?:proj|svcacct|admin)-[A-Za-z0-9_-]{40,250}|\bsk-[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}\b",
+    ),
+    ("Google API key", rb"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
+    ("Slack token", rb"\bxox[abeprs]-[0-9]{8,16}-[0-9A-Za-z-]{20,120}"),
+    ("Stripe key", rb"\b[rs]k_live_[0-9A-Za-z]{24,128}\b"),
+)
+_DOCUMENTED = (b"EXAMPLE", b"XXXXXXXX", b"00000000", b"xxxxxxxx")
+_ANY = re.compile(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
+
+
+def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> Iterator[Finding]:
+    """Yield what the new content of one path holds that should not be there."""
+    if change.new_id is None or change.new_id == change.old_id or not is_regular(change.new_mode):
+        return
+    size = reader.blob_size(change.new_id)
+    content = reader.read_blob(change.new_id, limit=_MAX_SEARCHED)[:_MAX_SEARCHED]
+    if size > large_bytes:
+        unsearched = "" if size <= _MAX_SEARCHED else f"; only the first {_MAX_SEARCHED} were searched for secrets"
+        yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
+    if b"\0" in content[:_SNIFFED]:
+        yield _warning(
+            "binary_file", change.path, f"{size} bytes that are no text: nobody can review them as a diff"
+        )
+    yield from _secrets(change, content, reader)
+
+
+def _secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Finding]:
+    known: set[bytes] | None = None
+    found = 0
+    for match in _ANY.finditer(content):
+        if any(word in match[0] for word in _DOCUMENTED):
+            continue
+        known = _old_lines(change, reader) if known is None else known
+        if _line_around(content, match.start()) in known:
+            continue
+        found += 1
+        if found > _MAX_FINDINGS:
+            return
+        name = _PATTERNS[(match.lastindex or 1) - 1][0]
+        # The message goes to logs and reports: it must not carry the secret on.
+        message = f"an added line holds what looks like a secret ({name})"
+        line = content.count(b"\n", 0, match.start()) + 1
+        yield Finding(rule="secret", severity="error", path=change.path, message=message, line=line)
+
+
+def _old_lines(change: Change, reader: TreeReader) -> set[bytes]:
+    if change.old_id is None or not is_regular(change.old_mode):
+        return set()
+    return set(reader.read_blob(change.old_id, limit=_MAX_SEARCHED).split(b"\n"))
+
+
+def _line_around(content: bytes, position: int) -> bytes:
+    start = content.rfind(b"\n", 0, position) + 1
+    end = content.find(b"\n", position)
+    return content[start:] if end < 0 else content[start:end]
+
+
+def _warning(rule: str, path: str, message: str) -> Finding:
+    return Finding(rule=rule, severity="warning", path=path, message=message)

@@ -1,0 +1,35 @@
+"""What a test file holds, as facts that two versions of it can be compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EMPTY_BODY = "empty body"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One test: `marks` are what keeps it from running or from checking anything, as source text.
+
+    `variants` is how many literal parameter sets it has, `None` where that is not to be read from the source.
+    `looser` holds tolerances that grow as the test weakens, `stricter` those that shrink, by name.
+    """
+
+    name: str
+    scope: str = ""
+    line: int = 0
+    marks: tuple[str, ...] = ()
+    assertions: int = 0
+    variants: int | None = None
+    looser: Mapping[str, float] = field(default_factory=dict)
+    stricter: Mapping[str, float] = field(default_factory=dict)
+    approximations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """The tests of one file; `marks` hold for all of them."""
+
+    cases: tuple[Case, ...] = ()
+    marks: tuple[str, ...] = ()

@@ -1,0 +1,216 @@
+"""Weakened tests: what the tests of two trees, taken together, no longer say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from chargehand.checks._other_suite import suite_of
+from chargehand.checks._paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
+from chargehand.checks._reader import TreeReader, new_text, old_text
+from chargehand.checks._suite import EMPTY_BODY, Case, Suite
+from chargehand.core import Change, Finding
+
+_SHOWN = 5
+_Key = tuple[str | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A changed file that holds tests before or after: `None` where it holds none that would be collected."""
+
+    change: Change
+    old: Suite | None
+    new: Suite | None
+
+    @property
+    def path(self) -> str:
+        return self.change.path
+
+    def key(self, case: Case) -> _Key:
+        """A test is known by its language and bare name, so that it may move between files and classes."""
+        return language_of(self.path), case.name
+
+
+def weakenings(changes: Sequence[Change], reader: TreeReader) -> tuple[Finding, ...]:
+    """Return what a change takes away from the tests it touches; moving tests between files is no weakening."""
+    pairs = [pair for change in changes if (pair := _pair(change, reader)) is not None]
+    lost = _lost(pairs)
+    findings = [
+        *_deleted_files(changes, pairs, lost, reader),
+        *_removed(pairs, lost),
+        *_skipped(pairs, lost),
+        *_softened(pairs),
+    ]
+    return tuple(dict.fromkeys(findings))
+
+
+def _pair(change: Change, reader: TreeReader) -> Pair | None:
+    if not holds_tests(change.path):
+        return None
+    old = _suite(change.path, old_text(reader, change))
+    believed = change.old_id is not None or takes_tests(change.path)
+    new = _suite(change.path, new_text(reader, change)) if believed else None
+    return Pair(change, old, new)
+
+
+def _suite(path: str, source: str | None) -> Suite | None:
+    return None if source is None else suite_of(path, source)
+
+
+def _cases(suite: Suite | None) -> tuple[Case, ...]:
+    return () if suite is None else suite.cases
+
+
+def _olds(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
+    return ((pair, case) for pair in pairs for case in _cases(pair.old))
+
+
+def _news(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
+    return ((pair, case) for pair in pairs for case in _cases(pair.new))
+
+
+def _lost(pairs: Sequence[Pair]) -> Counter[_Key]:
+    """Count the tests that are in no changed file any more."""
+    old = Counter(pair.key(case) for pair, case in _olds(pairs))
+    return old - Counter(pair.key(case) for pair, case in _news(pairs))
+
+
+def _missing(pair: Pair, lost: Counter[_Key]) -> list[Case]:
+    """Return the lost tests of one file: where fewer of that name are left than there were."""
+    fewer = Counter(map(pair.key, _cases(pair.old))) - Counter(map(pair.key, _cases(pair.new)))
+    return [case for case in _cases(pair.old) if lost[pair.key(case)] and fewer[pair.key(case)]]
+
+
+def _deleted_files(
+    changes: Sequence[Change], pairs: Sequence[Pair], lost: Counter[_Key], reader: TreeReader
+) -> Iterator[Finding]:
+    held = {pair.path: pair for pair in pairs}
+    for change in changes:
+        if change.kind != "deleted" or not is_test_path(change.path):
+            continue
+        pair = held.get(change.path)
+        if pair is None or not _cases(pair.old):
+            yield from _deleted_whole(change, changes, reader)
+        elif gone := _missing(pair, lost):
+            message = f"deleted with tests that are nowhere else: {_list(gone)}"
+            yield _error("test_deleted", change.path, message)
+
+
+def _deleted_whole(change: Change, changes: Sequence[Change], reader: TreeReader) -> Iterator[Finding]:
+    """Judge a deleted file in which no test is known: it may have moved as it is."""
+    fits = takes_tests if is_test_file(change.path) else is_test_path
+    if any(other.new_id == change.old_id and fits(other.path) for other in changes):
+        return
+    if not is_test_file(change.path):
+        yield _warning("test_deleted", change.path, "a file that belongs to the tests was deleted")
+    elif (old_text(reader, change) or "?").strip():
+        yield _error("test_deleted", change.path, "a test file was deleted")
+
+
+def _removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
+    for pair in pairs:
+        if pair.change.kind == "deleted":
+            continue
+        if pair.old is not None and pair.new is None and not _cases(pair.old):
+            yield _error("test_removed", pair.path, "a test file was replaced by something that is no source file")
+        for case in {case.name: case for case in _missing(pair, lost)}.values():
+            yield _error("test_removed", pair.path, f"test {case.name!r} was removed or renamed")
+
+
+def _skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
+    told: set[_Key] = set()
+    for pair in pairs:
+        if pair.old is None or pair.new is None:
+            continue
+        for mark in _more(pair.old.marks, pair.new.marks):
+            yield _error("test_skipped", pair.path, f"the whole file is kept from running: {mark}")
+        before = {(case.scope, case.name): case for case in pair.old.cases}
+        for case in pair.new.cases:
+            old = before.get((case.scope, case.name))
+            for mark in _more(old.marks, case.marks) if old else ():
+                told.add(pair.key(case))
+                yield _error("test_skipped", pair.path, _off(case, mark), case.line)
+    yield from _moved_and_skipped(pairs, lost, told)
+
+
+def _moved_and_skipped(pairs: Sequence[Pair], lost: Counter[_Key], told: set[_Key]) -> Iterator[Finding]:
+    """Find tests that moved to where they do not run: fewer of a name run than before, though none was lost."""
+    ran = Counter(pair.key(case) for pair, case in _olds(pairs) if not _marks(case, pair.old))
+    runs = Counter(pair.key(case) for pair, case in _news(pairs) if not _marks(case, pair.new))
+    fewer = {key for key in ran - runs if key not in lost and key not in told}
+    for pair in pairs:
+        known = {pair.key(case) for case in _cases(pair.old)}
+        file_told = bool(_more(_file_marks(pair.old), _file_marks(pair.new)))
+        for case in _cases(pair.new):
+            marks, key = _marks(case, pair.new), pair.key(case)
+            if marks and key in fewer and not (file_told and key in known):
+                yield _error("test_skipped", pair.path, _off(case, marks[0]), case.line)
+
+
+def _file_marks(suite: Suite | None) -> tuple[str, ...]:
+    return () if suite is None else suite.marks
+
+
+def _marks(case: Case, suite: Suite | None) -> tuple[str, ...]:
+    return (*case.marks, *_file_marks(suite))
+
+
+def _more(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
+    return list(Counter(new) - Counter(old))
+
+
+def _off(case: Case, mark: str) -> str:
+    if mark == EMPTY_BODY:
+        return f"test {case.name!r} was emptied: it no longer checks anything"
+    return f"test {case.name!r} is kept from running: {mark}"
+
+
+def _softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Compare each test with itself, wherever it now stands."""
+    before: dict[tuple[_Key, str], Case] = {}
+    loose: dict[_Key, Case] = {}
+    for pair, case in _olds(pairs):
+        before[pair.key(case), case.scope] = case
+        loose[pair.key(case)] = case
+    for pair, case in _news(pairs):
+        old = before.get((pair.key(case), case.scope)) or loose.get(pair.key(case))
+        if old is not None and EMPTY_BODY not in case.marks:
+            yield from _softer(pair.path, old, case)
+
+
+def _softer(path: str, old: Case, new: Case) -> Iterator[Finding]:
+    if new.assertions < old.assertions:
+        count = f"{new.assertions} of {old.assertions} assertions are left"
+        yield _warning("assertions_removed", path, f"test {new.name!r}: {count}", new.line)
+    if old.variants is not None and new.variants is not None and new.variants < old.variants:
+        count = f"{new.variants} of {old.variants} parameter sets are left"
+        yield _warning("assertions_removed", path, f"test {new.name!r}: {count}", new.line)
+    for what in _looser(old, new):
+        yield _warning("tolerance_loosened", path, f"test {new.name!r}: {what}", new.line)
+
+
+def _looser(old: Case, new: Case) -> Iterator[str]:
+    for name, value in new.looser.items():
+        if name in old.looser and value > old.looser[name]:
+            yield f"{name} was {old.looser[name]:g}, is {value:g}"
+    for name, value in new.stricter.items():
+        if name in old.stricter and value < old.stricter[name]:
+            yield f"{name} was {old.stricter[name]:g}, is {value:g}"
+    if new.approximations > old.approximations and new.assertions <= old.assertions:
+        yield "an exact comparison became an approximate one"
+
+
+def _list(cases: Sequence[Case]) -> str:
+    names = sorted({case.name for case in cases})
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _error(rule: str, path: str, message: str, line: int | None = None) -> Finding:
+    return Finding(rule=rule, severity="error", path=path, message=message, line=line)
+
+
+def _warning(rule: str, path: str, message: str, line: int | None = None) -> Finding:
+    return Finding(rule=rule, severity="warning", path=path, message=message, line=line)

@@ -1,0 +1,5 @@
+"""The command line: arguments in, one document or text out, and the exit code that says how it went."""
+
+from chargehand.cli._root import chargehand, main
+
+__all__ = ["chargehand", "main"]

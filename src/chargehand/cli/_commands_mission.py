@@ -1,0 +1,121 @@
+"""`chargehand mission …`, as it is declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chargehand.cli._options import json_option, mission_argument, named_mission_argument, repo_option
+
+
+@click.group()
+def mission() -> None:
+    """Look at missions, and decide on them.
+
+    MISSION is an id, its beginning or its end, or 'last' for the newest one.
+    """
+
+
+@mission.command("list")
+@repo_option
+@click.option("--all", "everywhere", is_flag=True, help="Those of all projects, not of this repository alone.")
+@json_option
+def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
+    """List missions, the oldest first."""
+    from chargehand.cli._mission_view import list_missions
+    from chargehand.cli._output import Output
+
+    return list_missions(Output(as_json=as_json), repo=repo, everywhere=everywhere)
+
+
+@mission.command()
+@mission_argument
+@json_option
+def show(mission: str, as_json: bool) -> int:
+    """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
+    from chargehand.cli._mission_view import show_mission
+    from chargehand.cli._output import Output
+
+    return show_mission(Output(as_json=as_json), mission)
+
+
+@mission.command()
+@mission_argument
+@json_option
+def watch(mission: str, as_json: bool) -> int:
+    """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
+    from chargehand.cli._mission_log import watch_mission
+    from chargehand.cli._output import Output
+
+    return watch_mission(Output(as_json=as_json), mission)
+
+
+@mission.command()
+@mission_argument
+@click.option("--follow", is_flag=True, help="Go on until the mission is settled.")
+@json_option
+def log(mission: str, follow: bool, as_json: bool) -> int:
+    """Show a mission's events; JSON lines with --json."""
+    from chargehand.cli._mission_log import show_log
+    from chargehand.cli._output import Output
+
+    return show_log(Output(as_json=as_json), mission, follow=follow)
+
+
+@mission.command()
+@mission_argument
+@click.option("--stat", is_flag=True, help="Only how many lines each file gained and lost.")
+@click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
+@json_option
+def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int:
+    """Show what a mission changed against its base, as a patch that git applies."""
+    from chargehand.cli._diff import mission_diff
+    from chargehand.cli._output import Output
+
+    return mission_diff(Output(as_json=as_json), mission, stat=stat, checkpoint=checkpoint)
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def cancel(mission: str, as_json: bool) -> int:
+    """Stop a mission that runs, or close one that waits."""
+    from chargehand.cli._mission_change import cancel
+    from chargehand.cli._output import Output
+
+    return cancel(Output(as_json=as_json), mission)
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def rollback(mission: str, as_json: bool) -> int:
+    """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back."""
+    from chargehand.cli._mission_change import roll_back
+    from chargehand.cli._output import Output
+
+    return roll_back(Output(as_json=as_json), mission)
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why you let it in; it is recorded.")
+@json_option
+def promote(mission: str, reason: str, as_json: bool) -> int:
+    """Let in what only a person may; never what a check refuses."""
+    from chargehand.cli._mission_change import promote
+    from chargehand.cli._output import Output
+
+    return promote(Output(as_json=as_json), mission, reason=reason)
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def discard(mission: str, as_json: bool) -> int:
+    """Settle a mission as not wanted; its checkpoints stay until gc."""
+    from chargehand.cli._mission_change import discard
+    from chargehand.cli._output import Output
+
+    return discard(Output(as_json=as_json), mission)

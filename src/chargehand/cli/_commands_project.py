@@ -1,0 +1,80 @@
+"""`chargehand project …` and `chargehand agent …`, as they are declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chargehand.cli._options import base_option, json_option, repo_option
+
+
+@click.group()
+def agent() -> None:
+    """Look at the agents that are configured."""
+
+
+@agent.command("list")
+@repo_option
+@json_option
+def list_agents(repo: Path | None, as_json: bool) -> int:
+    """List the agents that can be named after --agent, and where each comes from."""
+    from chargehand.cli._agents import list_agents
+    from chargehand.cli._output import Output
+
+    return list_agents(Output(as_json=as_json), repo=repo)
+
+
+@click.group()
+def project() -> None:
+    """Look at projects, prepare their environment, trust their configuration."""
+
+
+@project.command("list")
+@json_option
+def list_projects(as_json: bool) -> int:
+    """List the repositories that Chargehand has worked on."""
+    from chargehand.cli._output import Output
+    from chargehand.cli._project import list_projects
+
+    return list_projects(Output(as_json=as_json))
+
+
+@project.command()
+@repo_option
+@json_option
+def show(repo: Path | None, as_json: bool) -> int:
+    """Show a project: its base, its checks and setup, whether it is trusted."""
+    from chargehand.cli._output import Output
+    from chargehand.cli._project import show_project
+
+    return show_project(Output(as_json=as_json), repo=repo)
+
+
+@project.command()
+@repo_option
+@base_option
+@json_option
+def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
+    """Build the environment layer of a base now, so that the first mission need not."""
+    from chargehand.cli._output import Output
+    from chargehand.cli._project import set_up
+
+    return set_up(Output(as_json=as_json), repo=repo, base=base)
+
+
+@project.command()
+@repo_option
+@base_option
+@click.option("--show", "only_show", is_flag=True, help="Only show what asks for trust.")
+@click.option("--yes", is_flag=True, help="Trust it without being asked.")
+@json_option
+def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_json: bool) -> int:
+    """Let a repository's chargehand.toml have what it asks for: this exact content, nothing later.
+
+    In a pipe it needs --yes.
+    """
+    from chargehand.cli._output import Output
+    from chargehand.cli._project import trust
+
+    return trust(Output(as_json=as_json), repo=repo, base=base, only_show=only_show, yes=yes)

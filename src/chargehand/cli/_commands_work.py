@@ -1,0 +1,145 @@
+"""Commands that do the work, as they are declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chargehand.cli._options import base_option, json_option, repo_option, time_option
+
+
+@click.command()
+@repo_option
+@click.option("--yes", is_flag=True, help="Take what is detected and ask nothing.")
+@json_option
+def init(repo: Path | None, yes: bool, as_json: bool) -> int:
+    """Write chargehand.toml into a repository.
+
+    The checks and the setup are detected from the committed files; nothing is run. A file that is there is never
+    changed. Asks on a terminal; in a pipe, or with --yes, what is detected is taken.
+    """
+    from chargehand.cli._init import init
+    from chargehand.cli._output import Output
+
+    return init(Output(as_json=as_json), repo=repo, ask=not yes)
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Try what this machine can offer and say how to mend what fails.
+
+    Exits 5 where no sandbox can be had.
+    """
+    from chargehand.cli._doctor import doctor
+    from chargehand.cli._output import Output
+
+    return doctor(Output(as_json=as_json))
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Keep the demo's directory to look at.")
+@json_option
+def demo(keep: bool, as_json: bool) -> int:
+    """See four agents work on a small project, and three of them refused.
+
+    Everything is real but the agents, which are small scripts; nothing outside a temporary directory is touched.
+    """
+    from chargehand.cli._demo import demo
+    from chargehand.cli._output import Output
+
+    return demo(Output(as_json=as_json), keep=keep)
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
+@repo_option
+@base_option
+@click.option("--agent", metavar="NAME", help="A configured agent, or 'command:PROGRAM ARG…'.")
+@click.option("--check", "checks", multiple=True, metavar="CMD", help="One more check that has to pass.")
+@click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
+@click.option(
+    "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
+)
+@click.option("--allow", multiple=True, metavar="AREA", help="Let only this area be changed (as in .gitignore).")
+@click.option("--forbid", multiple=True, metavar="AREA", help="Keep this area from being changed.")
+@time_option
+@click.option("--attempts", metavar="N", help="Let the agent try at most this often.")
+@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process.")
+@click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
+@click.option("--partial", is_flag=True, help="Let in what remains after violating files were set back.")
+@click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
+@click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
+@json_option
+def run(as_json: bool, **options: Any) -> int:
+    """Let an agent do what TEXT asks for, and promote the result if it passes every check.
+
+    The result is a branch chargehand/… in the repository; nothing else of it is touched. Uncommitted changes are
+    not part of the work.
+
+    \b
+    Example:
+      chargehand run --agent "command:ruff check --fix ." "mend what the linter finds"
+    """
+    from chargehand.cli._output import Output
+    from chargehand.cli._request import RunOptions
+    from chargehand.cli._run import run
+
+    return run(Output(as_json=as_json), RunOptions(**options))
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
+@repo_option
+@base_option
+@click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
+@time_option
+@json_option
+def exec_(command: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Run one command in a sandbox on a fresh workspace, and promote nothing.
+
+    The exit code is the command's, or 125 where it could not be run.
+
+    \b
+    Example:
+      chargehand exec -- python -m pytest -q
+    """
+    from chargehand.cli._exec import ExecOptions, exec_command
+    from chargehand.cli._output import Output
+
+    return exec_command(Output(as_json=as_json), ExecOptions(command=command, **options))
+
+
+@click.command()
+@repo_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@json_option
+def gc(repo: Path | None, dry_run: bool, as_json: bool) -> int:
+    """Remove what no mission needs any more: old bases, layers and workspaces of dead processes.
+
+    In all projects, or in one with --repo.
+    """
+    from chargehand.cli._gc import collect
+    from chargehand.cli._output import Output
+
+    return collect(Output(as_json=as_json), repo=repo, dry_run=dry_run)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@json_option
+@click.pass_context
+def completion(context: click.Context, shell: str, as_json: bool) -> int:
+    """Print the completion script of a shell.
+
+    \b
+    Example:
+      chargehand completion bash > ~/.local/share/bash-completion/completions/chargehand
+    """
+    from chargehand.cli._completion import completion
+    from chargehand.cli._output import Output
+
+    return completion(Output(as_json=as_json), context.find_root().command, shell)

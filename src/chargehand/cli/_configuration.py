@@ -1,0 +1,66 @@
+"""`chargehand config …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chargehand.app import App, Resolved, set_user_value, user_config_path
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import current_project, prepare
+from chargehand.core import shown_path
+
+
+def configuration_here(app: App, repo: Path | None) -> Resolved:
+    """Return the configuration in force: of a repository, or outside of any the user's own."""
+    if current_project(app, repo) is None:
+        return app.user_configuration()
+    return prepare(app, repo).resolved
+
+
+def show_configuration(out: Output, *, repo: Path | None, origin: bool) -> int:
+    """Write every key with its value, and where it comes from."""
+    with App.open() as app:
+        resolved = configuration_here(app, repo)
+    values = _flat(resolved)
+    document: dict[str, object] = {"values": values}
+    if origin:
+        document["origins"] = dict(resolved.origins)
+    out.document(document | {"untrusted": resolved.untrusted, "notes": resolved.notes})
+    rows = [
+        (name, _shown(value), resolved.origins.get(name, "")) if origin else (name, _shown(value))
+        for name, value in values.items()
+    ]
+    out.table(("KEY", "VALUE", "FROM") if origin else ("KEY", "VALUE"), rows)
+    for key in resolved.untrusted:
+        out.text(f"not in force: {key.key} = {key.value} ({key.place}) {key.reason}; see chargehand project trust")
+    for note in resolved.notes:
+        out.text(f"note: {note}")
+    return 0
+
+
+def _flat(resolved: Resolved) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for dotted in resolved.origins:
+        owner: object = resolved.config
+        for part in dotted.split("."):
+            owner = owner.get(part) if isinstance(owner, dict) else getattr(owner, part, None)
+        values[dotted] = owner
+    return values
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def set_configuration(out: Output, key: str, value: str) -> int:
+    """Set a key in the user's own file."""
+    with App.open() as app:
+        path = user_config_path(app.environ)
+    set_user_value(path, key, value)
+    out.document({"key": key, "value": value, "path": str(path)})
+    out.text(f"{key} is set in {shown_path(str(path))}")
+    return 0

@@ -1,0 +1,98 @@
+"""`chargehand doctor`: what this machine can offer, tried for real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from chargehand.app import App
+from chargehand.cli._output import Output
+from chargehand.cli._progress import progress
+from chargehand.core import ChargehandError
+from chargehand.sandbox import Part, ProbeReport
+
+_GIT_FROM = (2, 31)
+_FREE_MB = 1024
+
+
+def doctor(out: Output) -> int:
+    """Write each part with ok or failed and its mend; exit 5 where no sandbox can be had, 1 for other failures."""
+    with App.open() as app, progress(out, "trying"):
+        parts = [_python(), _git(), _state(app.home)]
+        report = _probe(app) if parts[-1].ok else None
+    tier_ok = report is not None and report.ok
+    parts += report.parts if report is not None else ()
+    out.document(
+        {
+            "ok": tier_ok and all(part.ok for part in parts if part.name != "overlay"),
+            "tier": "process" if tier_ok else None,
+            "driver": report.driver if report is not None else None,
+            "parts": parts,
+        }
+    )
+    _show(out, parts, report)
+    if not tier_ok:
+        return 5
+    return 0 if all(part.ok for part in parts[:3]) else 1
+
+
+def _probe(app: App) -> ProbeReport:
+    try:
+        return asyncio.run(app.probe())
+    except ChargehandError as error:
+        part = Part(name="sandbox", ok=False, detail=error.message, mend=error.hint)
+        return ProbeReport(tier="process", driver=None, parts=(part,))
+
+
+def _python() -> Part:
+    return Part(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+
+
+def _git() -> Part:
+    path = shutil.which("git")
+    if path is None:
+        return Part(name="git", ok=False, detail="not found on PATH", mend="install git")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    found = re.search(r"(\d+)\.(\d+)", said)
+    ok = found is not None and (int(found[1]), int(found[2])) >= _GIT_FROM
+    wanted = ".".join(map(str, _GIT_FROM))
+    return Part(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
+
+
+def _state(home: Path) -> Part:
+    """Try to write into the state directory and look how much room it has."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=home) as file:
+            file.write(b"x")
+        room = os.statvfs(home)
+    except OSError as error:
+        mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
+        return Part(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
+    free = room.f_bavail * room.f_frsize // (1 << 20)
+    ok = free >= _FREE_MB
+    mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
+    return Part(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+
+
+def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:
+    width = max(len(part.name) for part in parts)
+    for part in parts:
+        out.text(f"{'ok    ' if part.ok else 'failed'}  {part.name:<{width}}  {part.detail}", **_style(part))
+        if part.mend:
+            out.text(f"        {'':<{width}}  mend: {part.mend}")
+    if report is not None and report.ok:
+        out.text(f"the process sandbox works here, with workspaces by {report.driver}", bold=True)
+    else:
+        out.text("no sandbox can be had here: missions are refused until that is mended", bold=True)
+
+
+def _style(part: Part) -> dict[str, str]:
+    return {} if part.ok else {"fg": "red"}

@@ -1,0 +1,83 @@
+"""`chargehand exec`: one command in a sandbox, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.app import App, Option, Session, resolve
+from chargehand.cli._failures import show_failure
+from chargehand.cli._interrupt import Stop, run_async
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import find_mission
+from chargehand.core import ChargehandError, UsageError
+from chargehand.sandbox import ExecResult, Stream
+
+_NOT_RUN = 125
+_OUTPUT_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecOptions:
+    """What stands on the command line of `exec`."""
+
+    command: tuple[str, ...]
+    repo: Path | None = None
+    base: str | None = None
+    mission: str | None = None
+    time: str | None = None
+
+
+def exec_command(out: Output, options: ExecOptions) -> int:
+    """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
+    try:
+        with App.open() as app:
+            result, tier = run_async(lambda stop: _run(stop, app, out, options))
+    except ChargehandError as error:
+        show_failure(error, as_json=out.as_json)
+        return _NOT_RUN
+    out.document(
+        {
+            "exit_code": result.exit_code,
+            "stdout": result.stdout.decode(errors="replace"),
+            "stderr": result.stderr.decode(errors="replace"),
+            "seconds": result.seconds,
+            "truncated": result.truncated,
+            "tier": tier,
+        }
+    )
+    if result.timed_out:
+        out.notice(f"stopped at its time limit after {result.seconds:.0f} s")
+    return result.exit_code
+
+
+async def _run(stop: Stop, app: App, out: Output, options: ExecOptions) -> tuple[ExecResult, str]:
+    if options.mission is None:
+        limit = {"limits.time": Option(value=options.time, name="--time")}
+        async with app.session(options.repo, revision=options.base, options=limit) as session:
+            return await _run_in(session, out, options, None, session.resolved.config.limits.time)
+    if options.base is not None or options.repo is not None:
+        raise UsageError("--mission has its own repository and base", hint="leave out --base and --repo")
+    mission = find_mission(app, options.mission)
+    async with app.mission_session(mission) as (_, session):
+        points = app.look.state(mission).checkpoints
+        tree = points[-1].tree if points else None
+        return await _run_in(session, out, options, tree, _seconds(session, options.time))
+
+
+def _seconds(session: Session, time: str | None) -> float:
+    if time is None:
+        return session.resolved.config.limits.time
+    return resolve(options={"limits.time": Option(value=time, name="--time")}).config.limits.time
+
+
+async def _run_in(
+    session: Session, out: Output, options: ExecOptions, tree: str | None, seconds: float
+) -> tuple[ExecResult, str]:
+    def show(stream: Stream, piece: bytes) -> None:
+        if not out.as_json:
+            out.raw(piece, err=stream == "stderr")
+
+    async with session.missions.open_place(session.base, tree=tree) as sandbox:
+        result = await sandbox.exec(options.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=show)
+        return result, sandbox.tier

@@ -1,0 +1,139 @@
+"""A mission's events in words, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import chargehand.core as core
+from chargehand.core import Event, Payload, decode, shown_path
+
+
+def describe(payload: Payload) -> str:
+    """Return what happened on one line, "" for what a person need not see."""
+    words = _WORDS.get(type(payload))
+    return words(payload) if words is not None else ""
+
+
+def payload_of(event: Event) -> Payload | None:
+    """Return an event's payload, `None` for an erased one or one of a later version."""
+    if event.payload is None:
+        return None
+    try:
+        return decode(event.type, event.payload)
+    except KeyError:
+        return None
+
+
+def describe_event(event: Event) -> str:
+    """Return a line of the log in words."""
+    payload = payload_of(event)
+    if payload is None:
+        return "(erased)" if event.payload is None else "(of a later version)"
+    return describe(payload)
+
+
+def _created(event: core.MissionCreated) -> str:
+    return f"asked: {_first_line(event.request.text)}"
+
+
+def _base(event: core.BaseResolved) -> str:
+    return f"base {event.base.branch or event.base.revision} @ {event.base.commit[:12]}"
+
+
+def _agent(event: core.AgentSelected) -> str:
+    return f"agent {event.agent} ({event.kind})"
+
+
+def _sandbox(event: core.SandboxOpened) -> str:
+    return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
+
+
+def _command(event: core.CommandFinished) -> str:
+    ended = "stopped at its time limit" if event.timed_out else f"exit code {event.exit_code}"
+    return f"{_short(' '.join(event.argv))}: {ended} after {event.seconds:.1f} s"
+
+
+def _attempt(event: core.AttemptStarted) -> str:
+    return f"attempt {event.number} by {event.agent}"
+
+
+def _checkpoint(event: core.CheckpointMade | core.CheckpointRestored) -> str:
+    point = event.checkpoint
+    return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
+
+
+def _reverted(event: core.ChangesReverted) -> str:
+    return "set back " + ", ".join(f"{shown_path(item.path)} ({item.rule})" for item in event.reverted)
+
+
+def _verdict(event: core.VerdictGiven) -> str:
+    verdict = event.verdict
+    checks = "; ".join(f"{check.name}: {check.status}" for check in verdict.checks) or "no checks"
+    where = {"base": "on the base", "attempt": "on the attempt's tree", "merged": "on the merged tree"}
+    known = ", known from before" if event.reused else ""
+    return f"{verdict.status} {where[verdict.scope]} ({checks}{known})"
+
+
+def _attempt_finished(event: core.AttemptFinished) -> str:
+    return f"attempt {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
+
+
+def _asked(event: core.QuestionAsked) -> str:
+    return f"a person has to decide{_reasons(event.reasons)}"
+
+
+def _approved(event: core.ApprovalGiven) -> str:
+    return f"let in by {event.identity}" + (f": {event.reason}" if event.reason else "")
+
+
+def _promoted(event: core.PromotionDone) -> str:
+    return f"promoted to {event.commit[:12]}"
+
+
+def _export(event: core.ExportChanged | core.ApplyChanged) -> str:
+    what = "export" if isinstance(event, core.ExportChanged) else "apply"
+    reason = f": {event.export.reason}" if event.export.reason else ""
+    return f"{what} {event.export.state} ({event.export.ref.removeprefix('refs/heads/')}){reason}"
+
+
+def _finished(event: core.MissionFinished) -> str:
+    return f"mission {event.status}{_reasons(event.reasons)}"
+
+
+def _rolled_back(event: core.MissionRolledBack) -> str:
+    return f"rolled back by {event.commit[:12]}"
+
+
+def _reasons(reasons: tuple[core.Reason, ...]) -> str:
+    return ": " + "; ".join(reason.message for reason in reasons) if reasons else ""
+
+
+def _first_line(text: str) -> str:
+    return _short(text.strip().splitlines()[0]) if text.strip() else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:99] + "…"
+
+
+_WORDS: dict[type[Payload], Callable[[Any], str]] = {
+    core.MissionCreated: _created,
+    core.BaseResolved: _base,
+    core.AgentSelected: _agent,
+    core.SandboxOpened: _sandbox,
+    core.CommandFinished: _command,
+    core.AttemptStarted: _attempt,
+    core.CheckpointMade: _checkpoint,
+    core.CheckpointRestored: _checkpoint,
+    core.ChangesReverted: _reverted,
+    core.VerdictGiven: _verdict,
+    core.AttemptFinished: _attempt_finished,
+    core.QuestionAsked: _asked,
+    core.ApprovalGiven: _approved,
+    core.PromotionDone: _promoted,
+    core.ExportChanged: _export,
+    core.ApplyChanged: _export,
+    core.MissionFinished: _finished,
+    core.MissionRolledBack: _rolled_back,
+}

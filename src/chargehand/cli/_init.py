@@ -1,0 +1,147 @@
+"""`chargehand init`: a first chargehand.toml from what the repository's files say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from chargehand.app import REPOSITORY_FILE, App, Detected, set_user_value, user_config_path
+from chargehand.cli._output import Output
+from chargehand.core import RepositoryError, UsageError, shown_path
+from chargehand.workspace import Depot
+
+_HEAD = """\
+# What a mission has to pass, and what it may touch. `chargehand config show --origin` explains every value.
+[project]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    checks: tuple[str, ...]
+    setup: str | None
+    agent: tuple[str, str] | None = None
+
+
+def init(out: Output, *, repo: Path | None, ask: bool) -> int:
+    """Write the file where there is none; a second run changes nothing."""
+    with App.open() as app:
+        project = app.project(repo)
+        depot = app.depot(project)
+        if depot.repository.bare:
+            raise RepositoryError(f"{str(project.path)!r} is bare: there is no place for a file", code="bare")
+        path = project.path / REPOSITORY_FILE
+        found = app.detected(depot, depot.resolve_base())
+        if os.path.lexists(path):
+            return _is_there(out, path, depot)
+        chosen = _ask(app, out, project.name, found) if ask and out.can_ask else _taken(found)
+        if chosen.agent is not None:
+            set_user_value(user_config_path(app.environ), *chosen.agent)
+    created = _write(path, _content(chosen, found))
+    _show(out, path, chosen, created)
+    return 0
+
+
+def _taken(found: Detected) -> _Chosen:
+    return _Chosen(checks=found.checks, setup=found.setup)
+
+
+def _is_there(out: Output, path: Path, depot: Depot) -> int:
+    out.document({"path": str(path), "created": False, "checks": None, "setup": None, "agent": None})
+    out.text(f"{shown_path(str(path))} is there already; nothing was changed")
+    return 0
+
+
+def _ask(app: App, out: Output, name: str, found: Detected) -> _Chosen:
+    out.notice(f"Project {name}")
+    checks = [
+        command
+        for command, why in zip(found.checks, found.why, strict=True)
+        if click.confirm(f"Check with `{command}` ({why})?", default=True, err=True)
+    ]
+    more = click.prompt("Another check (empty: none)", default="", show_default=False, err=True).strip()
+    setup = found.setup
+    if setup is not None and not click.confirm(f"Set up with `{setup}`?", default=True, err=True):
+        setup = None
+    return _Chosen(checks=(*checks, *([more] if more else [])), setup=setup, agent=_ask_agent(app))
+
+
+def _ask_agent(app: App) -> tuple[str, str] | None:
+    """Return key and value of an agent for the user's own file, as `config set` takes them."""
+    place = user_config_path(app.environ)
+    if not click.confirm(f"Add an agent to your own configuration ({place})?", default=False, err=True):
+        return None
+    name = click.prompt("Its name", err=True).strip()
+    command = click.prompt("Its command", err=True)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"{command!r} cannot be split into words: {error}") from error
+    return f"agents.{name}.command", json.dumps(words, ensure_ascii=False)
+
+
+def _content(chosen: _Chosen, found: Detected) -> str:
+    lines = [_HEAD.rstrip("\n")]
+    if chosen.checks:
+        lines.append(f"checks = {_toml(list(chosen.checks))}")
+    else:
+        lines.append(
+            '# checks = ["python -m pytest -q"]   # none were found: without checks a person has to decide'
+        )
+    if chosen.setup is not None:
+        lines.append(f"setup = {_toml(chosen.setup)}")
+    elif found.setup is not None:
+        lines.append(f"# setup = {_toml(found.setup)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    # JSON's strings and lists are TOML's, but for DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _write(path: Path, content: str) -> bool:
+    """Write the file whole, and only where there is none; return whether it was made."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(content, encoding="utf-8")
+        os.link(fresh, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+    return True
+
+
+def _show(out: Output, path: Path, chosen: _Chosen, created: bool) -> None:
+    agent = chosen.agent[0].split(".")[1] if chosen.agent else None
+    out.document(
+        {
+            "path": str(path),
+            "created": created,
+            "checks": chosen.checks,
+            "setup": chosen.setup,
+            "agent": agent,
+        }
+    )
+    out.text(f"wrote {shown_path(str(path))}", bold=True)
+    for check in chosen.checks:
+        out.text(f"check     {check}")
+    if not chosen.checks:
+        out.text("check     none was found: missions will wait for a person to let them in")
+    if chosen.setup is not None:
+        out.text(f"setup     {chosen.setup}")
+    if agent is not None:
+        out.text(f"agent     {agent}, in your own configuration")
+    named = f"--agent {agent}" if agent else '--agent "command:PROGRAM ARG"'
+    out.text(f"next:     git add {REPOSITORY_FILE} && git commit -m 'Add {REPOSITORY_FILE}'")
+    out.text(f'          chargehand run {named} "TEXT"')

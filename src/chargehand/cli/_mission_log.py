@@ -1,0 +1,67 @@
+"""`chargehand mission log` and `watch`: the events, as they are and as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from chargehand.app import App
+from chargehand.cli._happenings import describe_event
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import find_mission
+from chargehand.cli._result import show_result
+from chargehand.core import SETTLED, Event
+
+_LOOK_SECONDS = 0.2
+
+
+def show_log(out: Output, mission: str, *, follow: bool) -> int:
+    """Write a mission's events, one line each."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        for event in _followed(app, out, found) if follow else app.store.log.read(found):
+            _show(out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}")
+    return 0
+
+
+def watch_mission(out: Output, mission: str) -> int:
+    """Write what happens to a mission until it is settled, and how it stands then."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        for event in _followed(app, out, found):
+            text = describe_event(event)
+            if text or out.as_json:
+                _show(out, event, f"{event.time[11:19]}  {text}")
+        if not out.as_json:
+            show_result(out, app.look.state(found))
+    return 0
+
+
+def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
+    """Yield what is in the log and what comes, until the mission is settled or nobody reads."""
+    seen = 0
+    while not out.closed:
+        settled = app.look.state(mission).status in SETTLED
+        for event in app.store.log.read(mission, after=seen):
+            seen = event.seq
+            yield event
+        if settled:
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _show(out: Output, event: Event, line: str) -> None:
+    payload = None if event.payload is None else msgspec.json.decode(event.payload)
+    out.document(
+        {
+            "mission": event.mission,
+            "seq": event.seq,
+            "time": event.time,
+            "type": event.type,
+            "payload": payload,
+            "hash": event.hash,
+        }
+    )
+    out.text(line)

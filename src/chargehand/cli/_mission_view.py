@@ -1,0 +1,148 @@
+"""`chargehand mission list` and `show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chargehand.app import App
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import base_line, current_project, find_mission
+from chargehand.cli._result import (
+    branch_of,
+    check_row,
+    cost_text,
+    full_document,
+    next_steps,
+    result_document,
+    summary,
+)
+from chargehand.core import Finding, MissionState, Verdict, shown_path
+
+_TITLE = 48
+
+
+def list_missions(out: Output, *, repo: Path | None, everywhere: bool) -> int:
+    """Write the missions of the repository one is in, or of all projects."""
+    with App.open() as app:
+        project = None if everywhere else current_project(app, repo)
+        states = list(app.look.all(project=project.id if project else None))
+    out.document({"missions": [_listed(state) for state in states]})
+    if not states:
+        out.text('no mission yet; start one with  chargehand run "TEXT"')
+        return 0
+    rows = [
+        (state.id, state.status, _when(state.created), branch_of(state) or "-", _title(state)) for state in states
+    ]
+    out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
+    return 0
+
+
+def _listed(state: MissionState) -> dict[str, object]:
+    return result_document(state) | {
+        "repository": state.repository,
+        "created": state.created,
+        "updated": state.updated,
+        "request": state.request.text if state.request else None,
+    }
+
+
+def _when(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+def _title(state: MissionState) -> str:
+    lines = state.request.text.strip().splitlines() if state.request else []
+    title = lines[0] if lines else ""
+    return title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+
+
+def show_mission(out: Output, mission: str) -> int:
+    """Write everything that is known of one mission."""
+    with App.open() as app:
+        state = app.look.state(find_mission(app, mission))
+    out.document(full_document(state))
+    out.text(f"{state.status}  {state.id}", bold=True)
+    _show_request(out, state)
+    for reason in state.reasons:
+        out.text(f"reason    {reason.code}: {reason.message}")
+    _show_attempts(out, state)
+    for verdict in state.verdicts:
+        _show_verdict(out, verdict)
+    for reverted in state.reverted:
+        out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
+    _show_checkpoints(out, state)
+    _show_ends(out, state)
+    return 0
+
+
+def _show_request(out: Output, state: MissionState) -> None:
+    out.text(f"project   {shown_path(state.repository)}")
+    if state.base is not None:
+        out.text(f"base      {base_line(state.base)}")
+    request = state.request
+    if request is None:
+        return
+    first, *rest = request.text.strip().splitlines() or [""]
+    out.text(f"request   {first}")
+    for line in rest:
+        out.text(f"          {line}")
+    out.text(f"agent     {request.agent}")
+    out.text(f"limits    {request.seconds:g} s, {request.attempts} attempts, sandbox {request.tier}")
+    asked = {
+        "only checks": request.only_checks,
+        "more checks": request.extra_checks,
+        "check files": tuple(path for _, path in request.check_files),
+        "allow": request.allow,
+        "forbid": request.forbid,
+        "partial": ("yes",) if request.partial else (),
+        "apply": ("yes",) if request.apply else (),
+    }
+    for name, values in asked.items():
+        if values:
+            out.text(f"{name:<9} {', '.join(values)}")
+
+
+def _show_attempts(out: Output, state: MissionState) -> None:
+    for attempt in state.attempts:
+        spent = "still running" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
+        verdict = attempt.verdict or "no verdict"
+        cost = cost_text(attempt.cost_usd, attempt.cost_known)
+        out.text(f"attempt   {attempt.number} by {attempt.agent}: {attempt.status}, {verdict}, {spent}, {cost}")
+        for reason in attempt.reasons:
+            out.text(f"            {reason.code}: {reason.message}")
+
+
+def _show_verdict(out: Output, verdict: Verdict) -> None:
+    out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+    for check in verdict.checks:
+        name, status, _, tests, seconds = check_row(check)
+        why = f": {check.reason}" if check.reason else ""
+        out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+    for found in verdict.findings:
+        out.text(f"            {_finding(found)}")
+
+
+def _finding(found: Finding) -> str:
+    line = f":{found.line}" if found.line is not None else ""
+    person = " (a person has to decide)" if found.needs_person else ""
+    return f"{found.severity}  {found.rule}  {shown_path(found.path)}{line}: {found.message}{person}"
+
+
+def _show_checkpoints(out: Output, state: MissionState) -> None:
+    for point in state.checkpoints:
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
+
+
+def _show_ends(out: Output, state: MissionState) -> None:
+    branch = branch_of(state)
+    if branch is not None:
+        out.text(f"branch    {branch} @ {(state.exported or '')[:12]}")
+    for name, export in (("export", state.export), ("apply", state.applied)):
+        if export is not None:
+            why = f": {export.reason}" if export.reason else ""
+            out.text(f"{name:<9} {export.state} {export.ref}{why}")
+    if state.unknown_events:
+        out.text(f"events    {state.unknown_events} cannot be read by this version, or are erased")
+    out.text(f"spent     {summary(state)}")
+    for line in next_steps(state):
+        out.text(line)

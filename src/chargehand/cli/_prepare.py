@@ -1,0 +1,100 @@
+"""What every command on a repository does first: find it, resolve base and configuration, ask for trust."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from chargehand.app import App, Found, Option, Resolved, describe_untrusted, require_trust, trust_needed
+from chargehand.cli._output import Output
+from chargehand.core import Base, NotFoundError, RepositoryError, UsageError, printable
+from chargehand.store import ProjectRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared(Found):
+    """A repository at a base, and the configuration in force there."""
+
+    resolved: Resolved
+
+
+def prepare(
+    app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, Option] | None = None
+) -> Prepared:
+    """Find and resolve everything without starting anything; raises the errors of each."""
+    found = app.find(repo, revision=revision)
+    resolved = app.configuration(found.project, found.depot, found.base, options=options, head=revision is None)
+    return Prepared(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
+
+
+def settle_trust(app: App, out: Output, prepared: Prepared, *, ask: bool) -> None:
+    """Ask a person once whether the repository's file may have what it asks for.
+
+    Raises `WaitingError` where nobody can be asked or the answer is no.
+    """
+    if not trust_needed(prepared.resolved):
+        return
+    if ask and out.can_ask:
+        show_untrusted(out, prepared.resolved)
+        if click.confirm("Trust this content of chargehand.toml?", default=False, err=True):
+            app.store.trust.grant(prepared.project.id, prepared.resolved.digest, identity=app.identity())
+            return
+    require_trust(prepared.resolved)
+
+
+def show_untrusted(out: Output, resolved: Resolved) -> None:
+    """Show a person what asks for trust."""
+    out.notice("The repository's chargehand.toml asks for what only you may give:")
+    for line in describe_untrusted(resolved):
+        out.notice(f"  {line}")
+
+
+def check_apply(prepared: Prepared) -> None:
+    """Raise `RepositoryError` or `UsageError` where `--apply` can never work."""
+    prepared.depot.check_can_apply()
+    branch = prepared.depot.repository.branch
+    if prepared.base.branch != branch:
+        raise UsageError(
+            f"--apply moves the branch that is checked out, {branch!r}, and the base is "
+            f"{prepared.base.revision!r}",
+            code="apply_base",
+            hint="leave out --base or --apply",
+        )
+
+
+def current_project(app: App, repo: Path | None = None) -> ProjectRow | None:
+    """Return the project of `repo`; without one that of the working directory, `None` outside of any."""
+    if repo is not None:
+        return app.project(repo)
+    try:
+        return app.project()
+    except RepositoryError:
+        return None
+
+
+def find_mission(app: App, name: str) -> str:
+    """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
+
+    Raises `NotFoundError`, `UsageError`.
+    """
+    if name != "last":
+        return app.store.log.find(name)
+    project = current_project(app)
+    rows = (project and app.store.log.missions(project=project.id)) or app.store.log.missions()
+    if not rows:
+        raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
+    return rows[-1].id
+
+
+def base_line(base: Base) -> str:
+    """Return where a mission starts, in words: branch, commit, how far behind, what it leaves out."""
+    name = base.branch or base.revision
+    parts = [f"{printable(name)} @ {base.commit[:12]}"]
+    if base.upstream and base.behind:
+        parts.append(f"{base.behind} commits behind {base.upstream}")
+    if base.dirty:
+        parts.append("uncommitted changes are not part of it")
+    return ", ".join(parts)

@@ -1,0 +1,144 @@
+"""What a person at a terminal sees while a mission runs; in a pipe there is nothing to see."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from chargehand.cli._happenings import describe
+from chargehand.cli._output import Output
+from chargehand.core import (
+    AgentSelected,
+    BaseResolved,
+    Event,
+    Payload,
+    SandboxOpened,
+    VerdictGiven,
+    printable,
+)
+from chargehand.sandbox import Stream
+
+if TYPE_CHECKING:
+    from rich.spinner import Spinner
+
+_TOLD_BEFORE = (AgentSelected, BaseResolved)
+_STEPS = {"agent": "the agent works", "checks": "checks run", "setup": "setup runs", "exec": "the command runs"}
+
+
+class Progress(Protocol):
+    """Is told of every event and every piece of an agent's output."""
+
+    def note(self, text: str, /) -> None:
+        """Show a line."""
+        ...
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Show an event."""
+        ...
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Show a piece of output."""
+        ...
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def note(self, text: str, /) -> None:
+        """Show nothing."""
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Show nothing."""
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Show nothing."""
+
+
+@contextlib.contextmanager
+def progress(out: Output, first: str = "preparing") -> Iterator[Progress]:
+    """Show what goes on while the block runs, where a person watches."""
+    if not out.shows_progress:
+        yield Quiet()
+        return
+    live = _Live(first)
+    with live.shown():
+        yield live
+
+
+class _Live:
+    """One line that says what runs and for how long, below a line for each thing that is done."""
+
+    def __init__(self, first: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._step = first
+        self._since = time.monotonic()
+        self._spinner = Spinner("dots")
+        self._live = Live(console=self._console, get_renderable=self._line, refresh_per_second=8, transient=True)
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._rest = {"stdout": "", "stderr": ""}
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the line on the terminal while the block runs."""
+        with self._live:
+            try:
+                yield
+            finally:
+                self._flush()
+
+    def note(self, text: str, /) -> None:
+        """Show a line above the one that says what runs."""
+        self._print(text)
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Show a line for an event, and what begins with it."""
+        self._flush()
+        if isinstance(payload, _TOLD_BEFORE):
+            return
+        if isinstance(payload, SandboxOpened):
+            self._begin(_STEPS.get(payload.purpose, payload.purpose))
+            return
+        text = describe(payload)
+        if text:
+            self._print(text)
+        if isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
+            self._begin("deciding")
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Show whole lines of what the agent prints, dimmed and without its control characters."""
+        text = self._rest[stream] + self._decoders[stream].decode(piece).replace("\r", "\n")
+        *lines, self._rest[stream] = text.split("\n")
+        for line in lines:
+            self._print_output(line)
+
+    def _flush(self) -> None:
+        for stream, rest in self._rest.items():
+            self._rest[stream] = ""
+            self._print_output(rest)
+
+    def _begin(self, step: str) -> None:
+        self._step, self._since = step, time.monotonic()
+
+    def _print(self, text: str) -> None:
+        self._console.print(printable(text))
+
+    def _print_output(self, line: str) -> None:
+        from rich.text import Text
+
+        shown = printable(line).rstrip()
+        if shown:
+            self._console.print(Text(f"  {shown}", style="dim"))
+
+    def _line(self) -> Spinner:
+        from rich.text import Text
+
+        elapsed = time.monotonic() - self._since
+        self._spinner.update(text=Text(f"{self._step}  {elapsed:.0f} s"))
+        return self._spinner

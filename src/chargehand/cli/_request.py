@@ -1,0 +1,194 @@
+"""From the words of `run` to a mission's request; everything that can be wrong is found before work begins."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.app import Option, Resolved, named_agent
+from chargehand.core import MissionRequest, UsageError, shown_path
+from chargehand.store import Artifacts
+
+_SLUG = 40
+_LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
+_LARGEST_CHECK_FILE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What stands on the command line of `run`."""
+
+    text: str | None = None
+    file: str | None = None
+    repo: Path | None = None
+    base: str | None = None
+    agent: str | None = None
+    checks: tuple[str, ...] = ()
+    only_checks: tuple[str, ...] = ()
+    check_files: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    time: str | None = None
+    attempts: str | None = None
+    sandbox: str | None = None
+    strategy: str | None = None
+    partial: bool = False
+    apply: bool = False
+    yes: bool = False
+
+    def configuration(self) -> Mapping[str, Option]:
+        """Return the options that are configuration, by their dotted keys."""
+        return {
+            "project.checks": Option(value=self.checks, name="--check"),
+            "only_checks": Option(value=self.only_checks, name="--only-check"),
+            "project.allow": Option(value=self.allow, name="--allow"),
+            "project.forbid": Option(value=self.forbid, name="--forbid"),
+            "project.strategy": Option(value=self.strategy, name="--strategy"),
+            "limits.time": Option(value=self.time, name="--time"),
+            "limits.attempts": Option(value=self.attempts, name="--attempts"),
+            "sandbox.tier": Option(value=self.sandbox, name="--sandbox"),
+        }
+
+
+def request_text(options: RunOptions) -> str:
+    """Return what is asked for: the argument, or the content of `--file`. Raises `UsageError`."""
+    if options.text is not None and options.file is not None:
+        raise UsageError("both TEXT and --file were given", hint="give one of them")
+    if options.file is not None:
+        text = _read(options.file)
+    elif options.text is not None:
+        text = options.text
+    else:
+        raise UsageError("nothing was asked for", hint='chargehand run "TEXT", or --file F')
+    return _checked(text)
+
+
+def _read(name: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--file: {name!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--file: {name!r} is not UTF-8 text") from error
+
+
+def _checked(text: str) -> str:
+    if not text.strip():
+        raise UsageError("the request is empty", hint="say what the agent is to do")
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise UsageError("the request is not UTF-8 text") from error
+    if "\0" in text:
+        raise UsageError("the request holds a zero byte", hint="give plain text")
+    if size > _LONGEST:
+        hint = "put the rest into a file of the repository"
+        raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
+    return text
+
+
+def slug(text: str) -> str:
+    """Return a branch-safe name from a request: its first words in ASCII, at most 40 characters."""
+    plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
+    made = ""
+    for word in re.findall(r"[a-z0-9]+", plain):
+        longer = f"{made}-{word}" if made else word[:_SLUG]
+        if len(longer) > _SLUG:
+            break
+        made = longer
+    return made or "mission"
+
+
+def choose_agent(resolved: Resolved, option: str | None) -> tuple[str, str]:
+    """Return the agent to use and why, in words. Raises `UsageError`, `NotFoundError`, `ConfigError`."""
+    if option is not None:
+        named_agent(resolved, option)
+        return option, "--agent"
+    names = sorted(resolved.config.agents)
+    if len(names) == 1:
+        return names[0], "the only one configured"
+    if names:
+        known = ", ".join(names)
+        raise UsageError(
+            f"{len(names)} agents are configured, so one has to be named: {known}",
+            code="agent_ambiguous",
+            hint=f"add --agent {names[0]}",
+        )
+    raise UsageError(
+        "no agent is configured and --agent was not given",
+        code="no_agent",
+        hint='name a program for once:  chargehand run --agent "command:PROGRAM ARG" "TEXT"\n'
+        'or keep it for all runs:  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'',
+    )
+
+
+def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
+    """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
+    parsed = [_check_file(file) for file in files]
+    _no_twice(path for _, path in parsed)
+    return tuple((artifacts.put(_content(host), kind="check-file"), path) for host, path in parsed)
+
+
+def _check_file(text: str) -> tuple[Path, str]:
+    host, colon, path = text.rpartition(":")
+    if not colon or not host or not path:
+        raise UsageError(f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
+    parts = path.split("/")
+    if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
+        raise UsageError(
+            f"--check-file: {shown_path(path)!r} is not a path inside the repository",
+            hint="give it relative to the top, without '..' and '.git'",
+        )
+    return Path(host), path
+
+
+def _no_twice(paths: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise UsageError(f"--check-file: two files for {shown_path(path)!r}")
+        seen.add(path)
+
+
+def _content(host: Path) -> bytes:
+    try:
+        if not host.is_file():
+            raise UsageError(f"--check-file: {str(host)!r} is not a file")
+        if host.stat().st_size > _LARGEST_CHECK_FILE:
+            raise UsageError(f"--check-file: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes")
+        return host.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--check-file: {str(host)!r} cannot be read: {error.strerror}") from error
+
+
+def build_request(
+    options: RunOptions,
+    resolved: Resolved,
+    *,
+    text: str,
+    agent: str,
+    check_files: tuple[tuple[str, str], ...],
+) -> MissionRequest:
+    """Return the request of a mission as it is recorded."""
+    config = resolved.config
+    return MissionRequest(
+        text=text,
+        agent=agent,
+        command=named_agent(resolved, agent).command,
+        slug=slug(text),
+        only_checks=resolved.only_checks,
+        extra_checks=resolved.extra_checks,
+        check_files=check_files,
+        allow=config.project.allow,
+        forbid=config.project.forbid,
+        attempts=config.limits.attempts,
+        seconds=config.limits.time,
+        tier=config.sandbox.tier,
+        partial=options.partial,
+        apply=options.apply,
+    )

@@ -1,0 +1,189 @@
+"""How a mission stands: as a document, as text, and as an exit code."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from chargehand.cli._output import Output
+from chargehand.core import AttemptState, CheckResult, MissionState, Verdict, shown_path
+
+_CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
+_COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
+_HEADS = "refs/heads/"
+
+
+def exit_code(state: MissionState) -> int:
+    """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
+    if state.status == "promoted":
+        wanted = [state.export]
+        if state.request is not None and state.request.apply:
+            wanted.append(state.applied)
+        return 0 if all(done is not None and done.state == "done" for done in wanted) else 3
+    return _CODES.get(state.status, 1)
+
+
+def branch_of(state: MissionState) -> str | None:
+    """Return the mission's branch in the user's repository, `None` where there is none."""
+    if state.export is None or state.exported is None:
+        return None
+    return state.export.ref.removeprefix(_HEADS)
+
+
+def seconds_of(state: MissionState) -> float | None:
+    """Return the seconds from the first event to the last."""
+    if not state.created or not state.updated:
+        return None
+    spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
+    return round(spent.total_seconds(), 3)
+
+
+def cost_of(state: MissionState) -> tuple[float | None, bool]:
+    """Return what all attempts cost, and whether that is known: one unknown makes the sum unknown."""
+    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
+    known = [cost for cost in costs if cost is not None]
+    return (sum(known), True) if len(known) == len(costs) else (None, False)
+
+
+def result_document(state: MissionState) -> dict[str, Any]:
+    """Return the result of a mission as `run --json` prints it; what is not known is null."""
+    cost, known = cost_of(state)
+    return {
+        "mission": state.id,
+        "status": state.status,
+        "branch": branch_of(state),
+        "commit": state.commit,
+        "base": state.base.commit if state.base else None,
+        "export": state.export,
+        "checkpoints": len(state.checkpoints),
+        "reverted": state.reverted,
+        "attempts": [_attempt(attempt) for attempt in state.attempts],
+        "cost_usd": cost,
+        "cost_known": known,
+        "seconds": seconds_of(state),
+        "reasons": state.reasons,
+    }
+
+
+def _attempt(attempt: AttemptState) -> dict[str, Any]:
+    return {
+        "agent": attempt.agent,
+        "model": None,
+        "status": attempt.status,
+        "verdict": attempt.verdict,
+        "cost_usd": attempt.cost_usd if attempt.cost_known else None,
+        "cost_known": attempt.cost_known,
+        "seconds": attempt.seconds,
+    }
+
+
+def show_result(out: Output, state: MissionState) -> None:
+    """Write how a mission ended for a person, and what they can do next."""
+    out.text(f"{state.status}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
+    for reason in state.reasons:
+        out.text(f"  {reason.code}: {reason.message}")
+    show_checks(out, state)
+    for reverted in state.reverted:
+        out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
+    _show_places(out, state)
+    out.text(f"  {summary(state)}")
+    for line in (*next_steps(state), f"          chargehand mission show {state.id}"):
+        out.text(f"  {line}")
+
+
+def summary(state: MissionState) -> str:
+    """Return attempts, checkpoints, time and money on one line."""
+    seconds = seconds_of(state)
+    parts = [
+        f"{len(state.attempts)} attempt{'' if len(state.attempts) == 1 else 's'}",
+        f"{len(state.checkpoints)} checkpoint{'' if len(state.checkpoints) == 1 else 's'}",
+        "time unknown" if seconds is None else f"{seconds:.1f} s",
+        cost_text(*cost_of(state)),
+    ]
+    return ", ".join(parts)
+
+
+def cost_text(cost: float | None, known: bool) -> str:
+    """Return money in words; what is not known is said so."""
+    return f"cost {cost:.2f} USD" if known and cost is not None else "cost unknown"
+
+
+def show_checks(out: Output, state: MissionState) -> None:
+    """Write the table of the last verdict's checks beside how they end on the base."""
+    verdict = last_verdict(state)
+    if verdict is None or not verdict.checks:
+        return
+    before = {check.name: check for base in state.verdicts if base.scope == "base" for check in base.checks}
+    out.text()
+    out.table(
+        ("CHECK", "RESULT", "ON BASE", "TESTS", "SECONDS"),
+        [check_row(check, before.get(check.name)) for check in verdict.checks],
+    )
+    if state.request is not None and state.request.only_checks is not None:
+        out.text("  the project's own checks were replaced by --only-check")
+    out.text()
+
+
+def last_verdict(state: MissionState) -> Verdict | None:
+    """Return the last verdict on a tree of the mission's own."""
+    own = [verdict for verdict in state.verdicts if verdict.scope != "base"]
+    return own[-1] if own else None
+
+
+def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[str, ...]:
+    """Return a check as a row of the table."""
+    tests = "-" if check.tests is None else str(check.tests)
+    return (check.name, check.status, before.status if before else "-", tests, f"{check.seconds:.1f}")
+
+
+def _show_places(out: Output, state: MissionState) -> None:
+    branch = branch_of(state)
+    if branch is not None and state.exported is not None:
+        out.text(f"  branch    {branch} @ {state.exported[:12]}")
+    for what, export in (("export", state.export), ("apply", state.applied)):
+        if export is not None and export.state != "done":
+            out.text(f"  {what}    {export.state}: {export.reason}")
+    if state.applied is not None and state.applied.state == "done":
+        out.text(f"  applied   {state.applied.ref.removeprefix(_HEADS)}")
+
+
+def next_steps(state: MissionState) -> list[str]:
+    """Return the commands that make sense now."""
+    steps = []
+    branch = branch_of(state)
+    applied = state.applied is not None and state.applied.state == "done"
+    if state.status == "promoted" and branch is not None and not applied:
+        steps.append(f"git merge {branch}")
+    if state.status == "waiting":
+        steps.append(f"chargehand mission promote {state.id} --reason …")
+    if state.checkpoints:
+        steps.append(f"chargehand mission diff {state.id}")
+    return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate(steps)]
+
+
+def full_document(state: MissionState) -> dict[str, Any]:
+    """Return everything that is known of a mission: the result's keys and all behind them."""
+    return result_document(state) | {
+        "project": state.project,
+        "repository": state.repository,
+        "created": state.created,
+        "updated": state.updated,
+        "request": state.request,
+        "base": state.base,
+        "tree": state.tree,
+        "applied": state.applied,
+        "attempts": [_full_attempt(attempt) for attempt in state.attempts],
+        "checkpoints": state.checkpoints,
+        "verdicts": state.verdicts,
+        "unknown_events": state.unknown_events,
+    }
+
+
+def _full_attempt(attempt: AttemptState) -> dict[str, Any]:
+    return {
+        "id": attempt.id,
+        "number": attempt.number,
+        **_attempt(attempt),
+        "workspace": attempt.workspace,
+        "reasons": attempt.reasons,
+    }

@@ -1,0 +1,51 @@
+"""Time as a port, so that tests can step it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time for records and monotonic time for limits."""
+
+    def now(self) -> datetime:
+        """Return the wall time, timezone-aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never run backwards."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """Return the wall time in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Return `time.monotonic()`."""
+        return time.monotonic()
+
+
+class SteppedClock:
+    """A clock that moves only when told: `advance(seconds)`."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._start = start or datetime(2026, 1, 1, tzinfo=UTC)
+        self._seconds = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks forward by `seconds`."""
+        self._seconds += seconds
+
+    def now(self) -> datetime:
+        """Return the start plus all that was advanced."""
+        return datetime.fromtimestamp(self._start.timestamp() + self._seconds, UTC)
+
+    def monotonic(self) -> float:
+        """Return the seconds advanced so far."""
+        return self._seconds

@@ -1,0 +1,111 @@
+"""The configuration's sections: one documented line per key, with its unit; unknown keys are errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+AgentKind = Literal["command"]
+Tier = Literal["process", "none"]
+Strategy = Literal["shadow", "direct"]
+
+
+def _key(
+    doc: str,
+    *,
+    default: Any = None,
+    default_factory: Any = None,
+    meet: str = "user",
+    form: str = "",
+    empty: str = "none",
+    host: bool = False,
+) -> Any:
+    """Declare a key: its documentation, what its values look like and how a repository's own file joins.
+
+    `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
+    `user` (only the user's file, the environment or the command line may; the repository's needs trust).
+    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host` or `seconds`.
+    `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
+    that runs on the host where there is no sandbox: the repository's then needs trust.
+    """
+    metadata = {"doc": doc, "meet": meet, "form": form, "empty": empty, "host": host}
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectConfig:
+    """[project]: what the repository says of itself."""
+
+    checks: tuple[str, ...] | None = _key(
+        "commands that must all pass on the exact tree; absent: detected, []: none wanted",
+        meet="union",
+        form="command",
+        host=True,
+    )
+    setup: str | None = _key(
+        "command whose result becomes the environment layer", meet="repo", form="command", host=True
+    )
+    setup_inputs: tuple[str, ...] = _key(
+        "paths added to the default inputs of the environment layer's key", default=(), meet="union", form="area"
+    )
+    allow: tuple[str, ...] = _key(
+        "areas (patterns as in .gitignore) a mission may change; empty: all",
+        default=(),
+        meet="intersect",
+        form="area",
+        empty="all",
+    )
+    forbid: tuple[str, ...] = _key(
+        "areas no mission may change; wins over allow", default=(), meet="union", form="area"
+    )
+    protect: tuple[str, ...] = _key(
+        "areas only a person may let changes into; wins over allow", default=(), meet="union", form="area"
+    )
+    include: tuple[str, ...] = _key("ignored paths that belong to the tree", default=(), meet="repo", form="area")
+    strategy: Strategy = _key("shadow (overlay) or direct (a private worktree)", default="shadow", meet="repo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """[agents.NAME]: a program that does the work."""
+
+    kind: AgentKind = _key("kind of agent", default="command", meet="repo")
+    command: tuple[str, ...] = _key(
+        "program and arguments, never given to a shell", default=(), meet="repo", form="argv", host=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """[limits]: what a mission may use at most."""
+
+    time: float = _key("time for a whole mission", default=1800.0, meet="min", form="seconds")
+    check_time: float = _key("time for one check", default=900.0, meet="min", form="seconds")
+    attempts: int = _key("runs of the agent at most", default=1, meet="min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig:
+    """[sandbox]: where agents and checks run."""
+
+    tier: Tier = _key("process, or none (no sandbox: your own risk)", default="process")
+    network: tuple[str, ...] = _key(
+        "hosts the sandbox may reach; empty: none", default=(), meet="intersect", form="host"
+    )
+    toolchain: tuple[str, ...] = _key("host directories shown read-only, first on PATH", default=(), form="path")
+    memory_mb: int = _key("memory in MiB", default=4096, meet="min")
+    processes: int = _key("processes and threads", default=512, meet="min")
+    tmp_mb: int = _key("size of /tmp in MiB", default=1024, meet="min")
+    disk_mb: int = _key("changed files of one attempt in MiB", default=1024, meet="min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All that is configured, resolved; see `app` for the order of the sources."""
+
+    project: ProjectConfig = field(default_factory=ProjectConfig)
+    agents: dict[str, AgentConfig] = field(default_factory=dict)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)

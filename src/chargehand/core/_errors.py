@@ -1,0 +1,114 @@
+"""The error tree: every error a person can meet, with a stable code, an exit code and a way out.
+
+ChargehandError
+    UsageError (2, ValueError)      the request itself is wrong: option, path, revision, configuration
+        ConfigError                 a configuration file or variable is wrong
+        RepositoryError             the repository cannot be worked on as asked
+        NotFoundError (LookupError) no mission, checkpoint, agent … of that name
+    RefusedError (1)                the work was refused, or failed
+    WaitingError (3)                a person has to decide first
+    ExhaustedError (4)              budget or time is used up
+    TierUnavailableError (5)        the sandbox tier cannot be had here
+    InfrastructureError (6)         our own machinery failed: sandbox died, store, depot, disk
+        SandboxDiedError
+        StoreError
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class ChargehandError(Exception):
+    """An error meant for a person: what happened (with the value), a stable code, and the way out."""
+
+    default_code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.hint = hint
+
+
+class UsageError(ChargehandError, ValueError):
+    """The request itself is wrong; nothing was started."""
+
+    default_code = "usage"
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration file, variable or option is wrong; the message names file, line and key."""
+
+    default_code = "config_invalid"
+
+
+class RepositoryError(UsageError):
+    """The repository cannot be worked on as asked; it was not touched."""
+
+    default_code = "repository"
+
+
+class NotFoundError(UsageError, LookupError):
+    """Nothing of that name exists; the hint lists what does."""
+
+    default_code = "not_found"
+
+
+class RefusedError(ChargehandError):
+    """The work was refused or failed; the user's repository is as it was."""
+
+    default_code = "refused"
+
+
+class WaitingError(ChargehandError):
+    """A person has to decide before this can go on."""
+
+    default_code = "waiting"
+    exit_code = 3
+
+
+class ExhaustedError(ChargehandError):
+    """Budget or time is used up."""
+
+    default_code = "exhausted"
+    exit_code = 4
+
+
+class TierUnavailableError(ChargehandError):
+    """The sandbox tier cannot be had on this machine; the hint is the command that mends it."""
+
+    default_code = "sandbox_unavailable"
+    exit_code = 5
+
+
+class InfrastructureError(ChargehandError, RuntimeError):
+    """Our own machinery failed: neither the agent's fault nor the person's."""
+
+    default_code = "infrastructure"
+    exit_code = 6
+
+
+class SandboxDiedError(InfrastructureError):
+    """The sandbox ended while in use (killed from outside, out of memory, lost launcher)."""
+
+    default_code = "sandbox_died"
+
+
+class StoreError(InfrastructureError):
+    """The state directory cannot be read or written as it must be."""
+
+    default_code = "store"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known word nearest to `name`, or lists the known ones."""
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + (", ".join(words) if words else "none")

@@ -1,0 +1,101 @@
+"""What can happen to a mission, one frozen payload class per event type, and the line it becomes in the log.
+
+A payload class is registered under its type name; the log keeps payloads as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from chargehand.core._text import shown_path
+
+GENESIS = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the log: `hash` covers the line before it and the digest of the payload.
+
+    The chain is over payload digests, not payloads, so that an ordered erasure of a payload leaves it whole.
+    `seq` counts from 1 in each mission; `time` is ISO 8601 in UTC; `payload` is JSON, `None` once erased.
+    """
+
+    mission: str
+    seq: int
+    time: str
+    type: str
+    payload: bytes | None
+    digest: str
+    prev: str
+    hash: str
+
+
+def payload_digest(payload: bytes) -> str:
+    """Return the hex SHA-256 of an encoded payload."""
+    return hashlib.sha256(payload).hexdigest()
+
+
+def chain_hash(*, prev: str, mission: str, seq: int, time: str, type: str, digest: str) -> str:
+    """Return the hex SHA-256 that links one event to the one before it."""
+    line = "\n".join((prev, mission, str(seq), time, type, digest))
+    return hashlib.sha256(line.encode()).hexdigest()
+
+
+class Payload:
+    """The base of all payload classes; `type` is the event's stable name."""
+
+    __slots__ = ()
+    type: ClassVar[str]
+
+
+_REGISTRY: dict[str, type[Payload]] = {}
+_P = TypeVar("_P", bound=type[Payload])
+
+
+def event(name: str) -> Callable[[_P], _P]:
+    """Register a payload class under its stable type name."""
+
+    def register(cls: _P) -> _P:
+        cls.type = name
+        _REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def encode(payload: Payload) -> bytes:
+    """Return the payload as JSON with sorted keys: equal payloads give equal bytes.
+
+    Names that are not UTF-8 have no place in JSON: they are kept as `shown_path` shows them.
+    """
+    try:
+        return msgspec.json.encode(payload, order="sorted")
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(payload)), order="sorted")
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else shown_path(value)
+    if isinstance(value, dict):
+        return {key: _without_surrogates(part) for key, part in value.items()}
+    return [_without_surrogates(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def decode(type: str, payload: bytes) -> Payload:
+    """Return the payload of a registered type; unknown fields are passed over.
+
+    Raises `KeyError` for a type this version does not know and `msgspec.ValidationError` for a
+    malformed payload.
+    """
+    return msgspec.json.decode(payload, type=_REGISTRY[type])
+
+
+def event_types() -> tuple[str, ...]:
+    """Return the names of all registered event types."""
+    return tuple(_REGISTRY)

@@ -1,0 +1,226 @@
+"""The payloads of a mission's events: adding a field needs a default, so that older logs still load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from chargehand.core._events import Payload, event
+from chargehand.core._records import (
+    AttemptStatus,
+    Base,
+    Checkpoint,
+    Export,
+    MissionRequest,
+    MissionStatus,
+    Reason,
+    Reverted,
+    Verdict,
+)
+
+
+@event("mission.created")
+@dataclass(frozen=True, kw_only=True)
+class MissionCreated(Payload):
+    """A person asked for something in a project; `config` is what was in force."""
+
+    project: str
+    repository: str
+    request: MissionRequest
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@event("base.resolved")
+@dataclass(frozen=True, kw_only=True)
+class BaseResolved(Payload):
+    """The commit the mission starts from."""
+
+    base: Base
+
+
+@event("step.finished")
+@dataclass(frozen=True, kw_only=True)
+class StepFinished(Payload):
+    """A recorded step: on a rerun its output is taken from here instead of doing it again."""
+
+    step: str
+    input: str
+    output: Any
+    seconds: float
+
+
+@event("agent.selected")
+@dataclass(frozen=True, kw_only=True)
+class AgentSelected(Payload):
+    """Which agent works, and why."""
+
+    agent: str
+    kind: str
+    reason: str
+
+
+@event("sandbox.opened")
+@dataclass(frozen=True, kw_only=True)
+class SandboxOpened(Payload):
+    """A sandbox was opened for an attempt, a check or setup, with the limits that really bind."""
+
+    sandbox: str
+    purpose: str
+    tier: str
+    driver: str
+    limits: dict[str, str] = field(default_factory=dict)
+
+
+@event("command.finished")
+@dataclass(frozen=True, kw_only=True)
+class CommandFinished(Payload):
+    """A command ended in a sandbox; `artifact` holds its output."""
+
+    sandbox: str
+    argv: tuple[str, ...]
+    exit_code: int
+    seconds: float
+    timed_out: bool = False
+    truncated: bool = False
+    artifact: str | None = None
+
+
+@event("attempt.started")
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(Payload):
+    """An agent begins on a workspace at `tree`."""
+
+    attempt: str
+    number: int
+    agent: str
+    workspace: str
+    tree: str
+
+
+@event("checkpoint.made")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointMade(Payload):
+    """A tree of the attempt was kept in the depot."""
+
+    attempt: str
+    checkpoint: Checkpoint
+
+
+@event("changes.reverted")
+@dataclass(frozen=True, kw_only=True)
+class ChangesReverted(Payload):
+    """Inspection set paths back; the tree that remains is a checkpoint of its own."""
+
+    attempt: str
+    reverted: tuple[Reverted, ...]
+
+
+@event("verdict.given")
+@dataclass(frozen=True, kw_only=True)
+class VerdictGiven(Payload):
+    """Inspection and checks of one exact tree."""
+
+    verdict: Verdict
+    attempt: str | None = None
+    reused: bool = False
+
+
+@event("attempt.finished")
+@dataclass(frozen=True, kw_only=True)
+class AttemptFinished(Payload):
+    """An attempt ended; money is `None` where it is not known."""
+
+    attempt: str
+    status: AttemptStatus
+    seconds: float
+    reasons: tuple[Reason, ...] = ()
+    cost_usd: float | None = None
+    cost_known: bool = False
+
+
+@event("question.asked")
+@dataclass(frozen=True, kw_only=True)
+class QuestionAsked(Payload):
+    """Only a person may let this tree in."""
+
+    question: str
+    tree: str
+    reasons: tuple[Reason, ...]
+
+
+@event("approval.given")
+@dataclass(frozen=True, kw_only=True)
+class ApprovalGiven(Payload):
+    """A person let one exact tree in."""
+
+    tree: str
+    identity: str
+    reason: str = ""
+
+
+@event("promotion.prepared")
+@dataclass(frozen=True, kw_only=True)
+class PromotionPrepared(Payload):
+    """The journal's entry before the swap: enough to finish or to forget it after a crash."""
+
+    ref: str
+    old: str
+    new: str
+    tree: str
+
+
+@event("promotion.done")
+@dataclass(frozen=True, kw_only=True)
+class PromotionDone(Payload):
+    """The mission branch in the depot points at the validated tree."""
+
+    ref: str
+    commit: str
+    tree: str
+
+
+@event("export.changed")
+@dataclass(frozen=True, kw_only=True)
+class ExportChanged(Payload):
+    """The state of the branch in the user's repository."""
+
+    export: Export
+    commit: str
+
+
+@event("apply.changed")
+@dataclass(frozen=True, kw_only=True)
+class ApplyChanged(Payload):
+    """The state of the fast-forward of the user's own branch."""
+
+    export: Export
+    commit: str
+
+
+@event("mission.finished")
+@dataclass(frozen=True, kw_only=True)
+class MissionFinished(Payload):
+    """The mission came to a status that stays until a person acts."""
+
+    status: MissionStatus
+    reasons: tuple[Reason, ...] = ()
+    reverted: tuple[Reverted, ...] = ()
+
+
+@event("mission.rolled_back")
+@dataclass(frozen=True, kw_only=True)
+class MissionRolledBack(Payload):
+    """A reverting commit was put on top of the mission branch."""
+
+    ref: str
+    commit: str
+    tree: str
+
+
+@event("checkpoint.restored")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRestored(Payload):
+    """A person set the mission's workspace to a checkpoint (itself a checkpoint, so undoable)."""
+
+    workspace: str
+    checkpoint: Checkpoint

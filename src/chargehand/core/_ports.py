@@ -1,0 +1,55 @@
+"""Seams between packages that must not import each other; `app` wires them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+DriverName = Literal["overlay", "worktree"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A host path shown at `target` inside the sandbox."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountPlan:
+    """A workspace as data: made by `workspace`, mounted by `sandbox` in its own private mount namespace.
+
+    Either `lowers` (topmost first) with `upper` and `work` on one file system, which become an overlay at
+    `target`, or `plain`, a directory bound writable at `target`. `binds` come on top, in order. As root every
+    directory belongs to `sandbox_ids()`; otherwise to the user who runs Chargehand.
+    """
+
+    target: str
+    lowers: tuple[Path, ...] = ()
+    upper: Path | None = None
+    work: Path | None = None
+    plain: Path | None = None
+    binds: tuple[Bind, ...] = ()
+
+
+class ArtifactSink(Protocol):
+    """Where large outputs are kept; the id is what events carry."""
+
+    def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
+        """Keep `content` and return its artifact id; equal content of one mission gives an equal id."""
+        ...
+
+
+SANDBOX_UID = 61000
+"""The host user that owns bases and uppers when Chargehand runs as root: in the range that no distribution
+or service manager hands out (61000 lies between systemd's unused 60578 and its dynamic users from 61184)."""
+
+
+def sandbox_ids() -> tuple[int, int]:
+    """Return the (uid, gid) that owns what a sandbox may write: ours, or `SANDBOX_UID` when we are root."""
+    uid = os.geteuid()
+    return (SANDBOX_UID, SANDBOX_UID) if uid == 0 else (uid, os.getegid())

@@ -1,0 +1,210 @@
+"""A mission's state as a pure function of its log and of whether a worker holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from chargehand.core import _payloads as p
+from chargehand.core._events import Event, Payload, decode
+from chargehand.core._records import (
+    AttemptStatus,
+    Base,
+    Checkpoint,
+    Export,
+    MissionRequest,
+    MissionStatus,
+    Reason,
+    Reverted,
+    Verdict,
+    VerdictStatus,
+)
+
+SETTLED: frozenset[MissionStatus] = frozenset(
+    {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
+)
+"""Statuses that no worker holds: a person (or nobody) acts next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """What is known of one attempt; `cost_usd` is `None` where it is not known."""
+
+    id: str
+    number: int
+    agent: str
+    workspace: str
+    status: AttemptStatus = "running"
+    verdict: VerdictStatus | None = None
+    seconds: float | None = None
+    cost_usd: float | None = None
+    cost_known: bool = False
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class MissionState:
+    """The one mutable record: changed only by `apply`, event by event."""
+
+    id: str = ""
+    project: str = ""
+    repository: str = ""
+    request: MissionRequest | None = None
+    created: str = ""
+    updated: str = ""
+    finished: str = ""
+    status: MissionStatus = "planned"
+    base: Base | None = None
+    attempts: list[AttemptState] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    reverted: list[Reverted] = field(default_factory=list)
+    reasons: tuple[Reason, ...] = ()
+    ref: str | None = None
+    prepared: p.PromotionPrepared | None = None
+    commit: str | None = None
+    tree: str | None = None
+    export: Export | None = None
+    exported: str | None = None
+    applied: Export | None = None
+    steps: dict[str, Any] = field(default_factory=dict)
+    unknown_events: int = 0
+
+
+def fold(events: Iterable[Event], *, live: bool) -> MissionState:
+    """Return the state after `events`; `live` says whether a worker holds the mission right now.
+
+    A mission that is neither settled nor held has lost its worker: it is shown as `failed` with the reason
+    `worker_lost`, its running attempt as `lost`. Events of unknown types or with erased payloads are counted.
+    """
+    state = MissionState()
+    for line in events:
+        apply(state, line)
+    if not live and state.id and state.status not in SETTLED:
+        _mark_lost(state)
+    return state
+
+
+def apply(state: MissionState, line: Event) -> None:
+    """Change `state` by one event."""
+    state.id, state.updated = line.mission, line.time
+    state.created = state.created or line.time
+    try:
+        payload = decode(line.type, line.payload) if line.payload is not None else None
+    except (KeyError, msgspec.ValidationError):  # a newer version's
+        payload = None
+    if payload is None:
+        state.unknown_events += 1
+        return
+    handler = _HANDLERS.get(type(payload))
+    if handler is not None:
+        handler(state, payload)
+
+
+def _mark_lost(state: MissionState) -> None:
+    state.status = "failed"
+    state.reasons = (Reason(code="worker_lost", message="the process that ran this mission ended without a word"),)
+    state.attempts = [
+        replace(attempt, status="lost") if attempt.status == "running" else attempt for attempt in state.attempts
+    ]
+
+
+def _created(state: MissionState, event: p.MissionCreated) -> None:
+    state.project, state.repository, state.request = event.project, event.repository, event.request
+    state.status = "running"
+
+
+def _base(state: MissionState, event: p.BaseResolved) -> None:
+    state.base = event.base
+
+
+def _step(state: MissionState, event: p.StepFinished) -> None:
+    state.steps[event.step] = event.output
+
+
+def _attempt_started(state: MissionState, event: p.AttemptStarted) -> None:
+    state.status = "running"
+    state.attempts.append(
+        AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
+    )
+
+
+def _change_attempt(state: MissionState, id: str | None, **changes: Any) -> None:
+    state.attempts = [replace(a, **changes) if a.id == id else a for a in state.attempts]
+
+
+def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
+    _change_attempt(
+        state,
+        event.attempt,
+        status=event.status,
+        seconds=event.seconds,
+        cost_usd=event.cost_usd,
+        cost_known=event.cost_known,
+        reasons=event.reasons,
+    )
+
+
+def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
+    state.checkpoints.append(event.checkpoint)
+
+
+def _verdict(state: MissionState, event: p.VerdictGiven) -> None:
+    state.verdicts.append(event.verdict)
+    _change_attempt(state, event.attempt, verdict=event.verdict.status)
+
+
+def _reverted(state: MissionState, event: p.ChangesReverted) -> None:
+    state.reverted.extend(event.reverted)
+
+
+def _prepared(state: MissionState, event: p.PromotionPrepared) -> None:
+    state.prepared = event
+
+
+def _promoted(state: MissionState, event: p.PromotionDone) -> None:
+    state.prepared = None
+    state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
+
+
+def _rolled_back(state: MissionState, event: p.MissionRolledBack) -> None:
+    state.prepared = None
+    state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
+
+
+def _exported(state: MissionState, event: p.ExportChanged) -> None:
+    state.export = event.export
+    if event.export.state == "done":
+        state.exported = event.commit
+
+
+def _applied(state: MissionState, event: p.ApplyChanged) -> None:
+    state.applied = event.export
+
+
+def _finished(state: MissionState, event: p.MissionFinished) -> None:
+    if event.status != "discarded":  # what a person thinks of it later takes none of its time
+        state.finished = state.updated
+    state.status, state.reasons = event.status, event.reasons
+
+
+_HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
+    p.MissionCreated: _created,
+    p.BaseResolved: _base,
+    p.StepFinished: _step,
+    p.AttemptStarted: _attempt_started,
+    p.AttemptFinished: _attempt_finished,
+    p.CheckpointMade: _checkpoint,
+    p.CheckpointRestored: _checkpoint,
+    p.VerdictGiven: _verdict,
+    p.ChangesReverted: _reverted,
+    p.PromotionPrepared: _prepared,
+    p.PromotionDone: _promoted,
+    p.MissionRolledBack: _rolled_back,
+    p.ExportChanged: _exported,
+    p.ApplyChanged: _applied,
+    p.MissionFinished: _finished,
+}

@@ -1,0 +1,183 @@
+"""One run of an agent: workspace, sandbox, checkpoints on the way, inspection of what it left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chargehand.agents import Agent, Assignment, Outcome
+from chargehand.checks import Areas, inspect
+from chargehand.core import (
+    AttemptStarted,
+    Change,
+    ChangesReverted,
+    Checkpoint,
+    CheckpointMade,
+    CommandFinished,
+    Finding,
+    Reverted,
+)
+from chargehand.missions._journal import Journal
+from chargehand.missions._places import Ground, Places
+from chargehand.missions._reader import DepotReader
+from chargehand.missions._services import Services
+from chargehand.sandbox import OnOutput, Sandbox
+from chargehand.workspace import Scan, Workspace
+
+_LOOK_SECONDS = 5.0
+_CHECKPOINT_SECONDS = 30.0
+_CHECKPOINT_FILES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What an agent left behind, after inspection: the tree to judge and how it differs from the base."""
+
+    outcome: Outcome
+    tree: str
+    changes: tuple[Change, ...]
+    findings: tuple[Finding, ...]
+    reverted: tuple[Reverted, ...]
+    discarded: tuple[Finding, ...]
+
+
+class AttemptRunner:
+    """Runs the attempts of one mission."""
+
+    def __init__(
+        self, services: Services, journal: Journal, *, ground: Ground, areas: Areas, on_output: OnOutput | None
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._ground = ground
+        self._areas = areas
+        self._on_output = on_output
+        self._places = Places(services, journal)
+
+    async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> Left:
+        """Let the agent work on `tree` and return what is left of its changes after inspection."""
+        async with self._places.workspace(self._ground, tree=tree) as workspace:
+            self._journal.note(
+                AttemptStarted(
+                    attempt=assignment.attempt,
+                    number=assignment.number,
+                    agent=agent.name,
+                    workspace=workspace.id,
+                    tree=tree,
+                )
+            )
+            outcome, scan = await self._work(agent, assignment, workspace)
+            return await self._inspect(assignment.attempt, workspace, outcome, scan)
+
+    async def _work(self, agent: Agent, assignment: Assignment, workspace: Workspace) -> tuple[Outcome, Scan]:
+        async with self._places.sandbox(workspace, self._ground, purpose="agent") as sandbox:
+            regular = asyncio.create_task(self._regularly(assignment.attempt, workspace, sandbox))
+            try:
+                outcome = await agent.run(assignment, sandbox, on_output=self._on_output)
+            finally:
+                regular.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await regular
+            self._note_command(agent, sandbox, outcome)
+            await sandbox.freeze()
+            # A file mapped into memory changes without a new time stamp: the last look trusts none.
+            scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
+            trigger = "timeout" if outcome.claim == "timed_out" else "end"
+            await self._checkpoint(assignment.attempt, workspace, trigger, scan)
+            return outcome, scan
+
+    def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
+        keep = self._services.store.artifacts
+        artifact = (
+            keep.put(outcome.output, kind="agent", mission=self._journal.mission) if outcome.output else None
+        )
+        self._journal.note(
+            CommandFinished(
+                sandbox=sandbox.id,
+                argv=(agent.name,),
+                exit_code=-1 if outcome.exit_code is None else outcome.exit_code,
+                seconds=outcome.seconds,
+                timed_out=outcome.claim == "timed_out",
+                truncated=outcome.truncated,
+                artifact=artifact,
+            )
+        )
+
+    async def _regularly(self, attempt: str, workspace: Workspace, sandbox: Sandbox) -> None:
+        """Checkpoint an agent that we do not drive: every 30 s, or after 50 changed files."""
+        clock = self._services.clock
+        last, files = clock.monotonic(), 0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = (await asyncio.to_thread(workspace.scan)).files
+            due = clock.monotonic() - last >= _CHECKPOINT_SECONDS
+            if not due and abs(now - files) < _CHECKPOINT_FILES:
+                continue
+            await sandbox.freeze()
+            try:
+                await self._checkpoint(attempt, workspace, "time" if due else "count")
+            finally:
+                await asyncio.shield(sandbox.thaw())
+            last, files = clock.monotonic(), now
+
+    async def _checkpoint(
+        self, attempt: str, workspace: Workspace, trigger: str, scan: Scan | None = None
+    ) -> Checkpoint:
+        made = await asyncio.to_thread(workspace.checkpoint, trigger, scan=scan)
+        known = self._journal.state.checkpoints
+        if not any(made.commit == checkpoint.commit for checkpoint in known) and made.changed:
+            self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made))
+        return made
+
+    async def _inspect(self, attempt: str, workspace: Workspace, outcome: Outcome, scan: Scan) -> Left:
+        """Act on what inspection finds: critical discards everything, error sets the path back."""
+        findings = (*scan.findings, *self._inspected(scan.changes))
+        critical = tuple(found for found in findings if found.severity == "critical")
+        if critical:
+            await asyncio.to_thread(workspace.reset, self._ground.base.tree, "discarded")
+            self._note_reverted(attempt, critical)
+            return self._left(outcome, self._ground.base.tree, (), findings, reverted=(), discarded=critical)
+        wrong = tuple(found for found in findings if found.severity == "error")
+        if not wrong:
+            return self._left(outcome, scan.tree, scan.changes, findings)
+        return await self._revert(attempt, workspace, outcome, wrong)
+
+    async def _revert(
+        self, attempt: str, workspace: Workspace, outcome: Outcome, wrong: Sequence[Finding]
+    ) -> Left:
+        paths = tuple(dict.fromkeys(found.path for found in wrong))
+        await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
+        reverted = self._note_reverted(attempt, wrong)
+        await self._checkpoint(attempt, workspace, "reverted")
+        scan = await asyncio.to_thread(workspace.scan)
+        rest = (*scan.findings, *self._inspected(scan.changes))
+        return self._left(outcome, scan.tree, scan.changes, rest, reverted=reverted, discarded=())
+
+    def _note_reverted(self, attempt: str, wrong: Sequence[Finding]) -> tuple[Reverted, ...]:
+        reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
+        self._journal.note(ChangesReverted(attempt=attempt, reverted=reverted))
+        return reverted
+
+    def _inspected(self, changes: Sequence[Change]) -> tuple[Finding, ...]:
+        return inspect(changes, DepotReader(self._services.depot), self._ground.base.tree, self._areas)
+
+    @staticmethod
+    def _left(
+        outcome: Outcome,
+        tree: str,
+        changes: Sequence[Change],
+        findings: Sequence[Finding],
+        *,
+        reverted: tuple[Reverted, ...] = (),
+        discarded: tuple[Finding, ...] = (),
+    ) -> Left:
+        return Left(
+            outcome=outcome,
+            tree=tree,
+            changes=tuple(changes),
+            findings=tuple(findings),
+            reverted=reverted,
+            discarded=discarded,
+        )

@@ -1,0 +1,63 @@
+"""What a mission works with; `app` puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from chargehand.agents import Agent
+from chargehand.core import Clock as ClockPort
+from chargehand.core import Config, DriverName, SystemClock
+from chargehand.missions._journal import Watch, ignore
+from chargehand.missions._liveness import Liveness
+from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.store import Store
+from chargehand.workspace import Depot
+
+
+class Tier(Protocol):
+    """Opens sandboxes of one tier."""
+
+    async def open(self, spec: SandboxSpec, /) -> Sandbox:
+        """Open one sandbox; raises `TierUnavailableError`."""
+        ...
+
+
+class Registries(Protocol):
+    """A running registry mirror: the socket to show in the sandbox and what its clients need to be told."""
+
+    socket_path: Path
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment for pip, npm and the like."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything concrete that the mission flow uses."""
+
+    home: Path
+    project: str
+    store: Store
+    depot: Depot
+    tier: Tier
+    tier_name: str
+    driver: DriverName
+    toolchain: str
+    config: Config
+    liveness: Liveness
+    open_agent: Callable[[str], Agent]
+    open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
+    clock: ClockPort = field(default_factory=SystemClock)
+    watch: Watch = ignore
+
+    def limits(self) -> SandboxLimits:
+        """Return what the configuration lets one sandbox use."""
+        wanted = self.config.sandbox
+        return SandboxLimits(
+            memory_mb=wanted.memory_mb, processes=wanted.processes, tmp_mb=wanted.tmp_mb, file_mb=wanted.disk_mb
+        )

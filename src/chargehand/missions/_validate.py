@@ -1,0 +1,150 @@
+"""The verdict of one exact tree: new workspace, new sandbox, the gates, and the base's own tests over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chargehand.checks import CheckOutput, CheckPlan, base_tests_tree_plan, judge, run_checks
+from chargehand.core import (
+    Bind,
+    Change,
+    CheckResult,
+    Finding,
+    Verdict,
+    VerdictGiven,
+    VerdictScope,
+    VerdictStatus,
+    sandbox_ids,
+)
+from chargehand.missions._journal import Journal
+from chargehand.missions._places import Ground, Places
+from chargehand.missions._reader import DepotReader
+from chargehand.missions._services import Services
+from chargehand.sandbox import WORKSPACE
+
+_BASE_TESTS = "base's tests: "
+_NO_TESTS = "no_tests_ran"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What a tree must pass: commands, acceptance files (artifact id, path), and whether none was the wish."""
+
+    plan: CheckPlan
+    acceptance: tuple[tuple[str, str], ...]
+    explicit_none: bool
+
+
+class Validator:
+    """Gives verdicts for one mission."""
+
+    def __init__(self, services: Services, journal: Journal, *, ground: Ground, gates: Gates) -> None:
+        self._services = services
+        self._journal = journal
+        self._ground = ground
+        self._gates = gates
+        self._places = Places(services, journal)
+        self._untested: frozenset[str] = frozenset()
+        self.outputs: dict[str, CheckOutput] = {}
+
+    async def base(self) -> Verdict:
+        """Return how the checks end on the base itself, from the cache where they were run before."""
+        tree = self._ground.base.tree
+        key = self._cache_key("base", ())
+        kept = self._services.store.verdicts.get(self._services.project, tree, plan_digest=key)
+        if kept is None:
+            checks = await self._run(tree, acceptance=())
+            verdict = Verdict(tree=tree, scope="base", status=self._judge(checks, ()), checks=checks)
+            self._services.store.verdicts.put(self._services.project, verdict, plan_digest=key)
+        else:
+            verdict = kept
+        self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
+        self._journal.note(VerdictGiven(verdict=verdict, reused=kept is not None))
+        return verdict
+
+    async def candidate(
+        self,
+        tree: str,
+        *,
+        scope: VerdictScope,
+        changes: Sequence[Change],
+        findings: Sequence[Finding],
+        attempt: str | None,
+    ) -> Verdict:
+        """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface."""
+        checks = await self._run(tree, acceptance=self._gates.acceptance)
+        if all(check.status == "passed" for check in checks):
+            checks += await self._with_base_tests(tree, changes)
+        status = self._judge(checks, findings)
+        verdict = Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=tuple(findings))
+        self._journal.note(VerdictGiven(verdict=verdict, attempt=attempt))
+        return verdict
+
+    async def _with_base_tests(self, tree: str, changes: Sequence[Change]) -> tuple[CheckResult, ...]:
+        depot = self._services.depot
+        overrides = base_tests_tree_plan(
+            changes, DepotReader(depot), self._ground.base.tree, commands=self._gates.plan.commands
+        )
+        if not overrides:
+            return ()
+        mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self._ground.base.tree)
+        if mixed == tree:
+            return ()
+        checks = await self._run(mixed, acceptance=self._gates.acceptance)
+        for check in checks:
+            self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
+        # Where the base has no tests, it has none to be judged by: a project's first tests may land.
+        told = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
+        return tuple(replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in told)
+
+    def _judge(self, checks: Sequence[CheckResult], findings: Sequence[Finding]) -> VerdictStatus:
+        return judge(checks, findings, explicit_none=self._gates.explicit_none)
+
+    async def _run(self, tree: str, *, acceptance: Sequence[tuple[str, str]]) -> tuple[CheckResult, ...]:
+        if not self._gates.plan.commands:
+            return ()
+        with self._acceptance_files(acceptance) as binds:
+            async with (
+                self._places.workspace(self._ground, tree=tree) as workspace,
+                self._places.sandbox(workspace, self._ground, purpose="checks", binds=binds) as sandbox,
+            ):
+                return await run_checks(
+                    self._gates.plan,
+                    sandbox,
+                    keep=self._services.store.artifacts,
+                    mission=self._journal.mission,
+                    on_result=self._remember,
+                )
+
+    def _remember(self, result: CheckResult, output: CheckOutput) -> None:
+        self.outputs[result.name] = output
+
+    @contextlib.contextmanager
+    def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
+        """Lay the acceptance files out as they were when the mission was created, read-only to the sandbox."""
+        with tempfile.TemporaryDirectory(dir=self._services.home, prefix="acceptance-") as directory:
+            binds = []
+            for number, (artifact, path) in enumerate(files):
+                source = Path(directory, str(number))
+                source.write_bytes(self._services.store.artifacts.get(artifact))
+                binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
+            _show_to_sandbox(Path(directory))
+            yield tuple(binds)
+
+    def _cache_key(self, scope: str, extra: Sequence[str]) -> str:
+        layer = self._ground.environment.name if self._ground.environment else "-"
+        parts = (scope, self._gates.plan.digest(), layer, self._services.toolchain, *extra)
+        return "/".join(parts)
+
+
+def _show_to_sandbox(directory: Path) -> None:
+    """Let the user of the sandbox read the files, and nobody change them."""
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o444)
+        os.chown(path, *sandbox_ids())

@@ -1,0 +1,54 @@
+"""Places where untrusted programs run, and the proof of what this machine can offer."""
+
+from typing import TYPE_CHECKING, Any
+
+from chargehand.sandbox._contract import (
+    WORKSPACE,
+    ExecResult,
+    OnOutput,
+    OpenSandbox,
+    Sandbox,
+    SandboxLimits,
+    SandboxSpec,
+    Stream,
+)
+from chargehand.sandbox._probe import Part, ProbeReport, probe
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
+
+if TYPE_CHECKING:
+    from chargehand.sandbox._mirror import RegistryMirror, mirror_environment
+    from chargehand.sandbox._mirror_config import RegistryConfig
+
+__all__ = [
+    "WORKSPACE",
+    "ExecResult",
+    "OnOutput",
+    "OpenSandbox",
+    "Part",
+    "ProbeReport",
+    "ProcessTier",
+    "RegistryConfig",
+    "RegistryMirror",
+    "Sandbox",
+    "SandboxLimits",
+    "SandboxSpec",
+    "Stream",
+    "Toolchain",
+    "discover",
+    "mirror_environment",
+    "probe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the registry mirror when it is first used: its HTTP client would cost every command 0.2 s."""
+    if name == "RegistryConfig":
+        from chargehand.sandbox._mirror_config import RegistryConfig
+
+        return RegistryConfig
+    if name in ("RegistryMirror", "mirror_environment"):
+        from chargehand.sandbox import _mirror
+
+        return getattr(_mirror, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

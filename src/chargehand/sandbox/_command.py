@@ -1,0 +1,97 @@
+"""One command of a process sandbox as its host side sees it: what is asked, and what has come back."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chargehand.core import UsageError
+from chargehand.sandbox import _server
+from chargehand.sandbox._contract import ExecResult, OnOutput
+
+
+def encode_request(
+    nonce: bytes,
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    environment: Mapping[str, str],
+    timeout: float,
+    output_limit: int,
+    stdin: int,
+) -> bytes:
+    """Return the body of an EXEC frame; raises `UsageError` (`command_invalid`) for what no kernel would take."""
+    if not argv:
+        raise UsageError("a command needs at least a program", code="command_invalid")
+    if math.isnan(timeout) or output_limit < 0:
+        raise UsageError(f"wrong limits: timeout {timeout!r}, output {output_limit!r}", code="command_invalid")
+    request: dict[str, Any] = {
+        "nonce": nonce,
+        "argv": [_encoded(word) for word in argv],
+        "cwd": _encoded(cwd),
+        "environment": {_name(name): _encoded(value) for name, value in environment.items()},
+        "timeout": float(timeout),
+        "output_limit": output_limit,
+        "stdin": stdin,
+    }
+    return marshal.dumps(request)
+
+
+def _encoded(word: str) -> bytes:
+    try:
+        data = os.fsencode(word)
+    except UnicodeEncodeError:
+        data = b"\0"
+    if b"\0" in data:
+        raise UsageError(
+            f"{word!r} cannot be handed to a program",
+            code="command_invalid",
+            hint="leave out NUL characters and lone surrogates",
+        )
+    return data
+
+
+def _name(name: str) -> bytes:
+    if not name or "=" in name:
+        raise UsageError(f"{name!r} is no name for an environment variable", code="command_invalid")
+    return _encoded(name)
+
+
+class Reply:
+    """What has come back of the command that runs."""
+
+    def __init__(self, nonce: bytes, on_output: OnOutput | None) -> None:
+        self.nonce = nonce
+        self.done: asyncio.Future[ExecResult] = asyncio.get_running_loop().create_future()
+        self.ended = False
+        self._on_output = on_output
+        self._kept = {_server.OUT: bytearray(), _server.ERR: bytearray()}
+
+    def take(self, kind: bytes, body: bytes) -> None:
+        """Add one frame that carries our nonce."""
+        if kind == _server.DONE:
+            self.ended = True
+            if not self.done.done():
+                self.done.set_result(self._result(body))
+            return
+        self._kept[kind] += body
+        if self._on_output and not self.done.done():
+            try:
+                self._on_output("stdout" if kind == _server.OUT else "stderr", body)
+            except Exception as error:  # the listener's fault: it goes to who gave it to us
+                self.done.set_exception(error)
+
+    def _result(self, body: bytes) -> ExecResult:
+        code, seconds, truncated, timed_out, _ = _server.OUTCOME.unpack(body)
+        return ExecResult(
+            exit_code=code,
+            stdout=bytes(self._kept[_server.OUT]),
+            stderr=bytes(self._kept[_server.ERR]),
+            seconds=seconds,
+            truncated=truncated,
+            timed_out=timed_out,
+        )

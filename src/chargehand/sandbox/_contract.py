@@ -1,0 +1,109 @@
+"""What a sandbox promises, whatever its tier."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from chargehand.core import Bind, MountPlan
+
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+WORKSPACE = "/workspace"
+"""Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What one sandbox may use; sizes in MiB. `tmp_mb` bounds /tmp and $HOME each."""
+
+    memory_mb: int = 4096
+    processes: int = 512
+    tmp_mb: int = 1024
+    open_files: int = 4096
+    file_mb: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """Everything a tier needs to open one sandbox.
+
+    `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
+    toolchain needs (LD_LIBRARY_PATH, PYTHONDONTWRITEBYTECODE); nothing of the host's comes along. `path` is
+    prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only).
+    """
+
+    mounts: MountPlan
+    environment: Mapping[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    toolchain: tuple[Path, ...] = ()
+    registries: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """How one command ended: exit code as a shell shows it (128 + signal), output, seconds.
+
+    `truncated` says that output went over the limit: its head and its tail are kept with a line between them.
+    `timed_out` says that the whole process tree was killed at the time limit (exit code 137).
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    truncated: bool = False
+    timed_out: bool = False
+
+
+class Sandbox(Protocol):
+    """A place where programs of an untrusted author run; opened by `open_sandbox`, used by one task at a time.
+
+    Every method raises `SandboxDiedError` when the sandbox itself has ended: a provider's failure never looks like
+    a command's output. Commands run one after another.
+    """
+
+    id: str
+    tier: str
+    limits_in_force: Mapping[str, str]
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end.
+
+        `timeout` in seconds, at which every process that the sandbox holds is killed; frozen time does not count.
+        `output_limit` in bytes per stream; `on_output` gets each piece as it comes, and what it raises ends the
+        command and comes out here. A program that is not found gives exit code 127 with the reason on stderr; one
+        that cannot be executed, or a directory that cannot be entered, 126. Words that no kernel takes (NUL, none
+        at all) raise `UsageError`. While the sandbox is frozen the command waits for the thaw. Cancelling the call
+        kills every process that the sandbox holds.
+        """
+        ...
+
+    async def freeze(self) -> None:
+        """Stop every process inside; on return none runs, so what is mounted does not change. Idempotent."""
+        ...
+
+    async def thaw(self) -> None:
+        """Let frozen processes run on. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Kill everything inside and release mounts and cgroups. Idempotent; never raises for a dead sandbox."""
+        ...
+
+
+OpenSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]

@@ -1,0 +1,252 @@
+"""What one sandbox sees, as data: mounts for the launcher and the bubblewrap command line over them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
+from chargehand.sandbox import _forward, _launcher, _server
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._toolchain import LIBRARIES, SHIMS
+
+HOME = "/home/agent"
+USER = "agent"
+INSIDE_ID = 1000
+REGISTRY_PORT = 8870
+REGISTRY_SOCKET = "/run/chargehand/registries.sock"
+_RUN = "/run/chargehand"
+_SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "ca-certificates",
+    "pki",
+    "protocols",
+    "services",
+)
+_HIDDEN = tuple(
+    f"/proc/{name}"
+    for name in (
+        *("keys", "key-users", "interrupts", "timer_list", "sched_debug", "latency_stats", "kcore", "kmsg"),
+        *("acpi", "asound", "scsi"),
+    )
+)
+_SETTINGS = ("etc/npmrc", "lib/node_modules/npm/npmrc", "pip.conf", "etc/pip.conf", ".cargo/credentials.toml")
+_FILES: Mapping[str, str] = {
+    "etc-passwd": (
+        f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}:{USER}:{HOME}:/bin/sh\n"
+    ),
+    "etc-group": f"root:x:0:\n{USER}:x:{INSIDE_ID}:\n",
+    "etc-hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "etc-nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+@dataclass(slots=True)
+class Layout:
+    """Mounts that the launcher makes below `staging`, in order, and the command that becomes the sandbox."""
+
+    staging: str
+    cgroups: Sequence[Path]
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    python: list[str] = field(default_factory=list)
+
+    def file(self, name: str, text: str, target: str) -> None:
+        """Show `text` as a read-only file."""
+        self.mounts.append({"kind": "file", "name": name, "text": text})
+        self.arguments += ["--ro-bind", f"{self.staging}/{name}", target]
+
+    def empty(self) -> str:
+        """Return the path of an empty file to show in place of another."""
+        path = f"{self.staging}/empty"
+        if not any(entry["name"] == "empty" for entry in self.mounts):
+            self.mounts.append({"kind": "file", "name": "empty", "text": ""})
+        return path
+
+    def bind(self, name: str, bind: Bind) -> None:
+        """Show a host path; read-only unless it says otherwise."""
+        self.mounts.append({"kind": "bind", "name": name, "sources": [str(bind.source)]})
+        self.arguments += ["--bind" if bind.writable else "--ro-bind", f"{self.staging}/{name}", bind.target]
+
+    def tmpfs(self, name: str, target: str, megabytes: int) -> None:
+        """Show an empty file system of a fixed size, of at most one inode for 4 KiB of it."""
+        uid, gid = sandbox_ids()
+        options = f"size={megabytes}m,nr_inodes={megabytes * 256},mode=1777,uid={uid},gid={gid}"
+        self.mounts.append({"kind": "tmpfs", "name": name, "options": options})
+        self.arguments += ["--bind", f"{self.staging}/{name}", target]
+
+    def overlay(self, name: str, plan: MountPlan) -> None:
+        """Show the layers of a workspace as one writable tree."""
+        sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
+        # A distribution may build other defaults in, and whoever reads the upper knows none of these marks.
+        options = ",redirect_dir=off,metacopy=off,index=off" if os.geteuid() == 0 else ",userxattr"
+        self.mounts.append({"kind": "overlay", "name": name, "sources": sources, "options": options})
+        self.arguments += ["--bind", f"{self.staging}/{name}", plan.target]
+
+    def as_request(self) -> dict[str, Any]:
+        """Return what the launcher needs."""
+        return {
+            "staging": self.staging,
+            "mounts": self.mounts,
+            "cgroups": [str(path) for path in self.cgroups],
+            "argv": [*self.arguments, "--", *self.command],
+        }
+
+
+def plan_layout(
+    spec: SandboxSpec,
+    *,
+    bwrap: str,
+    server_size: int,
+    cgroups: Sequence[Path] = (),
+    memory_bound: bool = False,
+) -> Layout:
+    """Return the layout of one sandbox; raises `TierUnavailableError` on a system without a usual directory.
+
+    `server_size` is that of the compiled exec server in bytes; `memory_bound` says that a control group limits
+    memory, so that no limit per process is needed.
+    """
+    layout = Layout(staging=_staging_directory(), cgroups=cgroups)
+    layout.arguments = [bwrap, *_ISOLATION]
+    _system(layout)
+    _scratch(layout, spec.limits)
+    layout.python = _host_python(layout)
+    rlimits = _rlimits(spec.limits, memory_bound=memory_bound)
+    layout.command = [*layout.python, "-c", _server.BOOTSTRAP, "{sock}", str(server_size), *rlimits]
+    if spec.registries is not None:
+        layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{_RUN}/forward.py"))
+        layout.bind("registries", Bind(source=spec.registries, target=REGISTRY_SOCKET, writable=True))
+    _workspace(layout, spec.mounts)
+    for number, bind in enumerate((*spec.mounts.binds, *spec.binds)):
+        layout.bind(f"bind-{number}", bind)
+    _without_credentials(layout, spec.binds)
+    layout.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
+    return layout
+
+
+def forward_command(layout: Layout) -> list[str]:
+    """Return the command that starts the forwarder to the registry mirror and ends once it listens."""
+    forwarder = [*layout.python, f"{_RUN}/forward.py", str(REGISTRY_PORT), REGISTRY_SOCKET]
+    return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *forwarder]
+
+
+_ISOLATION = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
+    *("--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
+    *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)),
+)
+
+
+def base_environment(spec: SandboxSpec, *, path: Sequence[str]) -> dict[str, str]:
+    """Return the whole environment that commands start with: nothing of the host's."""
+    return {
+        "PATH": ":".join((*spec.path, *path, SHIMS)),
+        "HOME": HOME,
+        "USER": USER,
+        "LOGNAME": USER,
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "LD_LIBRARY_PATH": LIBRARIES,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **spec.environment,
+    }
+
+
+def _staging_directory() -> str:
+    for candidate in _launcher.STAGING:
+        if os.path.isdir(candidate):
+            return candidate
+    raise TierUnavailableError(
+        f"none of {', '.join(_launcher.STAGING)} exists", hint="make an empty directory /mnt"
+    )
+
+
+def _system(layout: Layout) -> None:
+    for directory in ("/etc", "/home", "/opt", "/var", "/run"):
+        layout.arguments += ["--perms", "0755", "--dir", directory]
+    layout.arguments += ["--ro-bind", "/usr", "/usr"]
+    if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
+        # Distributions leave `python` to the user; checks are written with it, so it comes last on PATH.
+        layout.arguments += ["--symlink", "/usr/bin/python3", f"{SHIMS}/python"]
+    for name in _SYSTEM_LINKS:
+        path = f"/{name}"
+        if os.path.islink(path):
+            layout.arguments += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            layout.arguments += ["--ro-bind", path, path]
+    for name in _ETC:
+        layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name, text in _FILES.items():
+        layout.file(name, text, f"/etc/{name.removeprefix('etc-')}")
+
+
+def _scratch(layout: Layout, limits: SandboxLimits) -> None:
+    layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
+    _hide(layout)
+    layout.tmpfs("tmp", "/tmp", limits.tmp_mb)
+    layout.tmpfs("home", HOME, limits.tmp_mb)
+    layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
+    layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", _RUN]
+
+
+def _hide(layout: Layout) -> None:
+    """Cover what the kernel shows of the whole machine to anybody: on a mount without devices none can be read."""
+    for path in _HIDDEN:
+        if os.path.isdir(path):
+            layout.arguments += ["--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH:
+            layout.arguments += ["--ro-bind", "/dev/null", path]
+
+
+def _without_credentials(layout: Layout, binds: Sequence[Bind]) -> None:
+    """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
+    prefixes = {"/usr": "/usr", "/usr/local": "/usr/local"} | {str(b.source): b.target for b in binds}
+    for source, target in prefixes.items():
+        for name in _SETTINGS:
+            if os.path.isfile(f"{source}/{name}"):
+                layout.arguments += ["--ro-bind", layout.empty(), f"{target}/{name}"]
+
+
+def _host_python(layout: Layout) -> list[str]:
+    """Show the interpreter that runs Chargehand, away from the project's PATH; return how to start it isolated."""
+    prefix = Path(os.path.realpath(sys.base_prefix))
+    executable = Path(os.path.realpath(sys.executable))
+    if not executable.is_relative_to("/usr"):
+        layout.bind("python", Bind(source=prefix, target=f"{_RUN}/python"))
+        # Where the interpreter is linked against a libpython, the one beside it and no other may be found.
+        layout.arguments += ["--setenv", "LD_LIBRARY_PATH", f"{_RUN}/python/lib"]
+        executable = Path(f"{_RUN}/python") / executable.relative_to(prefix)
+    return [str(executable), "-I", "-S", "-E", "-B"]
+
+
+def _rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:
+    values = {
+        "NPROC": limits.processes,
+        "NOFILE": limits.open_files,
+        "FSIZE": limits.file_mb << 20,
+        "CORE": 0,
+    }
+    if not memory_bound:
+        values["DATA"] = limits.memory_mb << 20  # per process; node, Go and Java reserve more than they use
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def _workspace(layout: Layout, plan: MountPlan) -> None:
+    if plan.plain is not None:
+        layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=True))
+    else:
+        layout.overlay("workspace", plan)

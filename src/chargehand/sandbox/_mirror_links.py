@@ -1,0 +1,191 @@
+"""Project pages of a Python index, read and written as HTML (PEP 503, 592, 658, 714) and JSON (PEP 691, 700)."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import msgspec
+
+HTML_MEDIA = "text/html; charset=utf-8"
+JSON_MEDIA = "application/vnd.pypi.simple.v1+json"
+ACCEPT = f"{JSON_MEDIA}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar")
+_HASH = re.compile(r"(sha\d{3}|md5|sha1|blake2b)[=:]([0-9a-fA-F]{16,128})")
+Rewrite = Callable[["Link"], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One file of a project. `yanked` is None or the reason ("" without one); `metadata` None, or its hashes."""
+
+    filename: str
+    url: str = field(repr=False)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    requires_python: str = ""
+    yanked: str | None = None
+    metadata: Mapping[str, str] | None = None
+    size: int | None = None
+    upload_time: str = ""
+
+
+def normalised(name: str) -> str:
+    """Return the project's name as indexes write it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def is_archive(filename: str) -> bool:
+    """Say whether a file of this name is something pip could install."""
+    return bool(FILENAME.fullmatch(filename)) and filename.lower().endswith(_ARCHIVES)
+
+
+def belongs(filename: str, project: str) -> bool:
+    """Say whether a file may be of `project`; one that merely begins like it is left to the client to sort out."""
+    if filename.endswith(".whl"):
+        return normalised(filename.partition("-")[0]) == project
+    return normalised(filename).startswith(project + "-")
+
+
+class _Anchors(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.base = ""
+        self.found: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "base" and not self.base:
+            self.base = values.get("href", "")
+        elif tag == "a" and values.get("href"):
+            self.found.append(values)
+
+
+def html_links(text: str, *, url: str) -> list[Link]:
+    """Return the archives that an HTML page at `url` links to."""
+    parser = _Anchors()
+    parser.feed(text)
+    parser.close()
+    base = _joined(url, parser.base) or url
+    return [link for anchor in parser.found if (link := _anchor_link(anchor, base=base)) is not None]
+
+
+def _anchor_link(anchor: dict[str, str], *, base: str) -> Link | None:
+    target, fragment = urldefrag(_joined(base, anchor["href"].strip()))
+    filename = unquote(urlsplit(target).path.rpartition("/")[2]) if target else ""
+    if not is_archive(filename):
+        return None
+    stated = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
+    return Link(
+        filename=filename,
+        url=target,
+        hashes=_hashes(fragment),
+        requires_python=anchor.get("data-requires-python", ""),
+        yanked=anchor.get("data-yanked"),
+        metadata=None if stated in (None, "", "false") else _hashes(stated or ""),
+    )
+
+
+def _hashes(text: str) -> dict[str, str]:
+    return {match[1]: match[2].lower() for match in _HASH.finditer(text)}
+
+
+def _joined(base: str, href: str) -> str:
+    """Return the absolute URL, "" where it is none that we fetch: a web page never names files of this machine."""
+    try:
+        url = urljoin(base, href)
+        scheme, has_host = urlsplit(url).scheme, bool(urlsplit(url).hostname)
+    except ValueError:
+        return ""
+    if scheme == "file":
+        return url if base.startswith("file:") else ""
+    return url if scheme in ("http", "https") and has_host else ""
+
+
+class _JsonFile(msgspec.Struct, rename="kebab"):
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+    requires_python: str | None = None
+    core_metadata: bool | dict[str, str] | None = None
+    dist_info_metadata: bool | dict[str, str] | None = None
+    yanked: bool | str = False
+    size: int | None = None
+    upload_time: str | None = None
+
+
+class _JsonPage(msgspec.Struct):
+    files: list[_JsonFile]
+
+
+def json_links(body: bytes, *, url: str) -> list[Link]:
+    """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
+    found = msgspec.json.decode(body, type=_JsonPage).files
+    return [link for item in found if (link := _json_link(item, base=url)) is not None]
+
+
+def _json_link(item: _JsonFile, *, base: str) -> Link | None:
+    target = urldefrag(_joined(base, item.url))[0]
+    if not (target and is_archive(item.filename)):
+        return None
+    stated = item.dist_info_metadata if item.core_metadata is None else item.core_metadata
+    return Link(
+        filename=item.filename,
+        url=target,
+        hashes=_hashes(" ".join(f"{name}={value}" for name, value in item.hashes.items())),
+        requires_python=item.requires_python or "",
+        yanked=None if item.yanked is False else ("" if item.yanked is True else item.yanked),
+        metadata=(stated if isinstance(stated, dict) else {}) if stated else None,
+        size=item.size,
+        upload_time=item.upload_time or "",
+    )
+
+
+def as_html(project: str, links: Iterable[Link], *, rewrite: Rewrite) -> bytes:
+    """Return the page of `project` as HTML, each link where `rewrite` says."""
+    title = html.escape(project)
+    lines = [
+        f'<!DOCTYPE html>\n<html><head><meta name="pypi:repository-version" content="1.0"><title>{title}</title>',
+        "</head><body>",
+        *(_anchor(link, rewrite(link)) for link in links),
+        "</body></html>\n",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _anchor(link: Link, href: str) -> str:
+    name = "sha256" if "sha256" in link.hashes else next(iter(link.hashes), "")
+    attributes = {"href": href + (f"#{name}={link.hashes[name]}" if name else "")}
+    if link.requires_python:
+        attributes["data-requires-python"] = link.requires_python
+    if link.yanked is not None:
+        attributes["data-yanked"] = link.yanked
+    if link.metadata is not None:
+        stated = next((f"{name}={value}" for name, value in link.metadata.items()), "true")
+        attributes |= {"data-core-metadata": stated, "data-dist-info-metadata": stated}
+    written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
+    return f"<a {written}>{html.escape(link.filename)}</a><br/>"
+
+
+def as_json(project: str, links: Iterable[Link], *, rewrite: Rewrite) -> bytes:
+    """Return the page of `project` as JSON, each link where `rewrite` says."""
+    files = [_json_file(link, rewrite(link)) for link in links]
+    return msgspec.json.encode({"meta": {"api-version": "1.0"}, "name": project, "files": files})
+
+
+def _json_file(link: Link, url: str) -> dict[str, Any]:
+    stated: Any = False if link.metadata is None else dict(link.metadata) or True
+    written: dict[str, Any] = {
+        "filename": link.filename,
+        "url": url,
+        "hashes": dict(link.hashes),
+        "core-metadata": stated,  # never "dist-info-metadata" too, at which pip 22.3 to 23.1 fails: PEP 714
+        "yanked": (link.yanked or True) if link.yanked is not None else False,
+    }
+    optional = {"requires-python": link.requires_python, "size": link.size, "upload-time": link.upload_time}
+    return {**written, **{name: value for name, value in optional.items() if value}}

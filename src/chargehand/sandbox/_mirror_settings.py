@@ -1,0 +1,196 @@
+"""What the registry mirror knows of the user's package clients: places, credentials, trust and proxies."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from chargehand.core import ConfigError
+
+# What pip and npm themselves use where the user configured nothing.
+PYPI = "https://pypi.org/simple/"
+NPM = "https://registry.npmjs.org/"
+_PORTS = {"http": 80, "https": 443}
+
+
+def basic(user: str, password: str) -> str:
+    """Return the value of an Authorization header for `user` and `password`."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+
+
+def split_login(url: str) -> tuple[str, str]:
+    """Return `url` without its userinfo, and that userinfo as an Authorization header value ("" if none)."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    header = basic(unquote(user), unquote(password)) if userinfo else ""
+    return urlunsplit(parts._replace(netloc=host)), header
+
+
+def shown_host(url: str) -> str:
+    """Return the host and port of `url` as it may be logged: never userinfo, path or query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "?"
+    return parts.netloc.rpartition("@")[2] if parts.scheme in _PORTS else f"{parts.scheme}:"
+
+
+def checked_url(url: str, *, option: str) -> str:
+    """Return `url`; raise `ConfigError` that names `option` unless it is one we can fetch."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme == "file" or (parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        shown = url.rpartition("@")[2] if "@" in url else url
+        raise ConfigError(
+            f"{option} is set to {shown!r}, which is not an http, https or file URL",
+            hint=f"mend {option} in your pip or npm configuration",
+        )
+    return url
+
+
+def under_home(value: str, environ: Mapping[str, str]) -> Path:
+    """Return the path `value`, a `~` at its start read as the home that `environ` names."""
+    home = environ.get("HOME") or "/"
+    return Path(home + value[1:] if value == "~" or value.startswith("~/") else value).absolute()
+
+
+def port_of(parts: SplitResult) -> int:
+    """Return the port of a split URL, the scheme's own where none is written."""
+    return parts.port or _PORTS.get(parts.scheme, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logins:
+    """Authorization headers by `//host:port/path/` (nearest wins), else by `//host:port`, else by host name."""
+
+    by_prefix: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by_origin: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by_host: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def header(self, url: str) -> str:
+        """Return the Authorization header value for `url`, "" if the user has none for it."""
+        parts = urlsplit(url)
+        origin = origin_of(url)
+        path = parts.path or "/"
+        while path:
+            found = self.by_prefix.get(origin + (path if path.endswith("/") else path + "/"))
+            if found:
+                return found
+            path = path.rstrip("/").rpartition("/")[0]
+        root = self.by_prefix.get(origin + "/")
+        return root or self.by_origin.get(origin) or self.by_host.get(parts.hostname or "", "")
+
+
+def origin_of(url: str) -> str:
+    """Return `//host:port` of `url`, with the port always written, as `Logins` keys it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return f"//{f'[{host}]' if ':' in host else host}:{port_of(parts)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxies:
+    """The proxy for each scheme, and the hosts reached without one, as NO_PROXY lists them."""
+
+    by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
+    exempt: tuple[str, ...] = ()
+
+    def proxy(self, url: str) -> str | None:
+        """Return the URL of the proxy for `url`, None where it is reached directly."""
+        parts = urlsplit(url)
+        host = (parts.hostname or "").lower()
+        if any(_exempts(entry, host, port_of(parts)) for entry in self.exempt):
+            return None
+        return self.by_scheme.get(parts.scheme)
+
+
+def _exempts(entry: str, host: str, port: int) -> bool:
+    if entry == "*":
+        return True
+    if "/" in entry:
+        return _in_network(entry, host)
+    name, colon, wanted = entry.lower().partition(":")
+    if colon and wanted.isdecimal() and int(wanted) != port:
+        return False
+    name = name.removeprefix("*").lstrip(".")
+    return bool(name) and (host == name or host.endswith("." + name))
+
+
+def _in_network(entry: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one package client reaches its registries: trust, proxies, credentials; `timeout` is in seconds.
+
+    `roots` and `root_text` (PEM) replace the default certificate authorities, `extra_roots` add to them;
+    `unverified` holds `host` or `host:port` whose certificate is not checked.
+    """
+
+    roots: tuple[Path, ...] = ()
+    root_text: str = field(default="", repr=False)
+    extra_roots: tuple[Path, ...] = ()
+    client_certificate: Path | None = None
+    verify: bool = True
+    unverified: frozenset[str] = frozenset()
+    proxies: Proxies = field(default_factory=Proxies)
+    logins: Logins = field(default_factory=Logins)
+    timeout: float = 60.0
+
+    def verifies(self, url: str) -> bool:
+        """Say whether the certificate of `url`'s host is checked."""
+        parts = urlsplit(url)
+        names = {parts.hostname or "", f"{parts.hostname}:{port_of(parts)}"}
+        return self.verify and not names & self.unverified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipConfig:
+    """Where pip looks: index and find-links URLs (http, https, file), without userinfo."""
+
+    indexes: tuple[str, ...] = (PYPI,)
+    find_links: tuple[str, ...] = ()
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpmConfig:
+    """Where npm looks: the registry, and the registry of each `@scope`, without userinfo."""
+
+    registry: str = NPM
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    access: Access = field(default_factory=Access)
+
+    def registry_of(self, package: str) -> str:
+        """Return the base URL of the registry that has `package`, with a slash at its end."""
+        scope = package.partition("/")[0] if package.startswith("@") else ""
+        return self.scopes.get(scope, self.registry)
+
+
+def environment_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxies that HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name, lower case first, by scheme."""
+    found = {}
+    for scheme in _PORTS:
+        for name in (f"{scheme}_proxy", "all_proxy"):
+            value = environ.get(name) or environ.get(name.upper())
+            if value:
+                found[scheme] = value if "://" in value else f"http://{value}"
+                break
+    return found
+
+
+def exempt_hosts(value: str) -> tuple[str, ...]:
+    """Return the entries of a NO_PROXY value."""
+    return tuple(entry.strip() for entry in value.split(",") if entry.strip())

@@ -1,0 +1,52 @@
+"""What a mirror remembers of the pages it answered: the files they named, and the pages themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from chargehand.sandbox._mirror_links import Link
+
+Kept = TypeVar("Kept")
+
+
+class FileTable:
+    """Opaque ids for the files this mirror has named: what is not in here is not fetched."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(16)
+        self._links: dict[str, Link] = {}
+
+    def add(self, link: Link) -> str:
+        """Return the id of `link`; the same file gets the same id as long as the mirror lives."""
+        identity = hashlib.blake2b(link.url.encode(), key=self._key, digest_size=12).hexdigest()
+        self._links[identity] = link
+        return identity
+
+    def get(self, identity: str) -> Link | None:
+        """Return the link of an id, None for one that was never given out."""
+        return self._links.get(identity)
+
+
+class PageCache(Generic[Kept]):
+    """Index pages as parsed, for the life of the mirror: one setup sees one state of its registries."""
+
+    def __init__(self, capacity: int) -> None:
+        self._room = capacity
+        self._pages: OrderedDict[str, tuple[int, Kept]] = OrderedDict()
+
+    def get(self, url: str) -> Kept | None:
+        """Return what was kept for `url`."""
+        found = self._pages.get(url)
+        return found[1] if found else None
+
+    def put(self, url: str, page: Kept, *, size: int) -> None:
+        """Keep a page of `size` bytes; the oldest pages make room."""
+        if url in self._pages:
+            self._room += self._pages.pop(url)[0]
+        self._room -= size
+        self._pages[url] = (size, page)
+        while self._room < 0 and self._pages:
+            self._room += self._pages.popitem(last=False)[1][0]

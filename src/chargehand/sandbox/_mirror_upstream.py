@@ -1,0 +1,242 @@
+"""Asks the user's registries, with the user's trust, proxies and credentials; nothing of these ever goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urljoin, urlsplit
+
+import httpx
+
+from chargehand.sandbox._mirror_reply import FILE_MEDIA, MirrorRefusal, Reply, Trace
+from chargehand.sandbox._mirror_settings import Access, shown_host, split_login
+
+_HOPS = 10
+_PIECE = 262_144
+_CONNECT_SECONDS = 30.0
+_AGENT = "chargehand-registry-mirror"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole answer of an upstream: where it came from after redirects, its media type and its body."""
+
+    url: str = field(repr=False)
+    media: str
+    body: bytes = field(repr=False)
+
+
+class Upstream:
+    """One package client's way out. Every failure is a `MirrorRefusal` whose message names the host alone."""
+
+    def __init__(self, access: Access, *, page_bytes: int) -> None:
+        self._access = access
+        self._page_bytes = page_bytes
+        self._clients: dict[tuple[bool, str | None], httpx.AsyncClient] = {}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    async def page(
+        self, url: str, *, accept: str, trace: Trace, absent: tuple[int, ...] = (404, 410)
+    ) -> Page | None:
+        """Return the page at `url`, None where the upstream answers with a status of `absent`."""
+        headers = {"accept": accept, "accept-encoding": "gzip, deflate"}
+        response, final = await self._open(url, headers=headers, trace=trace)
+        try:
+            if response.status_code in absent:
+                trace.problems.append(f"{shown_host(final)} answered {response.status_code}")
+                return None
+            _check_status(response, final)
+            body = await self._whole(response, final)
+        finally:
+            await response.aclose()
+        return Page(url=final, media=response.headers.get("content-type", ""), body=body)
+
+    async def _whole(self, response: httpx.Response, url: str) -> bytes:
+        body = bytearray()
+        try:
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > self._page_bytes:
+                    raise MirrorRefusal(
+                        502, f"the answer of {shown_host(url)!r} is larger than {self._page_bytes} B"
+                    )
+        except httpx.HTTPError as error:
+            raise _failure(error, url) from None
+        return bytes(body)
+
+    async def file(self, url: str, *, trace: Trace) -> Reply:
+        """Return the file at `url` as a stream; the caller closes the reply."""
+        headers = {"accept": "*/*", "accept-encoding": "identity"}
+        response, final = await self._open(url, headers=headers, trace=trace)
+        try:
+            if response.status_code in (404, 410):
+                raise MirrorRefusal(404, f"{shown_host(final)!r} does not have this file")
+            _check_status(response, final)
+        except BaseException:
+            await response.aclose()
+            raise
+        length = response.headers.get("content-length", "")
+        return Reply(
+            media=FILE_MEDIA,
+            body=_pieces(response, final),
+            length=int(length) if length.isdecimal() and length.isascii() else None,
+            encoding=_encoding(response),
+            close=response.aclose,
+        )
+
+    async def _open(self, url: str, *, headers: dict[str, str], trace: Trace) -> tuple[httpx.Response, str]:
+        # Redirects are followed by hand: each hop gets the login the user has for that hop, and no other.
+        secure = urlsplit(url).scheme == "https"
+        for _ in range(_HOPS):
+            bare, own = split_login(url)
+            trace.asked(shown_host(bare))
+            plain_now = secure and urlsplit(bare).scheme != "https"
+            login = "" if plain_now else own or self._access.logins.header(bare)
+            response = await self._send(bare, headers={**headers, **({"authorization": login} if login else {})})
+            location = response.headers.get("location")
+            if response.status_code not in (301, 302, 303, 307, 308) or not location:
+                return response, bare
+            await response.aclose()
+            url = _next_url(bare, location)
+        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects too often")
+
+    async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:
+        try:
+            client = self._client(url)
+            return await client.send(client.build_request("GET", url, headers=headers), stream=True)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:
+            raise _failure(error, url) from None
+
+    def _client(self, url: str) -> httpx.AsyncClient:
+        key = (self._access.verifies(url), self._access.proxies.proxy(url))
+        if key not in self._clients:
+            verify, proxy = key
+            context = ssl_context(self._access, verify=verify)
+            self._clients[key] = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(verify=context, proxy=proxy, retries=2, trust_env=False),
+                headers={"user-agent": _AGENT},
+                timeout=httpx.Timeout(self._access.timeout, connect=_CONNECT_SECONDS),
+                trust_env=False,
+            )
+        return self._clients[key]
+
+
+def ssl_context(access: Access, *, verify: bool) -> ssl.SSLContext:
+    """Return the TLS settings of `access`; raises OSError (`ssl.SSLError` is one) for an unreadable CA file."""
+    replaced = bool(access.roots or access.root_text)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if replaced else httpx.create_ssl_context(trust_env=False)
+    if not replaced:
+        context.load_default_certs()
+    for path in (*access.roots, *access.extra_roots):
+        if path.is_dir():
+            context.load_verify_locations(capath=path)
+        elif path in access.roots or path.is_file():
+            context.load_verify_locations(cafile=path)
+    if access.root_text:
+        context.load_verify_locations(cadata=access.root_text)
+    if access.client_certificate:
+        context.load_cert_chain(access.client_certificate)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _next_url(url: str, location: str) -> str:
+    try:
+        following = urljoin(url, location)
+        usable = urlsplit(following).scheme in ("http", "https") and bool(urlsplit(following).hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects to what is not a web address")
+    return following
+
+
+def _check_status(response: httpx.Response, url: str) -> None:
+    if response.status_code != 200:
+        raise MirrorRefusal(
+            502,
+            f"the registry at {shown_host(url)!r} answered {response.status_code}",
+            hint="check the login for it in your pip or npm configuration"
+            if response.status_code in (401, 403)
+            else "",
+        )
+
+
+def _failure(error: Exception, url: str) -> MirrorRefusal:
+    """Say what went wrong in our own words: a library's message may hold paths, URLs or proxy logins."""
+    return MirrorRefusal(502, f"the registry at {shown_host(url)!r} could not be reached: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).lower()
+    if "certificate" in text and ("verify" in text or "certificate_" in text):
+        return "its certificate is not trusted"
+    if isinstance(error, httpx.ProxyError):
+        return "the proxy refused"
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return "no connection"
+    if isinstance(error, httpx.HTTPError):
+        return "the connection broke"
+    if isinstance(error, OSError):
+        return "a certificate file of the user's configuration cannot be read"
+    if isinstance(error, ImportError):
+        return "this kind of proxy is not supported"
+    return "its address is not valid"
+
+
+def _encoding(response: httpx.Response) -> str:
+    value = response.headers.get("content-encoding", "").strip().lower()
+    return value if value in ("gzip", "deflate", "br", "zstd") else ""
+
+
+async def _pieces(response: httpx.Response, url: str) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in response.aiter_raw(_PIECE):
+            yield piece
+    except httpx.HTTPError as error:
+        raise _failure(error, url) from None
+
+
+async def disk_file(url: str) -> Reply:
+    """Return the regular file at a file: URL as a stream; 404 where there is none."""
+
+    def opened() -> tuple[BinaryIO, int]:
+        path = local_path(url)
+        # Not a fifo or device: opening one would hang, and none is a package.
+        if not path.is_file():
+            raise FileNotFoundError
+        stream = path.open("rb")
+        return stream, path.stat().st_size
+
+    try:
+        stream, size = await asyncio.to_thread(opened)
+    except OSError:
+        raise MirrorRefusal(404, "the local index does not have this file") from None
+
+    async def close() -> None:
+        stream.close()
+
+    return Reply(media=FILE_MEDIA, body=_disk_pieces(stream), length=size, close=close)
+
+
+async def _disk_pieces(stream: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := await asyncio.to_thread(stream.read, _PIECE):
+        yield piece
+
+
+def local_path(url: str) -> Path:
+    """Return the path that a file: URL names."""
+    return Path(unquote(urlsplit(url).path))

@@ -1,0 +1,230 @@
+"""The `process` tier: bubblewrap over a private mount namespace, one exec server inside, one launcher outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import marshal
+import os
+import shutil
+import socket
+import sys
+from dataclasses import replace
+from importlib.abc import InspectLoader
+
+from chargehand.core import InfrastructureError, SandboxDiedError, new_id, sandbox_ids
+from chargehand.sandbox import _launcher, _server
+from chargehand.sandbox._cgroups import Cgroup, Cgroups
+from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._layout import Layout, base_environment, forward_command, plan_layout
+from chargehand.sandbox._mend import tier_unavailable
+from chargehand.sandbox._seccomp import compile_filter, machine_name
+from chargehand.sandbox._session import START_SECONDS, ProcessSandbox
+from chargehand.sandbox._toolchain import Toolchain
+
+_LAUNCHER_FD = 3
+
+
+class ProcessTier:
+    """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started.
+
+    One instance per Chargehand process. Use it as an asynchronous context manager.
+    """
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._toolchain = toolchain
+        self._cgroups = Cgroups()
+        self._control: socket.socket | None = None
+        self._launcher_pid = 0
+        self._ended: dict[str, asyncio.Future[int]] = {}
+        self._filter = b""
+        self._server = b""
+
+    async def __aenter__(self) -> ProcessTier:
+        self._start_launcher()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _start_launcher(self) -> None:
+        bwrap = shutil.which("bwrap")
+        if not bwrap:
+            raise tier_unavailable("bwrap: not found")
+        self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
+        self._filter = compile_filter(machine_name())
+        self._server = _compiled_server()
+        self._cgroups.sweep()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-I", "-S", "-E", _launcher.__file__, str(_LAUNCHER_FD)]
+        self._launcher_pid = os.posix_spawn(
+            sys.executable,
+            argv,
+            {"PATH": "/usr/bin:/bin"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), _LAUNCHER_FD),
+                *((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)),
+            ],
+            setsid=True,
+        )
+        theirs.close()
+        ours.setblocking(False)
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours, self._on_control)
+
+    def _on_control(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(_launcher.PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._launcher_lost()
+            return
+        message = json.loads(data)
+        ended = self._ended.pop(message["id"], None)
+        if ended is not None and not ended.done():
+            ended.set_result(message["exit_code"])
+
+    def _launcher_lost(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+        for ended in self._ended.values():
+            if not ended.done():
+                ended.set_result(-1)
+        self._ended.clear()
+
+    async def open(self, spec: SandboxSpec) -> ProcessSandbox:
+        """Open one sandbox; raises `TierUnavailableError` with the exact mend where this machine refuses."""
+        if self._control is None:
+            raise InfrastructureError("the process tier is closed", code="tier_closed")
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            return await self._open(new_id("sandbox"), spec, errors)
+        except SandboxDiedError:
+            message = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            raise tier_unavailable(message) from None
+        finally:
+            os.close(errors)
+
+    async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
+        cgroup = self._cgroups.create(name, spec.limits) if self._cgroups.available else None
+        spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        limits = _limits_in_force(spec, cgroup)
+        ended = self._ended[name] = asyncio.get_running_loop().create_future()
+        try:
+            layout = plan_layout(
+                spec,
+                bwrap=self._bwrap,
+                server_size=len(self._server),
+                cgroups=cgroup.directories if cgroup else (),
+                memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
+            )
+            sock = await self._request(name, layout, errors)
+        except BaseException:
+            del self._ended[name]
+            if cgroup is not None:
+                cgroup.remove()
+            raise
+        environment = base_environment(spec, path=self._toolchain.path)
+        sandbox = ProcessSandbox(
+            name,
+            sock,
+            ended,
+            kill=lambda: self._kill(name),
+            cgroup=cgroup,
+            environment=environment,
+            limits_in_force=limits,
+        )
+        try:
+            await sandbox.start(self._server)
+            if spec.registries is not None:
+                await _start_forwarder(sandbox, layout)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _request(self, name: str, layout: Layout, errors: int) -> socket.socket:
+        uid, gid = sandbox_ids()
+        request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
+        try:
+            os.write(bpf, self._filter)
+            os.lseek(bpf, 0, os.SEEK_SET)
+            await self._send(json.dumps(request).encode(), [theirs.fileno(), errors, bpf])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(bpf)
+        return ours
+
+    async def _send(self, packet: bytes, fds: list[int]) -> None:
+        """Hand one packet to the launcher, waiting where it is behind."""
+        if len(packet) > _launcher.PACKET:
+            raise InfrastructureError(f"a sandbox of {len(packet)} bytes of mounts", code="request_too_large")
+        while self._control is not None:
+            try:
+                socket.send_fds(self._control, [packet], fds)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except OSError as error:
+                raise InfrastructureError(
+                    f"the sandbox launcher is gone: {error}", code="launcher_lost"
+                ) from error
+            else:
+                return
+        raise InfrastructureError("the process tier is closed", code="tier_closed")
+
+    def _kill(self, name: str) -> None:
+        if self._control is None or name not in self._ended:
+            return
+        try:
+            self._control.send(json.dumps({"op": "kill", "id": name}).encode())
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(0.001, self._kill, name)
+        except OSError:
+            return  # no launcher, no sandboxes: they ended with it
+
+    async def close(self) -> None:
+        """End the launcher and with it every sandbox that is still open."""
+        control, self._control = self._control, None
+        if control is None:
+            return
+        asyncio.get_running_loop().remove_reader(control)
+        control.close()
+        await asyncio.to_thread(os.waitpid, self._launcher_pid, 0)
+        self._launcher_lost()
+        self._cgroups.sweep()
+
+
+def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]:
+    limits = spec.limits
+    in_force = {
+        "memory": f"{limits.memory_mb} MiB for each process (rlimit)",
+        "processes": f"{limits.processes} for the sandbox (rlimit in its user namespace)",
+        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
+        "freeze": "signals to the whole process namespace",
+    }
+    return in_force | (cgroup.limits_in_force if cgroup else {})
+
+
+def _compiled_server() -> bytes:
+    """Return the exec server as the interpreter inside takes it: compiling it there would cost 10 ms each time."""
+    spec = _server.__spec__
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        raise InfrastructureError("the exec server has no code to send", code="server_missing")
+    return marshal.dumps(spec.loader.get_code(spec.name))
+
+
+async def _start_forwarder(sandbox: ProcessSandbox, layout: Layout) -> None:
+    result = await sandbox.exec(forward_command(layout), cwd="/", timeout=START_SECONDS)
+    if result.stdout != b"ready\n":
+        raise InfrastructureError(
+            f"the registry mirror cannot be reached from inside: {result.stderr!r}", code="registries_unreachable"
+        )

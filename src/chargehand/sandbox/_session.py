@@ -1,0 +1,267 @@
+"""One open sandbox of the `process` tier: frames over a socket pair to the exec server inside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from chargehand.core import InfrastructureError, SandboxDiedError
+from chargehand.sandbox import _server
+from chargehand.sandbox._cgroups import Cgroup
+from chargehand.sandbox._command import Reply, encode_request
+from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput
+
+_T = TypeVar("_T")
+START_SECONDS = 30.0
+_GRACE_SECONDS = 10.0
+_LATEST_SECONDS = 30.0
+_LONGEST_WAIT = 86_400.0
+_LARGEST_FRAME = 1 << 20
+
+
+async def _to_the_end(what: Awaitable[_T]) -> _T:
+    """Await `what` to its end even where the caller is cancelled meanwhile; the cancellation comes after."""
+    task = asyncio.ensure_future(what)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled():
+        task.exception()
+        raise cancelled
+    return task.result()
+
+
+class ProcessSandbox:
+    """A sandbox of the `process` tier; made by `ProcessTier.open`, keeps the promises of `Sandbox`."""
+
+    tier = "process"
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        ended: asyncio.Future[int],
+        *,
+        kill: Callable[[], None],
+        cgroup: Cgroup | None,
+        environment: Mapping[str, str],
+        limits_in_force: Mapping[str, str],
+    ) -> None:
+        self.id = name
+        self.limits_in_force = limits_in_force
+        self._environment = environment
+        self._sock = sock
+        self._ended = ended
+        self._kill = kill
+        self._cgroup = cgroup
+        self._frozen_since = 0.0
+        self._frozen_total = 0.0
+        self._freezing = asyncio.Lock()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._closing: asyncio.Future[None] | None = None
+        self._turn = asyncio.Lock()
+        self._reply: Reply | None = None
+        self._signals: asyncio.Queue[bytes] = asyncio.Queue()
+        self._died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self, server: bytes) -> None:
+        """Send the exec server and wait for its greeting; raises `SandboxDiedError` where none comes."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._sock, limit=_LARGEST_FRAME)
+        self._reading = asyncio.create_task(self._read())
+        self._writer.write(server)
+        await self._wait(self._signals.get(), seconds=START_SECONDS)
+
+    async def _read(self) -> None:
+        """Hand each frame to whom it concerns until the sandbox ends."""
+        try:
+            while True:
+                kind, size = _server.FRAME.unpack(await self._reader.readexactly(_server.FRAME.size))
+                if size > _LARGEST_FRAME:
+                    self._kill()  # no exec server of ours sends this
+                    return
+                body = await self._reader.readexactly(size)
+                if kind in (_server.OUT, _server.ERR, _server.DONE):
+                    self._take(kind, body)
+                else:
+                    self._signals.put_nowait(kind)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            if not self._died.done():
+                self._died.set_result(None)
+
+    def _take(self, kind: bytes, body: bytes) -> None:
+        nonce, body = body[: _server.NONCE_BYTES], body[_server.NONCE_BYTES :]
+        if self._reply is None or not secrets.compare_digest(nonce, self._reply.nonce):
+            self._kill()  # nobody but the exec server knows the nonce: this is not it
+            return
+        self._reply.take(kind, body)
+
+    async def _wait(self, what: Awaitable[_T], *, seconds: float | None) -> _T:
+        """Await `what` unless the sandbox ends, or says nothing for `seconds`."""
+        task = asyncio.ensure_future(what)
+        waited: list[asyncio.Future[Any]] = [task, self._died, self._ended]
+        try:
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        task.cancel()
+        why = "ended while in use" if self._dead else "no longer answers"
+        self._kill()
+        raise SandboxDiedError(
+            f"sandbox {self.id!r} {why}",
+            hint="it was killed from outside or ran out of memory; run the mission again",
+        )
+
+    @property
+    def _dead(self) -> bool:
+        return self._closing is not None or self._died.done() or self._ended.done()
+
+    def _send(self, kind: bytes, body: bytes = b"") -> None:
+        if self._dead:
+            raise SandboxDiedError(f"sandbox {self.id!r} is closed")
+        self._writer.write(_server.FRAME.pack(kind, len(body)) + body)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end; see `Sandbox.exec`."""
+        reply = Reply(secrets.token_bytes(_server.NONCE_BYTES), on_output)
+        request = encode_request(
+            reply.nonce,
+            argv,
+            cwd=cwd,
+            environment={**self._environment, **(environment or {})},
+            timeout=timeout,
+            output_limit=output_limit,
+            stdin=len(stdin),
+        )
+        async with self._turn:
+            await self._wait(self._thawed.wait(), seconds=None)
+            self._reply = reply
+            try:
+                self._send(_server.EXEC, request)
+                if stdin:
+                    self._send(_server.STDIN, stdin)
+                return await self._wait_for(reply, timeout)
+            except SandboxDiedError:
+                raise
+            except BaseException:  # cancelled, or the listener failed
+                await _to_the_end(self._abandon(reply))
+                raise
+            finally:
+                self._reply = None
+
+    async def _wait_for(self, reply: Reply, timeout: float) -> ExecResult:
+        """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
+        left = max(0.0, timeout) + _LATEST_SECONDS
+        while True:
+            before = self._frozen_seconds()
+            waited: list[asyncio.Future[Any]] = [reply.done, self._died, self._ended]
+            await asyncio.wait(waited, timeout=min(left, _LONGEST_WAIT), return_when=asyncio.FIRST_COMPLETED)
+            frozen = self._frozen_seconds() - before
+            left = left - min(left, _LONGEST_WAIT) + frozen
+            if reply.done.done():
+                return reply.done.result()
+            if left <= 0 or self._dead:
+                return await self._wait(reply.done, seconds=0)
+
+    def _frozen_seconds(self) -> float:
+        """Return for how long this sandbox has been frozen in all."""
+        return self._frozen_total + (0.0 if self._thawed.is_set() else time.monotonic() - self._frozen_since)
+
+    async def _abandon(self, reply: Reply) -> None:
+        """Kill what runs and wait for its last frame, so that the next command starts clean."""
+        with contextlib.suppress(SandboxDiedError, InfrastructureError):
+            await self.thaw()
+            self._send(_server.KILL)
+            if not reply.ended:
+                reply.done = asyncio.get_running_loop().create_future()
+                await self._wait(reply.done, seconds=_GRACE_SECONDS)
+
+    async def freeze(self) -> None:
+        """Stop every process inside; see `Sandbox.freeze`."""
+        await _to_the_end(self._set_frozen(True))
+
+    async def thaw(self) -> None:
+        """Let frozen processes run on; see `Sandbox.thaw`."""
+        await _to_the_end(self._set_frozen(False))
+
+    async def _set_frozen(self, wanted: bool) -> None:
+        async with self._freezing:
+            if wanted != self._thawed.is_set():
+                return
+            if self._dead:
+                raise SandboxDiedError(f"sandbox {self.id!r} is closed")
+            if wanted:
+                self._frozen_since = time.monotonic()
+                self._thawed.clear()
+            try:
+                await (self._order_freeze() if wanted else self._order_thaw())
+            except BaseException:
+                self._thawed.set()
+                raise
+            if not wanted:
+                self._frozen_total = self._frozen_seconds()
+                self._thawed.set()
+
+    async def _order_freeze(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            await asyncio.to_thread(self._cgroup.freeze, True)
+        else:
+            self._send(_server.FREEZE)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    async def _order_thaw(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            # Sent first: the exec server must not take the time it stood still for time its command had.
+            self._send(_server.SKIP, _server.SECONDS.pack(time.monotonic() - self._frozen_since))
+            await asyncio.to_thread(self._cgroup.freeze, False)
+        else:
+            self._send(_server.THAW)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    async def close(self) -> None:
+        """Kill everything inside and release what it held; see `Sandbox.close`."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._release())
+        await _to_the_end(self._closing)
+
+    async def _release(self) -> None:
+        if self._cgroup is not None:
+            if not self._thawed.is_set():
+                self._cgroup.kill()  # while nothing runs, so that nothing writes between the thaw and the end
+            with contextlib.suppress(InfrastructureError, OSError):
+                await asyncio.to_thread(self._cgroup.freeze, False)  # version 1 holds back SIGKILL while frozen
+        self._kill()
+        await asyncio.wait([self._ended], timeout=_GRACE_SECONDS)
+        if self._reading is None:
+            self._sock.close()
+        else:
+            self._reading.cancel()
+            self._writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        if self._cgroup is not None:
+            await asyncio.to_thread(self._cgroup.remove)

@@ -1,0 +1,215 @@
+"""The event log: one chain of lines per mission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from chargehand.core import (
+    GENESIS,
+    Clock,
+    Event,
+    NotFoundError,
+    Payload,
+    UsageError,
+    chain_hash,
+    encode,
+    nearest,
+    payload_digest,
+)
+from chargehand.core import MissionCreated as Created
+from chargehand.store._database import Database, corrupt, typed_errors
+from chargehand.store._heads import Head, Heads
+from chargehand.store._schema import erasures, events, missions
+
+_SHOWN = 8
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
+_LIST_HINT = "`chargehand mission list` shows them"
+_LOG_HINT = "`chargehand mission log` lists them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionRow:
+    """A mission and where its log ends; `created` is ISO 8601 in UTC."""
+
+    id: str
+    project: str
+    created: str
+    last_seq: int
+    last_hash: str
+
+
+class EventLog:
+    """Appends and reads lines; any number of processes may do both at once."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._heads = Heads(database.home)
+
+    def append(self, mission: str, *payloads: Payload, durable: bool = False) -> tuple[Event, ...]:
+        """Append all payloads or none, in order, and return their lines.
+
+        The first line of a mission is `mission.created`, and no other is. `durable` returns only when the lines
+        survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
+        Raises `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second creation,
+        `StoreError`.
+        """
+        if not payloads:
+            return ()
+        if not _ID.fullmatch(mission):
+            raise UsageError(f"{mission!r} cannot be a mission's id", hint="lower case letters, digits and dashes")
+        bodies = [(payload.type, encode(payload)) for payload in payloads]
+        with self._database.write(durable=durable) as connection:
+            lines = tuple(self._chained(_head(connection, mission), mission, bodies))
+            self._open_or_refuse(connection, payloads, line=lines[0])
+            connection.execute(sa.insert(events), [asdict(line) for line in lines])
+            connection.execute(_move_head, _head_values(lines[-1]))
+        if durable:
+            with typed_errors(self._database.home):
+                self._heads.put(mission, head=Head(seq=lines[-1].seq, hash=lines[-1].hash))
+        return lines
+
+    def read(self, mission: str, *, after: int = 0) -> tuple[Event, ...]:
+        """Return the lines with `seq > after`, in order; none for an unknown mission.
+
+        To follow a mission, ask again with the last `seq` that came. Raises `StoreError` (`store_corrupt` for a
+        line that cannot have been written).
+        """
+        with self._database.read() as connection:
+            rows = connection.execute(_lines, {"mission": mission, "after": after}).all()
+        return tuple(self._event(row) for row in rows)
+
+    def missions(self, *, project: str | None = None) -> tuple[MissionRow, ...]:
+        """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
+        query = sa.select(missions).order_by(missions.c.created, missions.c.id)
+        if project is not None:
+            query = query.where(missions.c.project == project)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(MissionRow(**row) for row in rows)
+
+    def latest(self, project: str) -> MissionRow | None:
+        """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
+        newest = (missions.c.created.desc(), missions.c.id.desc())
+        query = sa.select(missions).where(missions.c.project == project).order_by(*newest).limit(1)
+        with self._database.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else MissionRow(**row)
+
+    def get(self, mission: str) -> MissionRow:
+        """Return the row of one mission by its whole id. Raises `NotFoundError`, `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(missions).where(missions.c.id == mission)).mappings().one_or_none()
+        if row is None:
+            raise self._unknown(mission)
+        return MissionRow(**row)
+
+    def find(self, name: str) -> str:
+        """Return the id that `name` is, or begins (with or without `m-`), or ends, when it is the only one.
+
+        Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
+        """
+        wanted = name.strip().lower()
+        if not wanted:
+            raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
+        key = missions.c.id
+        begins = key.startswith(wanted, autoescape=True) | key.startswith("m-" + wanted, autoescape=True)
+        query = sa.select(key).where(begins | key.endswith(wanted, autoescape=True)).order_by(key)
+        with self._database.read() as connection:
+            found = list(connection.execute(query).scalars())
+        return self._only(name, found=found, exact=wanted)
+
+    def erase(self, mission: str, seq: int, *, reason: str) -> None:
+        """Remove the payload of one line for good; its digest stays, so the chain stays whole.
+
+        Idempotent. Raises `NotFoundError` for an unknown line, `StoreError`.
+        """
+        line = (events.c.mission == mission) & (events.c.seq == seq)
+        with self._database.write(durable=True) as connection:
+            kept = connection.execute(sa.select(events.c.payload.is_(None)).where(line)).scalar_one_or_none()
+            if kept is None:
+                raise NotFoundError(f"mission {mission!r} has no event {seq!r}", hint=_LOG_HINT)
+            if kept:
+                return
+            connection.execute(sa.update(events).where(line).values(payload=None))
+            row = {"mission": mission, "seq": seq, "time": self._now(), "reason": reason}
+            connection.execute(sa.insert(erasures), row)
+
+    def _event(self, row: sa.Row[*tuple[Any, ...]]) -> Event:
+        if tuple(map(type, row)) not in _SHAPES:
+            raise corrupt(self._database.home, f"line {row[1]!r} of mission {row[0]!r} has values of wrong types")
+        return Event(*row)
+
+    def _now(self) -> str:
+        return self._clock.now().isoformat(timespec="microseconds")
+
+    def _chained(self, head: Head, mission: str, bodies: Sequence[tuple[str, bytes]]) -> Iterator[Event]:
+        time, prev = self._now(), head.hash
+        for seq, (name, payload) in enumerate(bodies, start=head.seq + 1):
+            digest = payload_digest(payload)
+            line = {"mission": mission, "seq": seq, "time": time, "type": name, "digest": digest, "prev": prev}
+            event = Event(**line, payload=payload, hash=chain_hash(**line))  # type: ignore[arg-type]
+            yield event
+            prev = event.hash
+
+    def _open_or_refuse(self, connection: sa.Connection, payloads: Sequence[Payload], *, line: Event) -> None:
+        first, *others = payloads
+        creates = isinstance(first, Created)
+        if any(isinstance(payload, Created) for payload in others) or (creates and line.seq > 1):
+            raise UsageError(
+                f"mission {line.mission!r} exists", code="mission_exists", hint="make a new id for it"
+            )
+        if line.seq > 1:
+            return
+        if not isinstance(first, Created):
+            raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
+        row = MissionRow(id=line.mission, project=first.project, created=line.time, last_seq=0, last_hash=GENESIS)
+        connection.execute(sa.insert(missions), asdict(row))
+
+    def _only(self, name: str, *, found: list[str], exact: str) -> str:
+        if exact in found:
+            return exact
+        if not found:
+            raise self._unknown(name)
+        if len(found) > 1:
+            shown = ", ".join(found[-_SHOWN:]) + (" …" if len(found) > _SHOWN else "")
+            raise UsageError(
+                f"{name!r} begins or ends {len(found)} missions",
+                code="ambiguous",
+                hint=f"say more: {shown}",
+            )
+        return found[0]
+
+    def _unknown(self, name: str) -> NotFoundError:
+        newest = sa.select(missions.c.id).order_by(missions.c.created.desc()).limit(_SHOWN)
+        with self._database.read() as connection:
+            known = connection.execute(newest).scalars().all()
+        return NotFoundError(f"there is no mission {name!r}", hint=nearest(name, known))
+
+
+_SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
+_lines = (
+    sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE) for column in events.columns))
+    .where(events.c.mission == sa.bindparam("mission"), events.c.seq > sa.bindparam("after"))
+    .order_by(events.c.seq)
+)
+_tip = sa.select(missions.c.last_seq, missions.c.last_hash).where(missions.c.id == sa.bindparam("mission"))
+_move_head = (
+    sa.update(missions)
+    .where(missions.c.id == sa.bindparam("mission"))
+    .values(last_seq=sa.bindparam("seq"), last_hash=sa.bindparam("hash"))
+)
+
+
+def _head(connection: sa.Connection, mission: str) -> Head:
+    row = connection.execute(_tip, {"mission": mission}).one_or_none()
+    return Head(seq=0, hash=GENESIS) if row is None else Head(seq=row.last_seq, hash=row.last_hash)
+
+
+def _head_values(line: Event) -> dict[str, Any]:
+    return {"mission": line.mission, "seq": line.seq, "hash": line.hash}

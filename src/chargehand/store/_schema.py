@@ -1,0 +1,86 @@
+"""The tables as of the newest migration; SQL that both SQLite and PostgreSQL speak."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+VERSION = "0001"
+"""The schema this program reads and writes: the newest file in `_migrations/versions`."""
+
+metadata = sa.MetaData()
+
+missions = sa.Table(
+    "missions",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("last_seq", sa.Integer, nullable=False),
+    sa.Column("last_hash", sa.Text, nullable=False),
+    sa.Index("missions_by_project", "project", "created"),
+)
+
+# Clustered by mission, so that reading one mission's log touches neighbouring pages only.
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("mission", sa.Text, sa.ForeignKey("missions.id"), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("prev", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+erasures = sa.Table(
+    "erasures",
+    metadata,
+    sa.Column("mission", sa.Text, primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.ForeignKeyConstraint(["mission", "seq"], ["events.mission", "events.seq"]),
+)
+
+# A path is bytes on Linux: as text one that is not UTF-8 could not be kept.
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("path", sa.LargeBinary, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("registered", sa.Text, nullable=False),
+)
+
+trust = sa.Table(
+    "trust",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("identity", sa.Text, nullable=False),
+    sa.Column("granted", sa.Text, nullable=False),
+)
+
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("tree", sa.Text, primary_key=True),
+    sa.Column("plan_digest", sa.Text, primary_key=True),
+    sa.Column("verdict", sa.LargeBinary, nullable=False),
+    sa.Column("time", sa.Text, nullable=False),
+)
+
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("mission", sa.Text, primary_key=True),  # "" where no mission is meant
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Index("artifacts_by_mission", "mission", "time"),
+)

@@ -1,0 +1,294 @@
+"""Makes, once per base commit, the layers that every workspace on it shares and nobody changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core import Base, InfrastructureError
+from chargehand.workspace._errors import Fault, disk_errors
+from chargehand.workspace._files import discard_tree, give_tree, locked, make_owned, remove_tree, replace_file
+from chargehand.workspace._git import Git
+from chargehand.workspace._index import IndexEntry, encode_index
+from chargehand.workspace._objects import object_id
+from chargehand.workspace._trees import LINK, Entry, ObjectReader
+from chargehand.workspace._write import TreeWriter, opened
+
+OBJECTS_TARGET = "/run/chargehand/objects"
+_VERSION = 1
+_MAX_PACKS = 20
+_CONFIG = """\
+[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = false
+	logallrefupdates = true
+	checkStat = minimal
+	fsmonitor = false
+[user]
+	name = agent
+	email = agent@localhost
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseLayers:
+    """The shared layers of one base commit: its files, the agent's `.git`, the objects that one may read.
+
+    `mtime` in seconds is given to every file: one value per commit, so that caches keyed by time and size never
+    take one base's file for another's. `submodules` stay links to commits in every tree and are empty directories
+    on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
+    """
+
+    tree: Path
+    git: Path
+    objects: Path
+    files: int
+    bytes: int
+    mtime: int
+    submodules: tuple[str, ...] = ()
+    lfs: bool = False
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    version: int
+    commit: str
+    tree: str
+    files: int
+    bytes: int
+    mtime: int
+    submodules: list[str]
+    lfs: bool
+
+
+class Bases:
+    """The `bases` directory of one project."""
+
+    def __init__(self, root: Path, *, reader: ObjectReader, git: Git, fault: Fault) -> None:
+        self.directory = root / "bases"
+        self._locks = root / "locks"
+        self._reader = reader
+        self._git = git
+        self._fault = fault
+
+    def lock(self, commit: str) -> Path:
+        """Return the lock file under which this base is made or removed."""
+        return self._locks / f"base-{commit}.lock"
+
+    def layers(self, base: Base, *, shallow: bytes) -> BaseLayers:
+        """Return the layers of a base, made now if they are not there; their last use is noted.
+
+        Raises `InfrastructureError` (`no_space`, `depot`).
+        """
+        place = self.directory / base.commit
+        with locked(self.lock(base.commit)):
+            found = self._load(place)
+            if found is None:
+                self._make(place, base, shallow)
+                found = self._load(place)
+            if found is None:
+                raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
+            os.utime(place / "meta.json")
+        return found
+
+    def _load(self, place: Path) -> BaseLayers | None:
+        try:
+            meta = msgspec.json.decode((place / "meta.json").read_bytes(), type=_Meta)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        if meta.version != _VERSION:
+            return None
+        return BaseLayers(
+            tree=place / "tree",
+            git=place / "git",
+            objects=place / "objects",
+            files=meta.files,
+            bytes=meta.bytes,
+            mtime=meta.mtime,
+            submodules=tuple(os.fsdecode(bytes.fromhex(name)) for name in meta.submodules),
+            lfs=meta.lfs,
+        )
+
+    def _make(self, place: Path, base: Base, shallow: bytes) -> None:
+        discard_tree(place)
+        fresh = self.directory / f".new-{base.commit}"
+        remove_tree(fresh)
+        try:
+            with disk_errors("making the base"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                self._fill(fresh, base, shallow)
+                self._fault("base:filled")
+                fresh.rename(place)
+        except BaseException:
+            remove_tree(fresh)
+            raise
+        self._fault("base:made")
+
+    def _fill(self, fresh: Path, base: Base, shallow: bytes) -> None:
+        make_owned(fresh)
+        mtime = base_mtime(base.commit)
+        tree = bytes.fromhex(base.tree)
+        files = _write_files(fresh / "tree", tree, mtime=mtime, reader=self._reader)
+        self._fault("base:tree")
+        _verify(fresh / "tree", tree, self._reader)
+        index = encode_index(files.entries, mtime=mtime, reader=self._reader, tree=tree)
+        _write_git(fresh / "git", base, index=index, shallow=shallow)
+        self._fault("base:git")
+        self._write_objects(fresh / "objects", base.commit)
+        meta = _Meta(
+            version=_VERSION,
+            commit=base.commit,
+            tree=base.tree,
+            files=len(files.entries),
+            bytes=sum(entry.size for entry in files.entries),
+            mtime=mtime,
+            submodules=[path.hex() for path in files.submodules],
+            lfs=files.uses_lfs(self._reader),
+        )
+        replace_file(fresh / "meta.json", msgspec.json.encode(meta))
+
+    def _write_objects(self, objects: Path, commit: str) -> None:
+        make_owned(objects)
+        pack = objects / "pack"
+        make_owned(pack)
+        make_owned(objects / "info")
+        earlier = self._nearest(commit)
+        wanted = commit
+        if earlier is not None:
+            for file in (self.directory / earlier / "objects" / "pack").iterdir():
+                os.link(file, pack / file.name)
+            wanted = f"{commit}\n^{earlier}"
+        # No new deltas: time is dear here and those that the depot has are kept.
+        self._git(
+            *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
+            input=f"{wanted}\n".encode(),
+        )
+        for file in pack.iterdir():
+            file.chmod(0o444)
+        give_tree(objects)
+
+    def _nearest(self, commit: str) -> str | None:
+        """Return the base nearest to `commit` among its ancestors whose store is not in too many pieces."""
+        candidates = [
+            place.name
+            for place in self.directory.iterdir()
+            if (place / "meta.json").exists() and len(list((place / "objects/pack").glob("*.pack"))) < _MAX_PACKS
+        ]
+        best: tuple[int, str] | None = None
+        for name in candidates:
+            if self._git.run("merge-base", "--is-ancestor", name, commit).code:
+                continue
+            distance = int(self._git("rev-list", "--count", f"{name}..{commit}").text)
+            best = min(best, (distance, name)) if best else (distance, name)
+        return best[1] if best else None
+
+
+def base_mtime(commit: str) -> int:
+    """Return the second (2001 to 2010) that all files of a base carry."""
+    return 1_000_000_000 + int(commit[:7], 16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    entries: list[IndexEntry]
+    submodules: list[bytes]
+
+    def uses_lfs(self, reader: ObjectReader) -> bool:
+        return any(
+            b"filter=lfs" in reader.blob(entry.id)
+            for entry in self.entries
+            if entry.path.rpartition(b"/")[2] == b".gitattributes" and entry.mode != LINK
+        )
+
+
+def _write_files(target: Path, tree: bytes, *, mtime: int, reader: ObjectReader) -> _Written:
+    written = _Written([], [])
+
+    def note(path: bytes, entry: Entry, info: os.stat_result) -> None:
+        size = 0 if entry.is_gitlink else info.st_size
+        written.entries.append(IndexEntry(path, entry.mode, size, entry.id))
+        if entry.is_gitlink:
+            written.submodules.append(path)
+
+    make_owned(target)
+    with opened(target) as fd:
+        TreeWriter(reader, mtime=mtime, on_file=note).tree(fd, reader.tree(tree))
+    return written
+
+
+def _verify(target: Path, tree: bytes, reader: ObjectReader) -> None:
+    """Read everything back and compare it with the tree: names, kinds, execute bits and content."""
+    with opened(target) as fd:
+        _verify_directory(fd, tree, reader, b"")
+
+
+def _verify_directory(fd: int, tree: bytes, reader: ObjectReader, prefix: bytes) -> None:
+    expected = reader.tree(tree)
+    if {os.fsencode(name) for name in os.listdir(fd)} != set(expected):
+        raise _mismatch(prefix)
+    for name, entry in expected.items():
+        if entry.is_tree:
+            with opened(name, at=fd) as below:
+                _verify_directory(below, entry.id, reader, prefix + name + b"/")
+        elif not entry.is_gitlink and not _verified(fd, name, entry):
+            raise _mismatch(prefix + name)
+
+
+def _verified(fd: int, name: bytes, entry: Entry) -> bool:
+    if entry.mode == LINK:
+        return object_id("blob", os.readlink(name, dir_fd=fd)) == entry.id
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        info = os.fstat(file)
+        content = os.read(file, info.st_size + 1)
+        while piece := (os.read(file, 1 << 24) if len(content) < info.st_size else b""):
+            content += piece
+    finally:
+        os.close(file)
+    same_bit = bool(info.st_mode & stat.S_IXUSR) == bool(entry.mode & 0o100)
+    return same_bit and object_id("blob", content) == entry.id
+
+
+def _mismatch(path: bytes) -> InfrastructureError:
+    return InfrastructureError(
+        f"the base on disk differs from its commit at {os.fsdecode(path)!r}",
+        code="base_differs",
+        hint="does the file system fold case or normalise names? keep CHARGEHAND_HOME on another one",
+    )
+
+
+def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None:
+    make_owned(layer)
+    git = layer / ".git"
+    branch = base.branch or "main"
+    files = {
+        "HEAD": f"ref: refs/heads/{branch}\n".encode(),
+        "config": _CONFIG.encode(),
+        "objects/info/alternates": f"{OBJECTS_TARGET}\n".encode(),
+        f"refs/heads/{branch}": f"{base.commit}\n".encode(),
+        "index": index,
+    }
+    if shallow:
+        files["shallow"] = shallow
+    for name, content in files.items():
+        path = git / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for name in ("objects/pack", "refs/tags", "info", "hooks"):
+        (git / name).mkdir(parents=True, exist_ok=True)
+    give_tree(layer)
+
+
+def copy_git(layers: BaseLayers, target: Path) -> None:
+    """Copy the agent's `.git` into the plain directory `target`, times kept so that its index holds."""
+    shutil.copytree(layers.git / ".git", target / ".git", symlinks=True)
+    give_tree(target / ".git")

@@ -1,0 +1,164 @@
+"""Environment layers: what a setup command left beside the tracked files, kept to lie below later workspaces."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core import Base
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._errors import disk_errors
+from chargehand.workspace._files import locked, remove_tree, replace_file
+from chargehand.workspace._trees import Entries, ObjectReader
+from chargehand.workspace._workspace import Workspace
+from chargehand.workspace._write import opened
+
+DEFAULT_INPUTS = (
+    "pyproject.toml",
+    "setup.py",
+    "setup.cfg",
+    "requirements*.txt",
+    "constraints*.txt",
+    "Pipfile",
+    "*.lock",
+    "package.json",
+    "package-lock.json",
+    "npm-shrinkwrap.json",
+    "pnpm-lock.yaml",
+    "Cargo.toml",
+    "go.mod",
+    "go.sum",
+    "Gemfile",
+    "composer.json",
+    "environment.yml",
+    ".python-version",
+    ".nvmrc",
+)
+"""File names whose content is part of an environment's key, wherever they lie."""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLayer:
+    """A layer and the tracked paths that setup changed: those changes were dropped."""
+
+    path: Path
+    dropped: tuple[str, ...]
+
+
+class EnvironmentLayers:
+    """The `layers` directory of one project."""
+
+    def __init__(self, depot: Depot) -> None:
+        self._depot = depot
+        self._directory = depot.root / "layers"
+
+    def key(
+        self, base: Base, *, command: str, inputs: Iterable[str] = (), toolchain: str = "", tier: str = ""
+    ) -> str:
+        """Return the key of the layer that `command` makes on `base`, as hex.
+
+        It covers the command, the toolchain, the tier and the content of every input in the base's tree: the
+        default file names, and `inputs` as whole paths or glob patterns.
+        """
+        patterns = tuple(inputs)
+        found = [
+            [entry.path, entry.mode, entry.id]
+            for entry in self._depot.entries(base.tree)
+            if _is_input(entry.path, patterns)
+        ]
+        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def find(self, key: str) -> Path | None:
+        """Return the layer of that key, or `None`; its last use is noted."""
+        place = self._place(key)
+        try:
+            os.utime(place / "meta.json")
+        except FileNotFoundError:
+            return None
+        return place / "tree"
+
+    def freeze(self, workspace: Workspace, key: str) -> FrozenLayer:
+        """Turn what setup left in a closed workspace into the layer of that key; the workspace is used up.
+
+        Tracked paths, whiteouts, `.git`, fifos, sockets and devices are dropped, setuid bits cleared. A layer that
+        exists already is kept and returned. Raises `InfrastructureError` (`no_space`).
+        """
+        place = self._place(key)
+        dropped = tuple(change.path for change in workspace.scan().changes if change.old_id is not None)
+        with locked(self._depot.root / "locks" / f"layer-{key}.lock"), disk_errors("keeping the environment"):
+            if not (place / "meta.json").exists():
+                self._make(place, workspace, dropped)
+        workspace.discard()
+        return FrozenLayer(path=place / "tree", dropped=dropped)
+
+    def _make(self, place: Path, workspace: Workspace, dropped: tuple[str, ...]) -> None:
+        fresh = place.with_name(f".new-{place.name}")
+        remove_tree(place)
+        remove_tree(fresh)
+        fresh.mkdir(parents=True)
+        self._depot.fault("layer:begin")
+        workspace.scan_root().rename(fresh / "tree")
+        self._depot.fault("layer:moved")
+        with opened(fresh / "tree") as fd:
+            _clean(fd, self._depot.reader.tree(bytes.fromhex(workspace.base.tree)), self._depot.reader, top=True)
+        replace_file(fresh / "meta.json", json.dumps([os.fsencode(path).hex() for path in dropped]).encode())
+        fresh.rename(place)
+        self._depot.fault("layer:made")
+
+    def _place(self, key: str) -> Path:
+        return self._directory / key
+
+
+def _is_input(path: str, patterns: tuple[str, ...]) -> bool:
+    name = path.rpartition("/")[2]
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in DEFAULT_INPUTS):
+        return True
+    return any(path == pattern or fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
+    """Take out what may not be in a layer; return whether nothing is left."""
+    with os.scandir(fd) as listing:
+        names = [os.fsencode(entry.name) for entry in listing]
+    gone = [_clean_entry(fd, name, tracked, reader, top=top) for name in names]
+    return all(gone)
+
+
+def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
+    """Clean one entry; return whether it is gone."""
+    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    entry = tracked.get(name)
+    directory = stat.S_ISDIR(info.st_mode)
+    if (top and name == b".git") or (entry is not None and not (directory and entry.is_tree)):
+        return _remove(fd, name)
+    if not directory:
+        return _clean_leaf(fd, name, info)
+    if info.st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o755, dir_fd=fd)
+    with opened(name, at=fd) as below:
+        empty = _clean(below, reader.below(entry), reader, top=False)
+    return empty and entry is not None and _remove(fd, name)
+
+
+def _clean_leaf(fd: int, name: bytes, info: os.stat_result) -> bool:
+    if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+        return _remove(fd, name)
+    if stat.S_ISREG(info.st_mode) and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
+    return False
+
+
+def _remove(fd: int, name: bytes) -> bool:
+    try:
+        os.unlink(name, dir_fd=fd)
+    except IsADirectoryError:
+        remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+    return True

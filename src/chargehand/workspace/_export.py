@@ -1,0 +1,67 @@
+"""Brings a commit of the depot into the user's repository as a branch: the one way out, by compare-and-swap."""
+
+from __future__ import annotations
+
+from chargehand.core import Export
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._errors import GitError, RefMovedError
+from chargehand.workspace._git import Git
+from chargehand.workspace._history import read_ref, swap_ref
+
+
+def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
+    """Make `branch` in the user's repository point to `commit`, if it is at `expected_old` (`None`: absent).
+
+    Objects come first, the ref last and in one step: a crash leaves the branch as it was, and the call can be
+    made again. Done already is done. What stands in the way is `blocked` with the reason; nothing is changed.
+    Raises `GitError` for what is nobody's choice (an unreadable repository, a full disk).
+    """
+    ref, git = f"refs/heads/{branch}", depot.repository.git
+    current = read_ref(git, ref)
+    if current == commit:
+        return Export(ref=ref, state="done")
+    reason = _hindrance(git, branch, current=current, expected=expected_old)
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
+    depot.fault("export:begin")
+    bring_objects(depot, commit)
+    depot.fault("export:objects")
+    try:
+        swap_ref(git, ref, new=commit, old=expected_old)
+    except RefMovedError:
+        return Export(ref=ref, state="blocked", reason=f"branch {branch!r} was changed by someone else just now")
+    except GitError as problem:
+        return Export(ref=ref, state="blocked", reason=problem.message)
+    depot.fault("export:done")
+    return Export(ref=ref, state="done")
+
+
+def bring_objects(depot: Depot, commit: str) -> None:
+    """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags."""
+    depot.repository.git(
+        *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
+        *("--no-prune", "--refmap=", str(depot.path), commit),
+    )
+
+
+def _hindrance(git: Git, branch: str, *, current: str | None, expected: str | None) -> str:
+    if git.run("check-ref-format", "--branch", branch).code:
+        return f"{branch!r} is not a branch name"
+    if current != expected:
+        if expected is None:
+            return f"branch {branch!r} exists already at {current}"
+        return f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
+    checked_out = git("for-each-ref", "--format=%(worktreepath)", f"refs/heads/{branch}").text
+    if checked_out:
+        return f"branch {branch!r} is checked out in {checked_out!r}"
+    return _name_clash(git, branch)
+
+
+def _name_clash(git: Git, branch: str) -> str:
+    parts = branch.split("/")
+    for depth in range(1, len(parts)):
+        above = "/".join(parts[:depth])
+        if read_ref(git, f"refs/heads/{above}") is not None:
+            return f"a branch {above!r} exists, so git has no room for {branch!r}"
+    below = git("for-each-ref", "--count=1", "--format=%(refname:short)", f"refs/heads/{branch}/").text
+    return f"a branch {below!r} exists, so git has no room for {branch!r}" if below else ""

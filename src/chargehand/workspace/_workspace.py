@@ -1,0 +1,356 @@
+"""A workspace: the copy-on-write shadow of a base in which an agent works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core import (
+    Base,
+    Checkpoint,
+    DriverName,
+    InfrastructureError,
+    MountPlan,
+    NotFoundError,
+    nearest,
+    new_id,
+)
+from chargehand.workspace._bases import BaseLayers
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._drivers import DRIVERS, Driver, Place, open_root
+from chargehand.workspace._errors import disk_errors
+from chargehand.workspace._files import discard_tree, locked, make_owned, remove_tree, replace_file, tree_bytes
+from chargehand.workspace._history import Author
+from chargehand.workspace._ignore import IgnoreFile
+from chargehand.workspace._rules import WorkspaceLimits
+from chargehand.workspace._scan import Scan, ScanRules, scan
+from chargehand.workspace._statcache import StatCache
+
+WORKSPACES = "refs/chargehand/workspaces/"
+_SUBJECT = "checkpoint: "
+_CHANGED = "changed: "
+
+
+class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a workspace beside its files; `start` is the tree its present generation was made from."""
+
+    id: str
+    base: Base
+    driver: DriverName
+    start: str
+    generation: int = 0
+    environment: str | None = None
+    include: tuple[str, ...] = ()
+    limits: WorkspaceLimits = WorkspaceLimits()
+
+
+class Workspace:
+    """One agent's workspace; made by `create`, found again by `load`.
+
+    Scans and checkpoints read what is on disk: stop (freeze) whoever writes there first. The host never runs git
+    on these files. Every method may raise `InfrastructureError` (`no_space`).
+    """
+
+    def __init__(self, depot: Depot, state: WorkspaceState, layers: BaseLayers) -> None:
+        self._depot = depot
+        self._state = state
+        self._layers = layers
+        self._driver: Driver = DRIVERS[state.driver]
+        self._cache: StatCache = self._driver.load_cache(self._place(state.generation))
+        self._known: set[bytes] = set()
+
+    @classmethod
+    def create(
+        cls,
+        depot: Depot,
+        base: Base,
+        *,
+        driver: DriverName,
+        tree: str | None = None,
+        environment: Path | None = None,
+        include: Sequence[str] = (),
+        limits: WorkspaceLimits | None = None,
+        id: str | None = None,
+    ) -> Workspace:
+        """Make a workspace on `base` that shows `tree` (default: the base's own), over an environment layer.
+
+        `include` names ignored paths (patterns as in `.gitignore`) that belong to the tree.
+        Raises `NotFoundError` code `tree_not_found`.
+        """
+        state = WorkspaceState(
+            id=id or new_id("workspace"),
+            base=base,
+            driver=driver,
+            start=tree or base.tree,
+            environment=None if environment is None else str(environment),
+            include=tuple(include),
+            limits=limits or WorkspaceLimits(),
+        )
+        layers = depot.base_layers(base)
+        place = _directory(depot, state.id)
+        fresh = place.with_name(f".new-{state.id}")
+        remove_tree(fresh)
+        try:
+            with disk_errors("making the workspace"):
+                fresh.mkdir(parents=True)
+                _make_generation(depot, state, layers, fresh)
+                replace_file(fresh / "state.json", msgspec.json.encode(state))
+                depot.fault("workspace:filled")
+                fresh.rename(place)
+        except BaseException:
+            remove_tree(fresh)
+            raise
+        return cls(depot, state, layers)
+
+    @classmethod
+    def load(cls, depot: Depot, id: str) -> Workspace:
+        """Return the workspace of that id; raises `NotFoundError` code `workspace_not_found`."""
+        state = read_state(depot, id)
+        return cls(depot, state, depot.base_layers(state.base))
+
+    @property
+    def id(self) -> str:
+        """The workspace's id."""
+        return self._state.id
+
+    @property
+    def base(self) -> Base:
+        """The base it stands on."""
+        return self._state.base
+
+    @property
+    def driver(self) -> DriverName:
+        """How it lies on disk."""
+        return self._state.driver
+
+    @property
+    def ref(self) -> str:
+        """The depot's ref that holds its checkpoints."""
+        return WORKSPACES + self.id
+
+    @property
+    def directory(self) -> Path:
+        """Where its files lie; only for its driver, `discard` and `gc`."""
+        return _directory(self._depot, self.id)
+
+    def mount_plan(self) -> MountPlan:
+        """Return how a sandbox shows this workspace; after a reset there is a new plan."""
+        return self._driver.plan(self._place(self._state.generation))
+
+    def scan_root(self) -> Path:
+        """Return the directory that holds what was written inside."""
+        return self._driver.root(self._place(self._state.generation))
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many entries were written, ignored ones included, and the bytes they take on disk."""
+        return tree_bytes(self.scan_root())
+
+    # --- reading
+
+    def scan(self, *, trust_cache: bool = True) -> Scan:
+        """Return the present tree, its changes against base and what breaks a rule.
+
+        With `trust_cache=False` every changed file is read anew: a file mapped into memory can be written
+        without a new time stamp, and the last look before a verdict should not depend on one.
+        """
+        state, place = self._state, self._place(self._state.generation)
+        cache = self._cache if trust_cache else StatCache()
+        with open_root(self._driver, place) as root, _environment(state) as environment:
+            rules = ScanRules(
+                base=bytes.fromhex(state.base.tree),
+                start=bytes.fromhex(state.start),
+                driver=state.driver,
+                include=IgnoreFile("\n".join(state.include).encode()) if state.include else None,
+                environment=environment,
+                limits=state.limits,
+            )
+            found, learnt = scan(root, rules, reader=self._depot.reader, cache=cache, known=self._known)
+        if trust_cache:
+            self._driver.keep_cache(place, cache, learnt=learnt)
+        return found
+
+    def last(self) -> Checkpoint | None:
+        """Return the last checkpoint, or `None` before the first."""
+        commit = self._depot.read_ref(self.ref)
+        return None if commit is None else read_checkpoint(self._depot, commit)
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield all checkpoints, the last one first."""
+        current = self.last()
+        while current is not None:
+            yield current
+            current = None if current.parent == self.base.commit else read_checkpoint(self._depot, current.parent)
+
+    # --- writing
+
+    def checkpoint(self, trigger: str, *, scan: Scan | None = None) -> Checkpoint:
+        """Keep the present tree (or the one of a `scan` just made) as a commit after the last checkpoint.
+
+        The same tree as the last one makes no new commit. Killed at any moment, the ref is at the old or at the
+        new checkpoint, and whole.
+        """
+        with locked(self._lock):
+            self._refresh()
+            return self._keep(trigger, (scan or self.scan()).tree)
+
+    def reset(self, tree: str, trigger: str) -> Checkpoint:
+        """Roll back (or forward) to exactly `tree`; what was there is kept as a checkpoint first, so undoable.
+
+        Ignored and temporary files go. A live mount keeps showing the old files: mount the new plan.
+        Raises `NotFoundError` code `tree_not_found`.
+        """
+        with locked(self._lock):
+            self._refresh()
+            self._depot.check_tree(tree)
+            self._keep(f"before {trigger}", self.scan().tree)
+            return self._reset(tree, trigger)
+
+    def reset_paths(self, paths: Sequence[str], tree: str, trigger: str = "rollback") -> Checkpoint:
+        """Roll back by file: each path (a directory whole) becomes as in `tree`, or goes where `tree` lacks it."""
+        with locked(self._lock):
+            self._refresh()
+            self._depot.check_tree(tree)
+            before = self.scan().tree
+            self._keep(f"before {trigger}", before)
+            return self._reset(self._depot.replace_paths(before, paths, tree), trigger)
+
+    def tidy(self) -> None:
+        """Remove generations that a reset left behind; call it when no sandbox has them mounted."""
+        with locked(self._lock):
+            self._refresh()
+            current = str(self._state.generation)
+            for place in (self.directory / "generations").iterdir():
+                if place.name != current:
+                    remove_tree(place)
+
+    def discard(self) -> None:
+        """Remove its files; its checkpoints stay in the depot. Idempotent."""
+        with locked(self._lock):
+            discard_tree(self.directory)
+
+    def destroy(self) -> None:
+        """Remove its files and let go of its checkpoints: an ordered erasure. Idempotent."""
+        self.discard()
+        commit = self._depot.read_ref(self.ref)
+        if commit is not None:
+            self._depot.swap(self.ref, None, commit)
+
+    # --- inside
+
+    @property
+    def _lock(self) -> Path:
+        return self._depot.root / "locks" / f"workspace-{self.id}.lock"
+
+    def _place(self, generation: int) -> Place:
+        return _place(self._depot, self._state, self._layers, self.directory / "generations" / str(generation))
+
+    def _refresh(self) -> None:
+        """Take over what another process may have done since."""
+        state = read_state(self._depot, self.id)
+        if state.generation != self._state.generation:
+            self._take(state)
+
+    def _take(self, state: WorkspaceState) -> None:
+        self._state = state
+        self._cache = self._driver.load_cache(self._place(state.generation))
+
+    def _keep(self, trigger: str, tree: str) -> Checkpoint:
+        last = self.last()
+        if last is not None and last.tree == tree:
+            return last
+        parent = last.commit if last else self.base.commit
+        changed = len(self._depot.diff(last.tree if last else self.base.tree, tree))
+        trigger = " ".join(trigger.split())
+        message = f"{_SUBJECT}{trigger}\n\n{_CHANGED}{changed}\n"
+        with disk_errors("making a checkpoint"):
+            commit = self._depot.commit(tree, (parent,), message, author=Author())
+            self._depot.fault("checkpoint:written")
+            self._depot.swap(self.ref, commit, last.commit if last else None)
+        os.utime(self.directory / "state.json")  # its last use, for `gc`
+        self._depot.fault("checkpoint:made")
+        return Checkpoint(commit=commit, tree=tree, parent=parent, trigger=trigger, changed=changed)
+
+    def _reset(self, tree: str, trigger: str) -> Checkpoint:
+        state = msgspec.structs.replace(self._state, start=tree, generation=self._state.generation + 1)
+        with disk_errors("rolling back"):
+            _make_generation(self._depot, state, self._layers, self.directory)
+            self._depot.fault("reset:filled")
+            replace_file(self.directory / "state.json", msgspec.json.encode(state))
+        self._depot.fault("reset:switched")
+        self._take(state)
+        return self._keep(trigger, tree)
+
+
+def read_state(depot: Depot, id: str) -> WorkspaceState:
+    """Return what is kept of a workspace; raises `NotFoundError` code `workspace_not_found`."""
+    place = _directory(depot, id)
+    try:
+        content = (place / "state.json").read_bytes()
+    except (OSError, ValueError) as problem:
+        known = [entry.name for entry in place.parent.glob("w-*")] if place.parent.is_dir() else []
+        raise NotFoundError(
+            f"no workspace {id!r}", code="workspace_not_found", hint=nearest(id, known)
+        ) from problem
+    try:
+        return msgspec.json.decode(content, type=WorkspaceState)
+    except msgspec.MsgspecError as problem:
+        raise InfrastructureError(f"the state of workspace {id!r} cannot be read", code="workspace") from problem
+
+
+def read_checkpoint(depot: Depot, commit: str) -> Checkpoint:
+    """Return the checkpoint that a commit of the depot is."""
+    found = depot.read_commit(commit)
+    subject, _, rest = found.message.partition("\n")
+    counts = [line.removeprefix(_CHANGED) for line in rest.splitlines() if line.startswith(_CHANGED)]
+    return Checkpoint(
+        commit=commit,
+        tree=found.tree,
+        parent=found.parents[0] if found.parents else "",
+        trigger=subject.removeprefix(_SUBJECT),
+        changed=int(counts[0]) if counts and counts[0].isdecimal() else 0,
+    )
+
+
+def _directory(depot: Depot, id: str) -> Path:
+    if not id or "/" in id or id.startswith("."):
+        raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
+    return depot.root / "workspaces" / id
+
+
+def _place(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> Place:
+    environment = None if state.environment is None else Path(state.environment)
+    return Place(directory=directory, layers=layers, environment=environment)
+
+
+def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:
+    """Make a generation beside its place and move it there: what a crash leaves is not taken for one."""
+    generations = directory / "generations"
+    generations.mkdir(exist_ok=True)
+    final, fresh = generations / str(state.generation), generations / f".new-{state.generation}"
+    remove_tree(final)
+    remove_tree(fresh)
+    make_owned(fresh)
+    DRIVERS[state.driver].make(
+        _place(depot, state, layers, fresh),
+        base=bytes.fromhex(state.base.tree),
+        tree=depot.check_tree(state.start),
+        reader=depot.reader,
+    )
+    depot.fault("generation:filled")
+    fresh.rename(final)
+
+
+@contextmanager
+def _environment(state: WorkspaceState) -> Iterator[int | None]:
+    if state.environment is None:
+        yield None
+        return
+    fd = os.open(state.environment, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

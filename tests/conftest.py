@@ -1,0 +1,89 @@
+"""What all tests share: real repositories, real state directories, and the rule for missing services."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+GIT_IDENTITY = {
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@example.org",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@example.org",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what this machine cannot run; in CI a missing service fails instead."""
+    in_ci = bool(os.environ.get("CI"))
+    for item in items:
+        if item.get_closest_marker("needs_bwrap") and not shutil.which("bwrap") and not in_ci:
+            item.add_marker(pytest.mark.skip(reason="bubblewrap is not installed"))
+        if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run git as a person would, without the machine's own configuration."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **GIT_IDENTITY}
+    done = subprocess.run(
+        ["git", "-C", str(directory), *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def make_repository(directory: Path, files: Mapping[str, str]) -> Path:
+    """Make a repository with one commit on `main`."""
+    directory.mkdir(parents=True)
+    git(directory, "init", "-q", "-b", "main")
+    write_files(directory, files)
+    git(directory, "add", "-A")
+    git(directory, "commit", "-q", "-m", "first")
+    return directory
+
+
+def write_files(directory: Path, files: Mapping[str, str]) -> None:
+    """Write text files below a directory."""
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def repository_state(repository: Path, *, without: str = "refs/heads/chargehand/") -> str:
+    """Return a digest of all that is the user's: refs, HEAD, index, configuration, hooks and work tree."""
+    digest = hashlib.sha256()
+    refs = [line for line in git(repository, "show-ref").splitlines() if without not in line]
+    digest.update("\n".join(refs).encode())
+    own = ("HEAD", "index", "config", "hooks", "info", "packed-refs")
+    roots = [repository / ".git" / name for name in own]
+    work = [path for path in repository.iterdir() if path.name != ".git"]
+    for path in sorted(p for root in (*roots, *work) for p in (root, *root.rglob("*"))):
+        if path.is_symlink() or path.exists():
+            digest.update(_described(path, repository))
+    return digest.hexdigest()
+
+
+def _described(path: Path, root: Path) -> bytes:
+    info = path.lstat()
+    content = b""
+    if path.is_symlink():
+        content = os.readlink(path).encode()
+    elif path.is_file():
+        content = path.read_bytes()
+    return b"%s %o %d %s\n" % (bytes(path.relative_to(root)), info.st_mode, info.st_uid, content)
+
+
+@pytest.fixture
+def loop_run() -> Callable[..., object]:
+    """Run a coroutine to its end."""
+    return asyncio.run

@@ -1,0 +1,78 @@
+"""Workspaces for sandboxes of tests, and what of them lives on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chargehand.core import MountPlan, sandbox_ids
+from chargehand.sandbox import SandboxLimits, SandboxSpec, Toolchain, discover
+
+needs_bwrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"
+)
+
+
+def toolchain() -> Toolchain:
+    return discover(search=os.environ["PATH"])
+
+
+@contextmanager
+def workspace(root: Path, **limits: int) -> Iterator[SandboxSpec]:
+    """Make an empty workspace below `root`; new files appear in its `upper`."""
+    root.mkdir()
+    for name in ("base", "upper", "work"):
+        (root / name).mkdir()
+    for path in (root, *root.iterdir()):
+        os.chown(path, *sandbox_ids())
+    plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
+    try:
+        yield SandboxSpec(mounts=plan, limits=SandboxLimits(**{"memory_mb": 512, "tmp_mb": 16, **limits}))
+    finally:
+        for locked in root.glob("work/work"):
+            locked.chmod(0o700)  # overlayfs leaves it without any permission
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the process ids and command lines of all that `pid` started, however deep."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(entry)] = int(fields[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {child: _command(child) for child in found - {pid}}
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def running_with(marker: str) -> list[int]:
+    """Return the processes of this machine whose command line holds `marker`, ourselves left out."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and marker in _command(pid)]
+
+
+def our_mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if "chargehand" in line.split(" - ")[1].split()[1]]
+
+
+def our_cgroups() -> list[Path]:
+    """Return the groups that Chargehand made anywhere on this machine."""
+    return [Path(place) for place, _, _ in os.walk("/sys/fs/cgroup") if Path(place).name.startswith("chargehand-")]

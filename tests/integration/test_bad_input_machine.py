@@ -1,0 +1,269 @@
+"""What a machine can do to a run: full disks, missing programs, killed processes, others at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from desk import MEND, PASSES, Desk, Said, finish, repository, shell
+from test_crashes import descendants, survivors, wait_until
+from tests.conftest import git, repository_state, write_files
+
+pytestmark = pytest.mark.needs_bwrap
+
+NO_NAMESPACES = (
+    "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged "
+    "user namespaces. On e.g. debian this can be enabled with 'sysctl kernel.unprivileged_userns_clone=1'."
+)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
+    return ("run", "mend", "--agent", agent, *PASSES, *words)
+
+
+class TestStateDirectory:
+    """A state directory that cannot be used is named, and left as it is."""
+
+    def test_of_a_newer_version(self, tmp_path: Path) -> None:
+        desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
+        assert desk.missions(repo) == []
+        with sqlite3.connect(desk.home / "store.db") as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.close()
+        before = (desk.home / "store.db").read_bytes(), repository_state(repo)
+        error = desk.refused("store_newer", 6, *run_words(), cwd=repo)
+        assert "CHARGEHAND_HOME" in error["hint"]
+        assert ((desk.home / "store.db").read_bytes(), repository_state(repo)) == before
+
+    def test_not_writable(self, desk: Desk, tmp_path: Path) -> None:
+        repo = repository(tmp_path / "repo")
+        before = repository_state(repo)
+        write_files(tmp_path, {"file": ""})
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        places = [tmp_path / "file/state", Path("/proc/chargehand")]
+        places += [closed / "state"] if os.geteuid() else []
+        for place in places:
+            said = desk.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": str(place)})
+            assert (said.code, said.stdout, said.error["code"]) == (6, "", "store_not_writable"), said
+            assert "CHARGEHAND_HOME" in said.error["hint"]
+        relative = desk.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": "here"})
+        assert (relative.code, relative.error["code"]) == (2, "config_invalid")
+        assert repository_state(repo) == before
+
+
+class TestSandboxMissing:
+    """Where no sandbox can be had nothing runs, and the mend is named."""
+
+    @pytest.fixture
+    def tools(self, tmp_path: Path) -> Path:
+        place = tmp_path / "bin"
+        place.mkdir()
+        for name in ("git", "python3", "sh"):
+            found = shutil.which(name)
+            assert found is not None
+            (place / name).symlink_to(found)
+        return place
+
+    def test_bubblewrap_is_not_installed(self, tools: Path, tmp_path: Path) -> None:
+        desk, repo = Desk(tmp_path / "desk", PATH=str(tools)), repository(tmp_path / "repo")
+        before = repository_state(repo)
+        error = desk.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
+        assert "install bubblewrap" in error["hint"]
+        assert desk.missions(repo) == []
+        assert desk.say("doctor", cwd=repo).code == 5
+        assert repository_state(repo) == before
+
+    def test_user_namespaces_are_denied(self, tools: Path, tmp_path: Path) -> None:
+        (tools / "bwrap").write_text(f'#!/bin/sh\necho "{NO_NAMESPACES}" >&2\nexit 1\n')
+        (tools / "bwrap").chmod(0o755)
+        desk, repo = Desk(tmp_path / "desk", PATH=str(tools)), repository(tmp_path / "repo")
+        before = repository_state(repo)
+        error = desk.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
+        assert "namespace" in error["message"]
+        assert desk.missions(repo) == []
+        assert repository_state(repo) == before
+
+
+class TestKilled:
+    """A sandbox that is killed from outside is our trouble, never a green verdict."""
+
+    @pytest.mark.parametrize("victim", ["bwrap", "launcher"])
+    @pytest.mark.parametrize("where", ["agent", "check"])
+    def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
+        repo = repository(tmp_path / "repo")
+        before = repository_state(repo, without="\0")
+        wait = "test ! -e wait || sleep 301"
+        agent = shell(f"touch wait; sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
+        check = "true" if where == "agent" else wait
+        process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
+        wait_until(lambda: any("301" in words(pid) for pid in descendants(process.pid)))
+        below = descendants(process.pid)
+        sandboxes = [pid for pid in below if words(pid)[:1] and words(pid)[0].endswith("bwrap")]
+        target = min(sandboxes) if victim == "bwrap" else parent(min(sandboxes))
+        assert target in below
+        os.kill(target, signal.SIGKILL)
+        said = finish(process)
+        assert said.code == 6, said
+        assert said.document["status"] == "failed"
+        assert said.reasons <= {"sandbox_died", "launcher_lost", "sandbox_unavailable"}, said
+        assert said.error["code"] in said.reasons
+        assert said.error["hint"]
+        assert "green" not in {attempt["verdict"] for attempt in said.document["attempts"]}
+        wait_until(lambda: not survivors(below))
+        assert repository_state(repo, without="\0") == before
+
+
+def words(pid: int) -> list[str]:
+    """Return the command line of a process, nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class TestAtOnce:
+    """Several runs on one repository share its base and take different branches."""
+
+    @pytest.mark.parametrize("count", [2, 4])
+    def test_all_succeed_from_the_very_first_on(self, tmp_path: Path, count: int) -> None:
+        desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
+        before = repository_state(repo)
+        processes = [desk.start(*run_words(), cwd=repo) for _ in range(count)]
+        said = [finish(process) for process in processes]
+        assert [one.code for one in said] == [0] * count, said
+        branches = {one.document["branch"] for one in said}
+        assert len(branches) == count
+        for one in said:
+            assert git(repo, "rev-parse", one.document["branch"]) == one.document["commit"]
+        assert repository_state(repo) == before
+        assert desk.say("audit", "verify", cwd=repo).code == 0
+        project = desk.state(said[0]).project
+        bases = [place.name for place in (desk.home / "projects" / project / "bases").iterdir() if place.is_dir()]
+        assert [name for name in bases if not name.startswith(".")] == [git(repo, "rev-parse", "main")]
+
+
+FILL = """
+import json, os, subprocess, sys
+
+place, spare, *argv = sys.argv[1:]
+ballast = os.path.join(place, "ballast")
+if spare != "-":
+    with open(ballast, "wb") as file:
+        free = os.statvfs(place)
+        file.write(bytes(max(0, free.f_bavail * free.f_bsize - int(spare) * 1024)))
+done = subprocess.run(argv, capture_output=True, text=True)
+if spare != "-":
+    os.unlink(ballast)
+print(json.dumps([done.returncode, done.stdout, done.stderr]))
+"""
+
+
+class FullDesk(Desk):
+    """A desk whose state directory is a small disk of its own, in a mount namespace that a process keeps open."""
+
+    def __init__(self, place: Path, holder: int) -> None:
+        super().__init__(place)
+        self._holder = holder
+
+    def with_spare(self, spare: int | None, repo: Path, agent: str) -> Said:
+        """Run a mission while the disk has so many KiB to spare, and then give it all its room again."""
+        argv = self.argv("--json", *run_words(agent=agent))
+        fill = [sys.executable, "-c", FILL, str(self.home), "-" if spare is None else str(spare)]
+        code, stdout, stderr = json.loads(self._inside(f"--wd={repo}", *fill, *argv))
+        return Said(code=code, stdout=stdout, stderr=stderr)
+
+    def grow(self) -> None:
+        """Give the disk room."""
+        self._inside("mount", "-o", "remount,size=64m,nr_inodes=100000", str(self.home))
+
+    def _inside(self, *words: str) -> str:
+        enter = ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *words]
+        return subprocess.run(enter, env=self.environ, capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def small_disk(place: Path, *, kib: int, inodes: int = 100_000) -> Iterator[FullDesk]:
+    """Mount a small disk for a desk's state, where nobody else sees it."""
+    (place / "state").mkdir(parents=True)
+    mount = f'mount -t tmpfs -o size={kib}k,nr_inodes={inodes} none "$0" && echo ready && exec sleep 600'
+    with subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", mount, str(place / "state")], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        try:
+            yield FullDesk(place, holder.pid)
+        finally:
+            holder.kill()
+
+
+FULL = {"store_full", "no_space"}
+WRITES_2_MB = shell("head -c 2000000 /dev/urandom > big")
+SAYS_900_KB = shell("head -c 900000 /dev/urandom; touch said")
+
+
+def refused_for_space(said: Said) -> None:
+    """Hold that a run ended because the disk was full, and said so."""
+    assert said.code == 6, said
+    assert said.error["code"] in FULL, said
+    assert "free some space" in said.error["hint"]
+    if said.stdout:
+        assert said.document["status"] == "failed"
+        assert said.document["branch"] is None
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize(("kib", "inodes"), [(8, 1000), (100, 1000), (9000, 3), (9000, 35), (9000, 80)])
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path, kib: int, inodes: int) -> None:
+    repo = repository(tmp_path / "repo")
+    before = repository_state(repo, without="\0")
+    with small_disk(tmp_path / "desk", kib=kib, inodes=inodes) as desk:
+        refused_for_space(desk.with_spare(None, repo, MEND))
+        assert repository_state(repo, without="\0") == before
+        desk.grow()
+        assert desk.with_spare(None, repo, MEND).code == 0
+
+
+@pytest.mark.needs_root
+def test_a_disk_that_fills_up_at_each_step(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    with small_disk(tmp_path / "desk", kib=65536) as desk:
+        assert desk.with_spare(None, repo, MEND).code == 0
+        before = repository_state(repo, without="\0")
+        shortages = {
+            "opening the store": (0, MEND),
+            "recording the mission": (128, MEND),
+            "checkpoint": (3000, WRITES_2_MB),
+            "artifact": (600, SAYS_900_KB),
+        }
+        for step, (spare, agent) in shortages.items():
+            refused_for_space(desk.with_spare(spare, repo, agent))
+            assert repository_state(repo, without="\0") == before, step
+        (repo / "big.bin").write_bytes(os.urandom(1 << 21))
+        git(repo, "add", "-A")
+        git(repo, "commit", "-qm", "big")
+        for spare in (1000, 3500):  # the depot's copy, the base's files and objects
+            refused_for_space(desk.with_spare(spare, repo, MEND))
+        done = desk.with_spare(None, repo, WRITES_2_MB)
+        assert done.code == 0, done
+        assert git(repo, "diff", "--name-only", "main", done.document["branch"]) == "big"

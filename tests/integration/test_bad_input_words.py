@@ -1,0 +1,160 @@
+"""What a person types or configures: wrong words are named with the way out, odd ones are carried whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from desk import FILES, MEND, PASSES, Desk, repository, shell
+from tests.conftest import git, make_repository, repository_state, write_files
+
+from chargehand.core import printable
+
+pytestmark = pytest.mark.needs_bwrap
+
+NAUGHTY = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("shared") / "repo")
+
+
+def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
+    return ("run", "mend", "--agent", agent, *PASSES, *words)
+
+
+def test_wrong_words_start_nothing(desk: Desk, shared: Path, tmp_path: Path) -> None:
+    before = repository_state(shared)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "zero.txt").write_bytes(b"mend\0it")
+    (tmp_path / "long.txt").write_text("x" * 100_001)
+    wrong = {
+        ("run", "mend", "--agnet", MEND): ("usage", "--agent"),
+        ("rnu", "mend"): ("usage", "rnu"),
+        ("run", "mend", "--time", "soon", "--agent", MEND): ("config_invalid", "soon"),
+        ("run", "mend", "--attempts", "0", "--agent", MEND): ("config_invalid", "0"),
+        ("run", "  ", "--agent", MEND): ("usage", "empty"),
+        ("run", "--agent", MEND, "--file", str(tmp_path / "gone")): ("usage", "gone"),
+        ("run", "--agent", MEND, "--file", str(tmp_path / "latin.txt")): ("usage", "UTF-8"),
+        ("run", "--agent", MEND, "--file", str(tmp_path / "zero.txt")): ("usage", "zero byte"),
+        ("run", "--agent", MEND, "--file", str(tmp_path / "long.txt")): ("request_too_long", "100001"),
+        ("run", "mend", "--agent", "command:sed 'oops"): ("config_invalid", "sed 'oops"),
+        ("run", "mend", "--check-file", "/etc/passwd:../x", "--agent", MEND): ("usage", "../x"),
+        ("mission", "show", "m-nothing"): ("not_found", "m-nothing"),
+    }
+    for words, (code, named) in wrong.items():
+        said = desk.say(*words, cwd=shared)
+        assert (said.code, said.stdout, said.error["code"]) == (2, "", code), said
+        assert named in said.error["message"] + said.error["hint"], said
+    assert desk.missions(shared) == []
+    assert repository_state(shared) == before
+
+
+def test_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
+    desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
+    none = desk.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
+    assert "'fixr'" in none["message"]
+    agents = '[agents.fixer]\ncommand = ["true"]\n[agents.other]\ncommand = ["true"]\n'
+    write_files(desk.place, {".config/chargehand/config.toml": agents})
+    near = desk.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
+    assert "'fixer'" in near["hint"]
+    far = desk.refused("not_found", 2, *run_words(agent="zzz"), cwd=repo)
+    assert "fixer, other" in far["hint"]
+    desk.refused("agent_ambiguous", 2, "run", "mend", cwd=repo)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[project]\n\nchekcs = []\n", (":3", "chekcs", "'checks'")),
+        ("[project]\nchecks = [\n", (":3",)),
+        ('[limits]\ntime = "soon"\n', (":2", "time", "soon")),
+        ("[projct]\n", (":1", "projct", "'project'")),
+        ("[project]\nchecks = 1\n", (":2", "checks")),
+    ],
+)
+def test_malformed_repository_configuration(desk: Desk, tmp_path: Path, text: str, named: tuple[str, ...]) -> None:
+    repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": text})
+    before = repository_state(repo)
+    said = desk.say(*run_words(), cwd=repo)
+    assert (said.code, said.stdout, said.error["code"]) == (2, "", "config_invalid"), said
+    for part in ("chargehand.toml", *named):
+        assert part in said.error["message"] + said.error["hint"], said
+    assert repository_state(repo) == before
+
+
+def test_configuration_that_is_no_text(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    (repo / "chargehand.toml").write_bytes(b"[project]\nsetup = '\xff'\n")
+    assert "chargehand.toml" in desk.refused("config_invalid", 2, *run_words(), cwd=repo)["message"]
+
+
+def test_trust_is_of_one_exact_content(desk: Desk, tmp_path: Path) -> None:
+    wants = '[sandbox]\ntoolchain = ["/opt"]\n'
+    repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": wants})
+    before = repository_state(repo)
+    asked = desk.refused("trust_needed", 3, *run_words("--yes"), cwd=repo)
+    assert "sandbox.toolchain" in asked["message"]
+    assert "chargehand project trust" in asked["hint"]
+    assert desk.missions(repo) == []
+    desk.refused("trust_unasked", 2, "project", "trust", cwd=repo)
+    trusted = desk.say("project", "trust", "--yes", cwd=repo)
+    assert (trusted.code, trusted.document["trusted"]) == (0, True), trusted
+    assert repository_state(repo) == before
+    assert desk.run(repo).code == 0
+    write_files(repo, {"chargehand.toml": wants + "# changed\n"})
+    git(repo, "commit", "-qam", "changed")
+    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+
+
+def test_request_of_100_kilobytes_reaches_the_agent_whole(desk: Desk, shared: Path, tmp_path: Path) -> None:
+    text = ("mend it\n" + "why: " + "ü" * 70 + "\n" + "x" * 100_000)[:99_900]
+    text = text.encode()[:100_000].decode(errors="ignore")
+    (tmp_path / "request.txt").write_text(text)
+    agent = "command:python3 -c \"import os; open('f.txt', 'w').write(os.environ['CHARGEHAND_REQUEST'])\""
+    said = desk.say("run", "--file", str(tmp_path / "request.txt"), "--agent", agent, *PASSES, cwd=shared)
+    assert said.code == 0, said
+    assert git(shared, "show", f"{said.document['branch']}:f.txt") == text
+    assert git(shared, "log", "-1", "--format=%s", said.document["branch"]) == "mend it"
+
+
+def naughty() -> list[str]:
+    """Return every so many of the strings, those with control, quote and bidirectional characters first."""
+    if not NAUGHTY.exists():
+        return []
+    strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip() and "\0" not in text]
+    worst = [text for text in strings if re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\ufeff]", text)]
+    return worst[:6] + strings[:: len(strings) // 15]
+
+
+@pytest.mark.skipif(not NAUGHTY.exists(), reason="the strings are not at hand")
+@pytest.mark.parametrize("part", range(4))
+def test_naughty_requests(desk: Desk, tmp_path: Path, part: int) -> None:
+    repo = repository(tmp_path / "repo")
+    before = repository_state(repo)
+    agent = shell('printf %s \\"$CHARGEHAND_REQUEST\\" > f.txt')
+    for text in naughty()[part::4]:
+        said = desk.say("run", "--agent", agent, *PASSES, "--", text, cwd=repo)
+        assert said.code == 0, (text, said)
+        branch, commit = said.document["branch"], said.document["commit"]
+        assert re.fullmatch(r"chargehand/[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?", branch), branch
+        title, _, body = git(repo, "log", "-1", "--format=%B", commit).partition("\n")
+        assert title == printable(title).strip()
+        assert 0 < len(title) <= 72, title
+        assert f"Mission: {said.document['mission']}\n" in body
+        assert bytes_at(repo, f"{commit}:f.txt") == text.encode()
+    assert repository_state(repo) == before
+
+
+def bytes_at(repo: Path, name: str) -> bytes:
+    """Return a file of a commit, to the byte."""
+    return subprocess.run(["git", "-C", repo, "cat-file", "blob", name], capture_output=True, check=True).stdout

@@ -1,0 +1,253 @@
+"""Whole missions from the command line, in the real sandbox: exit codes, documents, and what is left."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.conftest import git, make_repository, repository_state, write_files
+from workshop import CHECK, FILES, GOLD
+
+from chargehand.cli import chargehand
+
+pytestmark = pytest.mark.needs_bwrap
+PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
+RESULT = {
+    "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
+    "cost_known", "seconds", "reasons",
+}  # fmt: skip
+
+
+class Desk:
+    """A person at a command line, in a repository with a bug."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.repository = make_repository(place / "repo", {**FILES, "chargehand.toml": PROJECT})
+        monkeypatch.chdir(self.repository)
+        monkeypatch.setenv("HOME", str(place))
+        monkeypatch.setenv("CHARGEHAND_HOME", str(place / "state"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+
+    def __call__(self, *words: str, code: int = 0, input: str | None = None) -> Result:
+        done = CliRunner().invoke(chargehand, list(words), input=input)
+        assert done.exit_code == code, done.output
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        done = self("--json", *words, code=code)
+        assert done.stderr == ""
+        return json.loads(done.stdout)
+
+    def error_of(self, *words: str, code: int = 1) -> dict[str, str]:
+        done = self(*words, "--json", code=code)
+        assert done.stdout == ""
+        error: dict[str, str] = json.loads(done.stderr)["error"]
+        return error
+
+    def run(self, script: str, *words: str, code: int = 0) -> dict[str, Any]:
+        """Run a mission with a shell script as its agent."""
+        agent = f"command:sh -c {shlex.quote(script)}"
+        result: dict[str, Any] = self.json("run", "Mend add()", "--agent", agent, *words, code=code)
+        assert set(result) == RESULT
+        return result
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
+
+
+def test_a_promoted_mission_from_its_result_to_its_undoing(desk: Desk) -> None:
+    base = git(desk.repository, "rev-parse", "HEAD")
+    before = repository_state(desk.repository)
+    result = desk.run(GOLD)
+    assert (result["status"], result["branch"], result["base"]) == ("promoted", "chargehand/mend-add", base)
+    assert result["export"] == {"ref": "refs/heads/chargehand/mend-add", "state": "done", "reason": ""}
+    assert git(desk.repository, "rev-parse", "chargehand/mend-add") == result["commit"]
+    assert (result["checkpoints"], result["reverted"], result["reasons"]) == (1, [], [])
+    (attempt,) = result["attempts"]
+    assert (attempt["status"], attempt["verdict"], attempt["model"]) == ("succeeded", "green", None)
+    assert result["cost_known"] is True
+    assert repository_state(desk.repository) == before
+    mission = result["mission"]
+
+    shown = desk.json("mission", "show", mission)
+    assert [verdict["status"] for verdict in shown["verdicts"]] == ["red", "green"]
+    text = desk("mission", "show").stdout
+    for part in ("promoted", "Mend add()", "git merge chargehand/mend-add", "cost 0.00 USD"):
+        assert part in text
+    assert desk("exec", "--mission", "last", "--", "cat", "calc/core.py").stdout.startswith(
+        "def add(a, b):\n    return a + b"
+    )
+    assert desk.error_of("mission", "cancel", mission)["code"] == "not_cancellable"
+    assert desk.error_of("mission", "discard", mission)["code"] == "not_discardable"
+    rolled = desk.json("mission", "rollback", mission)
+    assert rolled["commit"] != result["commit"]
+    assert git(desk.repository, "diff", base, "chargehand/mend-add") == ""
+    assert git(desk.repository, "rev-parse", "chargehand/mend-add^") == result["commit"]
+    assert desk.error_of("mission", "rollback", mission)["code"] == "rolled_back"
+    assert desk.json("audit", "verify")["ok"] is True
+    assert repository_state(desk.repository) == before
+
+
+def test_what_a_refused_mission_says(desk: Desk) -> None:
+    before = repository_state(desk.repository, without="nothing")
+    result = desk.run("true", code=1)
+    assert (result["status"], result["branch"], result["commit"], result["export"]) == (
+        "refused",
+        None,
+        None,
+        None,
+    )
+    assert [reason["code"] for reason in result["reasons"]] == ["no_change"]
+    outside = desk.run(f"{GOLD}; echo x > README.md", "--allow", "calc/**", code=1)
+    assert outside["reverted"] == [{"path": "README.md", "rule": "area_outside"}]
+    assert repository_state(desk.repository, without="nothing") == before
+    text = desk("run", "Mend", "--agent", "command:true", code=1).stdout
+    assert "refused" in text
+    assert "no_change" in text
+
+
+def test_without_checks_a_person_decides(desk: Desk) -> None:
+    other = make_repository(desk.place / "other", {"README": "one\n"})
+    result = desk.run("echo two > README", "--repo", str(other), code=3)
+    assert (result["status"], result["reasons"][0]["code"]) == ("waiting", "checks_missing")
+    mission = result["mission"]
+    assert f"chargehand mission promote {mission}" in desk("mission", "show", mission).stdout
+    promoted = desk.json("mission", "promote", mission, "--reason", "read it")
+    assert (promoted["status"], promoted["export"]["state"]) == ("promoted", "done")
+    assert git(other, "show", "chargehand/mend-add:README") == "two"
+    assert "let in by os:" in desk("mission", "log", mission).stdout
+    waiting = desk.run("echo three > README", "--repo", str(other), code=3)["mission"]
+    assert desk.json("mission", "cancel", waiting)["status"] == "cancelled"
+    assert desk.json("mission", "discard", waiting)["status"] == "discarded"
+
+
+def test_gates_that_are_added_and_replaced(desk: Desk) -> None:
+    added = desk.run(GOLD, "--check", "test -e nosuch", code=1)
+    assert [reason["code"] for reason in added["reasons"]] == ["check_failed"]
+    replaced = desk("run", "x", "--agent", "command:sh -c 'echo x >> README.md'", "--only-check", "true")
+    assert "promoted" in replaced.stdout
+    assert "--only-check" in replaced.stdout
+    acceptance = desk.place / "acceptance.py"
+    acceptance.write_text("from calc.core import add\nassert add(1, 1) == 2\n")
+    words = ("--only-check", "python3 -m accept", "--check-file", f"{acceptance}:accept.py")
+    assert desk.run("true; echo x >> README.md", *words, code=1)["status"] == "refused"
+    good = desk.run(GOLD, *words)
+    assert "accept.py" not in git(desk.repository, "ls-tree", "--name-only", good["commit"])
+
+
+def test_the_only_configured_agent_is_taken_and_named(desk: Desk) -> None:
+    desk("config", "set", "agents.fixer.command", '["sed", "-i", "s/a - b/a + b/", "calc/core.py"]')
+    done = desk("run", "--file", "-", input="Mend add()\nin calc/core.py\n")
+    assert "agent     fixer (the only one configured)" in done.stdout
+    assert done.stdout.index("base      main @ ") < done.stdout.index("promoted")
+    assert "git merge chargehand/mend-add-in-calc-core-py" in done.stdout
+
+
+def test_apply_moves_the_branch_or_says_why_not(desk: Desk) -> None:
+    base = git(desk.repository, "rev-parse", "HEAD")
+    write_files(desk.repository, {"calc/core.py": "mine\n"})
+    blocked = desk("run", "Mend", "--agent", f'command:sh -c "{GOLD}"', "--apply", "--json", code=3)
+    assert json.loads(blocked.stdout)["status"] == "promoted"
+    assert git(desk.repository, "rev-parse", "HEAD") == base
+    assert (desk.repository / "calc/core.py").read_text() == "mine\n"
+    git(desk.repository, "checkout", "-q", "--", ".")
+    done = desk.run(GOLD, "--apply")
+    assert git(desk.repository, "rev-parse", "main") == done["commit"]
+    assert "a + b" in (desk.repository / "calc/core.py").read_text()
+    assert git(desk.repository, "status", "--porcelain") == ""
+
+
+def test_a_blocked_export_waits_for_a_person(desk: Desk) -> None:
+    git(desk.repository, "branch", "chargehand")
+    result = desk.run(GOLD, code=3)
+    assert (result["status"], result["branch"], result["export"]["state"]) == ("promoted", None, "blocked")
+    assert "chargehand" in result["export"]["reason"]
+
+
+def test_the_time_of_a_mission_ends_it(desk: Desk) -> None:
+    result = desk.run("echo x >> README.md; sleep 1000", "--time", "1s", code=4)
+    assert (result["status"], result["attempts"][0]["status"]) == ("exhausted", "timed_out")
+    assert result["checkpoints"] == 1
+
+
+def test_attempts_and_their_checkpoints(desk: Desk) -> None:
+    script = f'test -n "$CHARGEHAND_REPORT" && {GOLD} || echo x >> README.md'
+    result = desk.run(script, "--attempts", "2")
+    assert [attempt["verdict"] for attempt in result["attempts"]] == ["red", "green"]
+    mission = result["mission"]
+    points = desk.json("checkpoint", "list", mission)["checkpoints"]
+    assert len(points) == result["checkpoints"] == 2
+    first, last = points[0]["commit"], points[1]["commit"]
+    assert "calc/core.py" in desk("checkpoint", "diff", first, last, "--mission", mission, "--stat").stdout
+    restored = desk.json("checkpoint", "restore", mission, first[:10])
+    assert restored["checkpoint"]["tree"] == points[0]["tree"]
+    assert len(desk.json("checkpoint", "list", mission)["checkpoints"]) == 3
+    refused = desk("mission", "promote", mission, "--json", code=1)
+    assert json.loads(refused.stderr)["error"]["code"] == "not_green"
+
+
+def test_an_uncommitted_configuration_is_noted(desk: Desk) -> None:
+    write_files(desk.repository, {"chargehand.toml": f"# mine\n{PROJECT}"})
+    done = desk("run", "x", "--agent", f'command:sh -c "{GOLD}"')
+    assert "chargehand.toml is not committed" in done.stdout
+    assert "uncommitted changes are not part of it" in done.stdout
+
+
+def test_exec_is_the_command(desk: Desk) -> None:
+    before = repository_state(desk.repository)
+    done = desk("exec", "--", "sh", "-c", "ls; echo said >&2; rm README.md; exit 7", code=7)
+    assert (done.stdout, done.stderr) == ("README.md\ncalc\nchargehand.toml\ntests\n", "said\n")
+    document = desk.json("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
+    assert set(document) == {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier"}
+    assert (document["exit_code"], document["stdout"], document["stderr"]) == (3, "out\n", "err\n")
+    assert (document["truncated"], document["tier"]) == (False, "process")
+    assert desk("exec", "--", "nosuch", code=127).stdout == ""
+    assert desk.json("exec", "--time", "1s", "--", "sleep", "1000", code=137)["exit_code"] == 137
+    for words in (["--base", "nosuch"], ["--mission", "nosuch"], ["--time", "soon"], ["--repo", str(desk.place)]):
+        assert desk("exec", *words, "--", "true", code=125).stderr.startswith("error: ")
+    assert desk("exec", "--", "printf", "\\033[31m\\377").stdout_bytes == b"\x1b[31m\xff"
+    assert repository_state(desk.repository) == before
+    assert desk.json("mission", "list") == {"missions": []}
+
+
+def test_setup_is_built_once_and_its_failure_is_told(desk: Desk) -> None:
+    assert "nothing to build" in desk("project", "setup").stdout
+    write_files(
+        desk.repository, {"chargehand.toml": '[project]\nsetup = "mkdir -p build && echo made > build/it"\n'}
+    )
+    assert desk.json("project", "setup")["setup"].startswith("mkdir")
+    assert desk("exec", "--", "cat", "build/it").stdout == "made\n"
+    write_files(desk.repository, {"chargehand.toml": '[project]\nsetup = "echo broken; exit 9"\n'})
+    failed = desk("project", "setup", "--json", code=1)
+    error = json.loads(failed.stderr)["error"]
+    assert error["code"] == "setup_failed"
+    assert "broken" in error["message"].splitlines()
+
+
+def test_the_doctor_finds_everything_here(desk: Desk) -> None:
+    report = desk.json("doctor")
+    assert report["ok"] is True
+    assert {"python", "git", "state", "bubblewrap", "isolation", "network"} <= {p["name"] for p in report["parts"]}
+    assert "the process sandbox works here" in desk("doctor").stdout
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(desk.place / "tmp"))
+    (desk.place / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = repository_state(desk.repository)
+    story = desk("demo").stdout
+    assert story.count("refused") >= 3
+    assert "promoted" in story
+    assert "small scripts" in story
+    assert "chargehand init && chargehand run" in story
+    assert list((desk.place / "tmp").iterdir()) == []
+    assert repository_state(desk.repository) == before
+    assert not (desk.place / "state").exists()

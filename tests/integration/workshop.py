@@ -1,0 +1,66 @@
+"""A small real project in a real repository, and missions on it through the product's own front door."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.conftest import make_repository
+
+from chargehand.app import App
+from chargehand.core import MissionRequest, MissionState
+
+FILES = {
+    "calc/__init__.py": "",
+    "calc/core.py": "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return 2 * a\n",
+    "tests/__init__.py": "",
+    "tests/test_core.py": (
+        "import unittest\n\nfrom calc.core import add, double\n\n\n"
+        "class CoreTest(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n\n"
+        "    def test_double(self):\n        self.assertEqual(double(4), 8)\n"
+    ),
+    ".gitignore": "__pycache__/\n*.pyc\nbuild/\n",
+    "README.md": "# calc\n",
+}
+CHECK = "python3 -m unittest discover -q"
+GOLD = "sed -i 's/a - b/a + b/' calc/core.py"
+REQUEST = MissionRequest(text="add() subtracts: mend it", agent="", command=(), slug="mend-add", seconds=120.0)
+
+
+class Workshop:
+    """One repository and one state directory."""
+
+    def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:
+        self.place = place
+        self.repository = make_repository(place / "repo", files)
+        self.home = place / "state"
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(place),
+            "CHARGEHAND_HOME": str(self.home),
+        }
+
+    def app(self) -> App:
+        """Return the app of this state directory."""
+        return App(environ=self.environ, cwd=self.repository)
+
+    def run(self, script: str, *, checks: Sequence[str] = (CHECK,), **changes: object) -> MissionState:
+        """Run a mission whose agent is a shell script, to its end."""
+        return asyncio.run(self.run_async(script, checks=checks, **changes))
+
+    async def run_async(self, script: str, *, checks: Sequence[str] = (CHECK,), **changes: object) -> MissionState:
+        """Run a mission whose agent is a shell script, to its end."""
+        agent = f"command:sh -c {shlex.quote(script)}"
+        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)  # type: ignore[arg-type]
+        app = self.app()
+        try:
+            async with app.session() as session:
+                mission = session.missions.create(wanted, repository=str(self.repository), config={})
+                return await session.missions.run(mission, base=session.base)
+        finally:
+            app.close()

@@ -1,0 +1,278 @@
+"""Whatever the files say: a repository never widens, every value has an origin, every failure is ours."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chargehand.app._config_edit import _edited
+from chargehand.app._config_keys import agent_keys, section_keys
+from chargehand.app._config_lines import scan
+from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
+from chargehand.app._config_resolve import resolve
+from chargehand.app._config_sources import variable
+from chargehand.core import Config, ConfigError, printable
+
+_AREAS = st.lists(st.sampled_from(["**", "src/**", "src/a/**", "docs/**", "**/a.py"]), max_size=3)
+_HOSTS = st.lists(st.sampled_from(["a.org", "b.org", "c.org"]), max_size=3)
+_COUNTS = st.integers(1, 10_000)
+_COMMANDS = st.lists(st.sampled_from(["one", "two", "three"]), max_size=3)
+_LIMITS = ("limits.time", "limits.check_time", "limits.attempts")
+_SIZES = ("sandbox.memory_mb", "sandbox.processes", "sandbox.tmp_mb", "sandbox.disk_mb")
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "project.checks": _COMMANDS,
+    "project.setup": st.sampled_from(["make", "build"]),
+    "project.setup_inputs": _AREAS,
+    "project.allow": _AREAS,
+    "project.forbid": _AREAS,
+    "project.protect": _AREAS,
+    "project.include": _AREAS,
+    "project.strategy": st.sampled_from(["shadow", "direct"]),
+    "sandbox.tier": st.sampled_from(["process", "none"]),
+    "sandbox.network": _HOSTS,
+    "sandbox.toolchain": st.lists(st.sampled_from(["/opt", "/usr/local"]), max_size=2),
+    "agents.fixer.command": st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2),
+    **dict.fromkeys((*_LIMITS, *_SIZES), _COUNTS),
+}
+_FILES = st.fixed_dictionaries({}, optional=_VALUES)
+_USER = Path("/home/me/config.toml")
+
+
+def _toml(said: dict[str, Any]) -> str:
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
+
+
+def _error(**sources: Any) -> ConfigError | None:
+    try:
+        resolve(**sources)
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _resolve(user: dict[str, Any], repo: dict[str, Any], *, trusted: bool = False) -> Resolved | None:
+    """Return what comes out, `None` where the two have no area in common."""
+    sources: dict[str, Any] = {
+        "user": UserFile(path=_USER, text=_toml(user)),
+        "repository": RepositoryFile(content=_toml(repo).encode(), commit="0" * 40),
+        "is_trusted": lambda digest: trusted,
+    }
+    error = _error(**sources)
+    assert error is None or "no area may be changed" in error.message
+    return resolve(**sources) if error is None else None
+
+
+def _get(config: Config, key: str) -> Any:
+    section, _, field = key.partition(".")
+    return getattr(getattr(config, section), field)
+
+
+@given(_FILES, _FILES)
+def test_an_untrusted_repository_never_widens(user: dict[str, Any], repo: dict[str, Any]) -> None:
+    without, resolved = _resolve(user, {}), _resolve(user, repo)
+    assert without is not None
+    if resolved is None:
+        return
+    for key in (*_LIMITS, *_SIZES):
+        assert _get(resolved.config, key) <= _get(without.config, key)
+        assert key not in repo or _get(resolved.config, key) <= repo[key]
+    for key in ("project.forbid", "project.protect"):
+        assert set(_get(resolved.config, key)) == set(user.get(key, [])) | set(repo.get(key, []))
+    assert set(resolved.config.sandbox.network) <= set(user.get("sandbox.network", []))
+    assert resolved.config.sandbox.tier == without.config.sandbox.tier
+    assert resolved.config.sandbox.toolchain == without.config.sandbox.toolchain
+    assert set(user.get("project.checks", [])) <= set(resolved.config.project.checks or ())
+    if user.get("project.allow") or repo.get("project.allow"):
+        assert resolved.config.project.allow
+    if resolved.config.sandbox.tier == "none":
+        assert (resolved.config.project.setup, resolved.config.agents) == (
+            without.config.project.setup,
+            without.config.agents,
+        )
+
+
+@given(_FILES, _FILES)
+def test_the_users_word_holds_against_a_trusted_repository(user: dict[str, Any], repo: dict[str, Any]) -> None:
+    resolved = _resolve(user, repo, trusted=True)
+    if resolved is None:
+        return
+    assert resolved.untrusted == ()
+    for key in (*_LIMITS, *_SIZES):
+        assert key not in user or _get(resolved.config, key) <= user[key]
+    for key in ("sandbox.tier", "project.setup", "project.strategy"):
+        assert key not in user or _get(resolved.config, key) == user[key]
+    if "sandbox.network" in user:
+        assert set(resolved.config.sandbox.network) <= set(user["sandbox.network"])
+    if "agents.fixer.command" in user:
+        assert list(resolved.config.agents["fixer"].command) == user["agents.fixer.command"]
+
+
+@given(_FILES, _FILES)
+def test_what_is_asked_for_is_exactly_what_trust_changes(user: dict[str, Any], repo: dict[str, Any]) -> None:
+    before, after = _resolve(user, repo), _resolve(user, repo, trusted=True)
+    if before is None or after is None:
+        return
+    assert bool(before.untrusted) == (before.config != after.config)
+    assert {key.key for key in before.untrusted} <= set(repo)
+
+
+@given(_FILES, _FILES)
+def test_a_meet_commutes_where_it_should(user: dict[str, Any], repo: dict[str, Any]) -> None:
+    one, other = _resolve(user, repo), _resolve(repo, user)
+    assert (one is None) == (other is None)
+    if one is None or other is None:
+        return
+    for key, row in section_keys().items():
+        if key in user and key in repo and row.meet in {"min", "intersect", "union"} and not row.host:
+            left, right = _get(one.config, key), _get(other.config, key)
+            assert left == right or set(left) == set(right)
+
+
+@given(_FILES, _FILES, st.booleans())
+def test_every_value_has_an_origin(user: dict[str, Any], repo: dict[str, Any], trusted: bool) -> None:
+    resolved = _resolve(user, repo, trusted=trusted)
+    if resolved is None:
+        return
+    agents = {f"agents.{name}.{field}" for name in resolved.config.agents for field in agent_keys()}
+    assert set(resolved.origins) == set(section_keys()) | agents
+    ignored = {key.key for key in resolved.untrusted}
+    for key, origin in resolved.origins.items():
+        if key not in user and key not in repo:
+            assert origin == "default"
+        if key in user:
+            assert str(_USER) in origin
+        if key in ignored:
+            assert "chargehand.toml" not in origin
+
+
+@given(_FILES, _FILES, _FILES)
+def test_sources_override_in_order(user: dict[str, Any], env: dict[str, Any], options: dict[str, Any]) -> None:
+    resolved = resolve(
+        user=UserFile(path=_USER, text=_toml(user)),
+        environ={
+            variable(key): value if isinstance(value, str) else json.dumps(value) for key, value in env.items()
+        },
+        options={
+            key: Option(value=value, name="--x") for key, value in options.items() if key.startswith("limits")
+        },
+    )
+    for key in _LIMITS:
+        expected = options.get(key, env.get(key, user.get(key, section_keys()[key].default)))
+        assert _get(resolved.config, key) == expected
+    for key in ("project.setup", "sandbox.tier"):
+        assert _get(resolved.config, key) == env.get(key, user.get(key, section_keys()[key].default))
+
+
+_WORDS = [
+    *section_keys(),
+    "agents.f.command",
+    "agents",
+    "project",
+    "limits",
+    "x",
+    "'q k'",
+    '"time"',
+    "[",
+    "]",
+    "[[",
+]
+_PIECES = [*_WORDS, "]]", "{", "}", "=", "=", ",", ".", "\n", "\n", "\r\n", " ", "#", '"', "'", '"""', "'''", "\\"]
+_LITERALS = [
+    "1",
+    "-1",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    "'30m'",
+    '"a"',
+    "['a']",
+    "[]",
+    "0x" + "f" * 5000,
+    "1979-05-27",
+]
+_SOUP = st.lists(st.sampled_from([*_PIECES, *_LITERALS]) | st.text(max_size=3), max_size=30).map("".join)
+_JUNK = (
+    st.sampled_from(_LITERALS)
+    | st.text(max_size=5).map(json.dumps)
+    | st.lists(st.text(max_size=5)).map(json.dumps)
+)
+_ASSIGNMENTS = st.lists(st.tuples(st.sampled_from(_WORDS), _JUNK).map(" = ".join), max_size=4).map("\n".join)
+_TEXTS = st.text() | _SOUP | _ASSIGNMENTS
+
+
+@settings(max_examples=300)
+@given(_TEXTS, _TEXTS)
+def test_any_text_resolves_or_is_a_configuration_error(user: str, repo: str) -> None:
+    content = repo.encode("utf-8", "surrogatepass")
+    error = _error(user=UserFile(path=_USER, text=user), repository=RepositoryFile(content=content))
+    assert error is None or error.message.startswith((str(_USER), "chargehand.toml"))
+    assert error is None or printable(error.message) == error.message
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_resolve_or_are_a_configuration_error(content: bytes) -> None:
+    error = _error(repository=RepositoryFile(content=content))
+    assert error is None or error.message.startswith("chargehand.toml")
+
+
+@given(st.dictionaries(st.sampled_from([variable(key) for key in section_keys()]), st.text(max_size=20)))
+def test_any_environment_resolves_or_is_a_configuration_error(environ: dict[str, str]) -> None:
+    error = _error(environ=environ)
+    assert error is None or error.message.startswith("environment CHARGEHAND_")
+
+
+_KEYS = st.text("ab.-\"' #=[]é", min_size=1, max_size=4)
+_TREES = st.recursive(
+    st.integers() | st.text(max_size=6) | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[ # [\n" + ",\n".join(map(_written, value)) + "\n]"
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+@given(st.dictionaries(_KEYS, _TREES, max_size=4))
+def test_every_value_of_a_document_is_found_where_it_stands(tree: dict[str, Any]) -> None:
+    text = "# start\n"
+    lines = {}
+    for key, value in tree.items():
+        lines[key] = text.count("\n") + 1
+        text += f"{_quoted(key)} = {_written(value)} # [x]\n"
+    found = {entry.path[0]: entry for entry in scan(text) if entry.kind == "line"}
+    assert {key: entry.line for key, entry in found.items()} == lines
+    for key, entry in found.items():
+        assert tomllib.loads(f"v = {text[entry.value : entry.end]}")["v"] == tree[key]
+
+
+def _in_tables(said: dict[str, Any]) -> str:
+    tables: dict[str, str] = {}
+    for key, value in said.items():
+        table, _, field = key.rpartition(".")
+        tables[table] = tables.get(table, f"[{table}] # keep\n") + f"{field} = {json.dumps(value)} # keep\n"
+    return "\n".join(tables.values())
+
+
+@given(_FILES, st.sampled_from(_LIMITS), _COUNTS, st.booleans())
+def test_an_edit_changes_one_value_only(said: dict[str, Any], key: str, value: int, tables: bool) -> None:
+    text = _in_tables(said) if tables else _toml(said)
+    before = tomllib.loads(text)
+    edited = _edited(text, tuple(key.split(".")), str(value))
+    section, _, field = key.partition(".")
+    assert tomllib.loads(edited) == before | {section: before.get(section, {}) | {field: value}}
+    assert edited.count("# keep") == text.count("# keep")

@@ -1,0 +1,32 @@
+"""Short forms for inspecting made-up changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chargehand.checks import Areas, MemoryTrees, inspect
+from chargehand.core import Finding
+
+Files = Mapping[str, str | bytes]
+
+
+def findings(
+    old: Files, new: Files, *, modes: Mapping[str, int] | None = None, **areas: Any
+) -> tuple[Finding, ...]:
+    """Inspect the change from `old` to `new`, given as path to content."""
+    trees = MemoryTrees()
+    base, tree = trees.add(old), trees.add(new, modes=modes)
+    return inspect(trees.changes(base, tree), trees, base, Areas(**areas))
+
+
+def rules(old: Files, new: Files, **options: Any) -> list[tuple[str, str, str]]:
+    """Return (rule, severity, path) of what is found, without repetitions."""
+    return list(dict.fromkeys((f.rule, f.severity, f.path) for f in findings(old, new, **options)))
+
+
+def weakened(old: str | None, new: str | None, path: str = "tests/test_a.py") -> list[tuple[str, str]]:
+    """Return (rule, severity) for one changed file; `None` where it is absent."""
+    before = {} if old is None else {path: old}
+    after = {} if new is None else {path: new}
+    return [(rule, severity) for rule, severity, _ in rules(before, after)]

@@ -1,0 +1,94 @@
+"""A sandbox that contains nothing: real subprocesses in a directory, for tests of what runs in sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from chargehand.core import SandboxDiedError
+from chargehand.sandbox import WORKSPACE, ExecResult, OnOutput, Stream
+
+
+class LocalSandbox:
+    """Satisfies the sandbox contract; `dies_at` makes the n-th command find the sandbox gone."""
+
+    def __init__(
+        self, workspace: Path, *, environment: Mapping[str, str] | None = None, dies_at: int | None = None
+    ) -> None:
+        self.id = "s-local"
+        self.tier = "none"
+        self.limits_in_force: Mapping[str, str] = {}
+        self.commands: list[tuple[str, ...]] = []
+        self._workspace = workspace
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(workspace), **(environment or {})}
+        self._dies_at = dies_at
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        self.commands.append(tuple(argv))
+        if self._dies_at is not None and len(self.commands) >= self._dies_at:
+            raise SandboxDiedError("the sandbox was killed")
+        started = time.monotonic()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=str(self._workspace) + cwd.removeprefix(WORKSPACE),
+                env={**self._environment, **(environment or {})},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            return ExecResult(exit_code=127, stdout=b"", stderr=str(error).encode(), seconds=0.0)
+        out, err = bytearray(), bytearray()
+        timed_out = False
+        done = asyncio.gather(
+            _pump(process.stdout, "stdout", out, on_output), _pump(process.stderr, "stderr", err, on_output)
+        )
+        process.stdin.write(stdin)
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(done), timeout)
+        except TimeoutError:
+            timed_out = True
+            os.killpg(process.pid, signal.SIGKILL)
+            await done
+        code = await process.wait()
+        return ExecResult(
+            exit_code=code if code >= 0 else 128 - code,
+            stdout=bytes(out[:output_limit]),
+            stderr=bytes(err[:output_limit]),
+            seconds=time.monotonic() - started,
+            truncated=max(len(out), len(err)) > output_limit,
+            timed_out=timed_out,
+        )
+
+    async def freeze(self) -> None:
+        return None
+
+    async def thaw(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+async def _pump(pipe: asyncio.StreamReader, name: Stream, into: bytearray, on_output: OnOutput | None) -> None:
+    while piece := await pipe.read(65536):
+        into += piece
+        if on_output is not None:
+            on_output(name, piece)

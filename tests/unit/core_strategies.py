@@ -1,0 +1,55 @@
+"""Any value of the vocabulary's own types, made from their annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from hypothesis import strategies as st
+
+from chargehand.core import MissionCreated, Payload, event_types
+from chargehand.core._events import _REGISTRY
+
+_text = st.text(max_size=8)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=5,
+)
+_PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: _text,
+    int: st.integers(-(2**40), 2**40),
+    bool: st.booleans(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    type(None): st.none(),
+    Any: _json,
+}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return st.builds(kind, **{each.name: values(hints[each.name]) for each in dataclasses.fields(kind)})
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return st.sampled_from(inner)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(values(each) for each in inner))
+    if origin is dict:
+        return st.dictionaries(values(inner[0]), values(inner[1]), max_size=3)
+    if origin is tuple and inner[-1] is Ellipsis:
+        return st.lists(values(inner[0]), max_size=3).map(tuple)
+    assert origin is tuple, kind
+    return st.tuples(*(values(each) for each in inner))
+
+
+def payloads(*, later: bool = False) -> st.SearchStrategy[Payload]:
+    """Any payload; `later`: only those that may follow a mission's first line."""
+    classes = [_REGISTRY[name] for name in event_types()]
+    if later:
+        classes.remove(MissionCreated)
+    return st.one_of(*(values(each) for each in classes))

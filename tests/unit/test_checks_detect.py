@@ -1,0 +1,116 @@
+"""Detection of checks and of setup, on the shapes that projects have."""
+
+from __future__ import annotations
+
+import pytest
+
+from chargehand.checks import MemoryTrees, detect_checks, detect_setup, is_test_path
+
+PYTEST = "python -m pytest -q"
+UNIT = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): ...\n"
+PLAIN = "def test_a():\n    assert True\n"
+
+
+def checks(files: dict[str, str]) -> tuple[str, ...]:
+    trees = MemoryTrees()
+    found = detect_checks(trees, trees.add(files))
+    assert len(found.why) == len(found.commands)
+    assert all(found.why)
+    return found.commands
+
+
+@pytest.mark.parametrize(
+    ("files", "commands"),
+    [
+        ({}, ()),
+        ({"README.md": "x"}, ()),
+        ({"pyproject.toml": "[tool.pytest.ini_options]\n"}, (PYTEST,)),
+        ({"pyproject.toml": "[tool.ruff]\n"}, ()),
+        ({"pyproject.toml": "[broken"}, ()),
+        ({"pytest.ini": ""}, (PYTEST,)),
+        ({"setup.cfg": "[tool:pytest]\n"}, (PYTEST,)),
+        ({"tox.ini": "[pytest]\n[tox]\n"}, (PYTEST,)),
+        ({"tests/test_a.py": "import pytest\n" + UNIT}, (PYTEST,)),
+        ({"tests/test_a.py": PLAIN}, (PYTEST,)),
+        ({"tests/test_a.py": UNIT, "requirements-dev.txt": "pytest>=8\n"}, (PYTEST,)),
+        ({"tests/test_a.py": UNIT, "pyproject.toml": "[dependency-groups]\ndev = ['pytest>=8']\n"}, (PYTEST,)),
+        ({"tests/test_a.py": UNIT, "requirements.txt": "pytestify\n"}, ("python -m unittest discover -s tests",)),
+        ({"tests/test_a.py": UNIT, "tests/__init__.py": ""}, ("python -m unittest discover",)),
+        ({"test_a.py": UNIT}, ("python -m unittest discover",)),
+        ({"tests/data.py": "x = 1\n"}, ()),
+        ({"node_modules/x/test_a.py": PLAIN}, ()),
+        ({"tox.ini": "[tox]\n"}, ("tox",)),
+        ({"tox.ini": "[tox]\n", "tests/test_a.py": PLAIN}, (PYTEST,)),
+        ({"package.json": '{"scripts": {"test": "jest"}}'}, ("npm test",)),
+        ({"package.json": '{"scripts": {"test": "echo \\"Error: no test specified\\" && exit 1"}}'}, ()),
+        ({"package.json": '{"scripts": {}}'}, ()),
+        ({"package.json": "[1]"}, ()),
+        ({"Cargo.toml": "", "src/lib.rs": "#[test]\nfn a() {}\n"}, ("cargo test",)),
+        ({"Cargo.toml": "", "src/lib.rs": "fn a() {}\n"}, ()),
+        ({"go.mod": "module a\n", "a_test.go": "package a\n"}, ("go test ./...",)),
+        ({"go.mod": "module a\n", "a.go": "package a\n"}, ()),
+        ({"Makefile": "test:\n\techo\n"}, ("make test",)),
+        ({"Makefile": "TEST = test:\nbuild:\n\techo\n"}, ()),
+        ({"Makefile": "test:\n\techo\n", "tests/test_a.py": PLAIN}, (PYTEST,)),
+        ({"tests/test_a.py": PLAIN, "package.json": '{"scripts": {"test": "jest"}}'}, (PYTEST, "npm test")),
+    ],
+)
+def test_detected_checks(files: dict[str, str], commands: tuple[str, ...]):
+    assert checks(files) == commands
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({}, None),
+        ({"tests/test_a.py": UNIT}, None),
+        ({"tests/test_a.py": PLAIN}, "pip install pytest"),
+        ({"pyproject.toml": "[project]\nname='a'\n"}, "pip install -e ."),
+        (
+            {"pyproject.toml": "[project]\nname='a'\n[project.optional-dependencies]\ntest=['pytest']\n"},
+            "pip install -e .[test]",
+        ),
+        ({"pyproject.toml": "[project]\nname='a'\n[dependency-groups]\ndev=[]\n"}, "pip install -e . --group dev"),
+        ({"setup.py": "", "tests/test_a.py": PLAIN}, "pip install -e . pytest"),
+        ({"pyproject.toml": "[tool.ruff]\n"}, None),
+        (
+            {"requirements.txt": "x", "requirements-test.txt": "pytest"},
+            "pip install -r requirements-test.txt -r requirements.txt",
+        ),
+        ({"package.json": "{}", "package-lock.json": "{}"}, "npm ci"),
+        ({"package.json": '{"devDependencies": {}}'}, "npm install"),
+        ({"package.json": "{}", "yarn.lock": ""}, "yarn install --frozen-lockfile"),
+        ({"Cargo.toml": ""}, "cargo fetch"),
+        ({"setup.py": "", "package-lock.json": "{}"}, "pip install -e . && npm ci"),
+    ],
+)
+def test_suggested_setup(files: dict[str, str], command: str | None):
+    trees = MemoryTrees()
+    assert detect_setup(trees, trees.add(files)) == command
+
+
+@pytest.mark.parametrize(
+    ("path", "is_test"),
+    [
+        ("tests/a.json", True),
+        ("test_a.py", True),
+        ("a_test.py", True),
+        ("pkg/tests.py", True),
+        ("conftest.py", True),
+        ("web/a.spec.ts", True),
+        ("web/__tests__/a.ts", True),
+        ("a_test.go", True),
+        ("src/test/java/A.java", True),
+        ("spec/a_spec.rb", True),
+        ("spec/helper.rb", True),
+        ("spec/openapi.yaml", False),
+        ("contest.py", False),
+        ("tests", False),
+        ("latests/a.py", False),
+        ("tests-evil/a.py", False),
+        ("src/testing/tool.py", False),
+        ("attest.go", False),
+    ],
+)
+def test_paths_of_tests(path: str, is_test: bool):
+    assert is_test_path(path) is is_test

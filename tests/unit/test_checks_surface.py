@@ -1,0 +1,212 @@
+"""The check surface: what decides how checks run needs a person; its harmless neighbours do not."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit._inspecting import findings, rules
+
+from chargehand.checks import MemoryTrees, base_tests_tree_plan
+
+
+def touches(old: str | None, new: str | None, path: str, *commands: str) -> bool:
+    before = {} if old is None else {path: old}
+    after = {} if new is None else {path: new}
+    found = [f for f in findings(before, after, commands=commands) if f.rule == "check_surface"]
+    assert all(f.needs_person and f.severity == "warning" and path in f.message for f in found)
+    return bool(found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "conftest.py",
+        "tests/deep/conftest.py",
+        "pytest.ini",
+        "tox.ini",
+        "noxfile.py",
+        ".coveragerc",
+        "sitecustomize.py",
+        "src/usercustomize.py",
+        "lib/x.pth",
+        ".github/workflows/ci.yml",
+        ".gitlab-ci.yml",
+        ".ci/run.sh",
+        ".circleci/config.yml",
+        "jest.config.js",
+        "web/vitest.config.ts",
+        "build.rs",
+        ".cargo/config.toml",
+        "rules.mk",
+        "evil.dist-info/entry_points.txt",
+        "src/pkg/__pycache__/a.cpython-311.pyc",
+        "ruff.toml",
+    ],
+)
+def test_files_that_are_check_surface_whatever_they_say(path: str):
+    assert touches(None, "x", path)
+    assert touches("x", "y", path)
+    assert touches("x", None, path)
+    assert not touches("x", "y", "/".join(f"x{part}x" for part in path.split("/")))
+
+
+@pytest.mark.parametrize(
+    ("path", "hides"),
+    [
+        ("pytest.py", True),
+        ("unittest/__init__.py", True),
+        ("pytest/__init__.py", True),
+        ("src/json.py", True),
+        ("json.pyc", True),
+        ("json.cpython-311-x86_64-linux-gnu.so", True),
+        ("tests/pytest.py", True),
+        ("mypkg/json.py", False),
+        ("test/__init__.py", False),
+        ("unittest/extra.py", False),
+        ("pytest_helpers.py", False),
+        ("json.md", False),
+    ],
+)
+def test_modules_that_hide_others(path: str, hides: bool):
+    assert touches(None, "x = 1\n", path) is hides
+
+
+def test_a_project_may_change_its_own_module_and_a_link_may_hide_one():
+    assert not touches("x = 1\n", "x = 2\n", "json.py")
+    (finding,) = findings({}, {"pytest": "vendor"}, modes={"pytest": 0o120000})
+    assert "hides the module 'pytest'" in finding.message
+
+
+PYPROJECT = "[project]\nname = 'a'\nversion = '1'\n[tool.pytest.ini_options]\naddopts = '-q'\n"
+SETUP_CFG = "[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n"
+PACKAGE = '{"name": "a", "scripts": {"test": "jest"}, "dependencies": {"x": "1"}}'
+CARGO = "[package]\nname = 'a'\n[dependencies]\nx = '1'\n"
+MAKE = (
+    "PY ?= python\n"
+    "V = 1\n"
+    "\n"
+    "all: build\n"
+    "\n"
+    "test: lint\n"
+    "\t$(PY) -m pytest\n"
+    "\n"
+    "lint:\n"
+    "\truff check\n"
+    "\n"
+    "build:\n"
+    "\techo $(V)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "touched"),
+    [
+        ("pyproject.toml", PYPROJECT, PYPROJECT.replace("'1'", "'2'"), False),
+        ("pyproject.toml", PYPROJECT, "# comment\n" + PYPROJECT.replace("addopts =", "addopts  ="), False),
+        ("pyproject.toml", PYPROJECT, PYPROJECT.replace("-q", "-q -k nothing"), True),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[tool.coverage.run]\nomit = ['*']\n", True),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[tool.mypackage]\nx = 1\n", False),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[project.entry-points.pytest11]\nx = 'y'\n", True),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[build-system]\nrequires = []\n", True),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[broken", True),
+        ("pyproject.toml", PYPROJECT, "tool = 3\n", True),
+        ("pyproject.toml", PYPROJECT, None, True),
+        ("pyproject.toml", None, "[project]\nname = 'a'\n", False),
+        ("sub/pyproject.toml", None, PYPROJECT, True),
+        ("setup.cfg", SETUP_CFG, SETUP_CFG.replace("name = a", "name = b"), False),
+        ("setup.cfg", SETUP_CFG, SETUP_CFG.replace("-q", "-x"), True),
+        ("setup.cfg", SETUP_CFG, "no section\n" + SETUP_CFG, True),
+        ("package.json", PACKAGE, PACKAGE.replace('"x": "1"', '"x": "2"'), False),
+        ("package.json", PACKAGE, PACKAGE.replace("jest", "true"), True),
+        ("package.json", PACKAGE, PACKAGE[:-1], True),
+        ("package.json", PACKAGE, "[]", True),
+        ("Cargo.toml", CARGO, CARGO.replace("'1'", "'2'"), False),
+        ("Cargo.toml", CARGO, CARGO + "[profile.test]\nopt-level = 3\n", True),
+        ("Cargo.toml", CARGO, CARGO + "[lib]\ntest = false\n", True),
+        ("Makefile", MAKE, MAKE.replace("echo", "printf"), False),
+        ("Makefile", MAKE, MAKE.replace("V = 1", "V = 2"), False),
+        ("Makefile", MAKE, MAKE + "\nnew:\n\techo\n", False),
+        ("Makefile", MAKE, MAKE.replace("-m pytest", "-m pytest || true"), True),
+        ("Makefile", MAKE, MAKE.replace("ruff check", "true"), True),
+        ("Makefile", MAKE, MAKE.replace("PY ?= python", "PY ?= true"), True),
+        ("Makefile", MAKE, MAKE.replace("test: lint", "test:"), True),
+        ("Makefile", MAKE, MAKE + "\ninclude other\n", True),
+        ("Makefile", MAKE, "SHELL = /bin/true\n" + MAKE, True),
+    ],
+)
+def test_only_the_part_that_checks_use_counts(path: str, old: str | None, new: str | None, touched: bool):
+    assert touches(old, new, path) is touched
+
+
+def test_the_targets_of_make_come_from_the_commands():
+    changed = MAKE.replace("echo", "printf")
+    assert touches(MAKE, changed, "Makefile", "make build")
+    assert touches(MAKE, changed, "Makefile", "make -j2")
+    assert not touches(MAKE, changed, "Makefile", "make lint")
+
+
+def test_scripts_that_check_commands_name():
+    assert touches("x", "y", "scripts/check.sh", "bash ./scripts/check.sh && echo ok")
+    assert touches("x", "y", "tools/check.py", "python -m tools.check")
+    assert touches("x", "y", "run", "/workspace/run")
+    assert not touches("x", "y", "scripts/check.sh", "bash scripts/other.sh")
+    assert not touches("x", "y", "evil/scripts/check.sh", "bash scripts/check.sh")
+    assert not touches("def test_a(): assert f()\n", "def test_a(): assert g()\n", "test_a.py", "pytest test_a.py")
+
+
+def test_an_allowed_change_is_told_but_needs_nobody():
+    (finding,) = findings({}, {"conftest.py": "x"}, check_surface_allowed=True)
+    assert (finding.rule, finding.severity, finding.needs_person) == ("check_surface", "info", False)
+
+
+def plan(old: dict[str, str], new: dict[str, str], *commands: str):
+    trees = MemoryTrees()
+    base, tree = trees.add(old), trees.add(new)
+    found = base_tests_tree_plan(trees.changes(base, tree), trees, base, commands=commands)
+    wanted = {path: trees.lookup(base, path) for path in old}
+    return {
+        path: "base" if entry is not None and entry == wanted.get(path) else entry for path, entry in found.items()
+    }
+
+
+def test_nothing_to_put_back_where_no_test_was_touched():
+    assert plan({"a.py": "1", "tests/test_a.py": "t"}, {"a.py": "2", "b.py": "1", "tests/test_a.py": "t"}) == {}
+
+
+def test_tests_and_surface_go_back_to_the_base_and_new_ones_go():
+    old = {"a.py": "1", "tests/test_a.py": "t", "tests/gone.json": "g", "pyproject.toml": PYPROJECT, "run.sh": "r"}
+    new = {
+        "a.py": "2",
+        "tests/test_a.py": "weak",
+        "tests/test_new.py": "n",
+        "pyproject.toml": PYPROJECT.replace("-q", "-x"),
+        "conftest.py": "evil",
+        "pytest.py": "evil",
+        "run.sh": "true",
+    }
+    assert plan(old, new, "./run.sh") == {
+        "conftest.py": None,
+        "pytest.py": None,
+        "tests/test_new.py": None,
+        "pyproject.toml": "base",
+        "run.sh": "base",
+        "tests/gone.json": "base",
+        "tests/test_a.py": "base",
+    }
+
+
+def test_the_first_tests_of_a_project_stay():
+    first = {"tests/test_new.py": "n", "tests/__init__.py": "", "conftest.py": "c", "pytest.ini": "[pytest]"}
+    assert plan({"a.py": "1"}, {"a.py": "2", **first}) == {}
+    assert plan({"a.py": "1", "tox.ini": "a"}, {"a.py": "2", "tox.ini": "b", **first}) == {"tox.ini": "base"}
+    assert plan({"a.test.js": "t"}, {"a.test.js": "t", **first}) == {"pytest.ini": None}
+    assert set(plan({"test_old.py": "t"}, {"test_old.py": "t", **first})) == set(first)
+
+
+def test_a_file_in_place_of_the_test_directory_has_to_go():
+    assert plan({"tests/test_a.py": "t"}, {"tests": "file"}) == {"tests": None, "tests/test_a.py": "base"}
+    assert plan({"test_a.py": "t"}, {"test_a.py/x": "file"}) == {"test_a.py/x": None, "test_a.py": "base"}
+
+
+def test_changes_of_the_own_configuration_are_put_back_too():
+    assert plan({"chargehand.toml": "a"}, {"chargehand.toml": "b"}) == {"chargehand.toml": "base"}
+    assert ("config_protected", "error", "chargehand.toml") in rules({"chargehand.toml": "a"}, {})

@@ -1,0 +1,452 @@
+"""Commands that need no sandbox, on real repositories and a real state directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.conftest import git, make_repository, repository_state, write_files
+
+from chargehand.app import App
+from chargehand.cli import chargehand
+from chargehand.core import (
+    Base,
+    BaseResolved,
+    Checkpoint,
+    CheckpointMade,
+    MissionCreated,
+    MissionFinished,
+    MissionRequest,
+    Reason,
+)
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/cart.py": "def total(prices):\n    return sum(prices)\n",
+    "tests/__init__.py": "",
+    "tests/test_cart.py": "import unittest\n\n\nclass T(unittest.TestCase):\n    def test(self):\n        pass\n",
+}
+
+
+class Desk:
+    """A person at a command line: a repository, a state directory, a configuration of their own."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.repository = make_repository(place / "repo", FILES)
+        self.user_file = place / "config" / "chargehand" / "config.toml"
+        monkeypatch.chdir(self.repository)
+        for name, value in {
+            "HOME": str(place),
+            "CHARGEHAND_HOME": str(place / "state"),
+            "XDG_CONFIG_HOME": str(place / "config"),
+        }.items():
+            monkeypatch.setenv(name, value)
+
+    def __call__(self, *words: str, code: int = 0) -> Result:
+        """Give a command and expect its exit code."""
+        done = CliRunner().invoke(chargehand, list(words))
+        assert done.exit_code == code, done.output
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Give a command with --json; its stdout is one document and nothing else."""
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def error(self, *words: str, code: int) -> dict[str, str]:
+        """Give a command with --json that fails; stdout stays empty."""
+        done = self(*words, "--json", code=code)
+        assert done.stdout == ""
+        error: dict[str, str] = json.loads(done.stderr)["error"]
+        assert set(error) == {"code", "message", "hint"}
+        return error
+
+    def commit(self, **files: str) -> None:
+        write_files(self.repository, files)
+        git(self.repository, "add", "-A")
+        git(self.repository, "commit", "-q", "-m", "more")
+
+    def mission(self, text: str, *, id: str | None = None, checkpoint: bool = False) -> str:
+        """Put a mission into the log as a worker would have, refused."""
+        with App.open() as app:
+            project = app.project()
+            depot = app.depot(project)
+            base = depot.resolve_base()
+            request = MissionRequest(text=text, agent="a", command=("true",), slug="do-it")
+            mission = id or f"m-{text}"
+            events: list[Any] = [
+                MissionCreated(project=project.id, repository=str(project.path), request=request),
+                BaseResolved(base=base),
+            ]
+            if checkpoint:
+                events.append(CheckpointMade(attempt="a-1", checkpoint=self._checkpoint(depot, base)))
+            reason = Reason(code="no_change", message="nothing")
+            app.store.log.append(mission, *events, MissionFinished(status="refused", reasons=(reason,)))
+        return mission
+
+    def _checkpoint(self, depot: Any, base: Base) -> Checkpoint:
+        self.commit(**{"shop/cart.py": "def total(prices):\n    return 0\n"})
+        other = depot.resolve_base()
+        git(self.repository, "reset", "-q", "--hard", base.commit)
+        commit = depot.commit(other.tree, (base.commit,), "checkpoint: end")
+        return Checkpoint(commit=commit, tree=other.tree, parent=base.commit, trigger="end", changed=1)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
+
+
+# --- what is wrong before a mission begins
+
+
+def test_outside_of_a_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain").mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
+    for words in (["run", "x", "--agent", "command:true"], ["init"], ["project", "show"], ["project", "setup"]):
+        error = desk.error(*words, code=2)
+        assert error["code"] == "not_a_repository", words
+        assert error["hint"]
+    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("agent", "list") == {"agents": []}
+    assert desk.json("config", "show")["values"]["limits.attempts"] == 1
+
+
+def test_in_an_empty_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    monkeypatch.chdir(empty)
+    for words in (["run", "x", "--agent", "command:true"], ["init"]):
+        assert desk.error(*words, code=2)["code"] == "repository_empty"
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "hint"),
+    [
+        ('[project]\nchecks = ["true"]\n\n[limits]\ntme = "5m"\n', "chargehand.toml:5", "time"),
+        ("[project\n", "chargehand.toml:1", ""),
+        ("[projct]\nchecks = []\n", "chargehand.toml:1", "project"),
+        ('[limits]\ntime = "soon"\n', "chargehand.toml:2", "30m"),
+    ],
+)
+def test_a_malformed_file_is_an_error_with_its_line(desk: Desk, content: str, place: str, hint: str) -> None:
+    desk.commit(**{"chargehand.toml": content})
+    error = desk.error("run", "x", "--agent", "command:true", code=2)
+    assert error["code"] == "config_invalid"
+    assert place in error["message"]
+    assert hint in error["hint"]
+
+
+def test_wrong_options_of_a_run(desk: Desk) -> None:
+    run = ("run", "x")
+    assert desk.error(*run, code=2)["code"] == "no_agent"
+    assert desk.error(*run, "--agent", "nosuch", code=2)["code"] == "not_found"
+    agent = ("--agent", "command:true")
+    assert "--time" in desk.error(*run, *agent, "--time", "soon", code=2)["message"]
+    assert "--attempts" in desk.error(*run, *agent, "--attempts", "0", code=2)["message"]
+    assert "--strategy" in desk.error(*run, *agent, "--strategy", "shadw", code=2)["message"]
+    assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vm", code=2)["message"]
+    assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
+    assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
+    assert desk.error("run", *agent, code=2)["message"] == "nothing was asked for"
+    assert desk.json("mission", "list") == {"missions": []}
+
+
+def test_several_agents_have_to_be_chosen_from(desk: Desk) -> None:
+    for name in ("one", "two"):
+        desk("config", "set", f"agents.{name}.command", '["true"]')
+    error = desk.error("run", "x", code=2)
+    assert error["code"] == "agent_ambiguous"
+    assert "one, two" in error["message"]
+
+
+def test_no_agent_is_three_lines_on_stderr(desk: Desk) -> None:
+    done = desk("run", "x", code=2)
+    assert done.stdout == ""
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint"]
+
+
+def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
+    error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
+    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process")
+    assert desk.json("mission", "list") == {"missions": []}
+
+
+def test_apply_is_refused_before_work_where_it_cannot_be_had(desk: Desk) -> None:
+    agent = ("--agent", "command:true", "--apply")
+    git(desk.repository, "tag", "v1")
+    assert desk.error("run", "x", *agent, "--base", "v1", code=2)["code"] == "apply_base"
+    git(desk.repository, "checkout", "-q", "--detach")
+    assert desk.error("run", "x", *agent, code=2)["code"] == "apply_detached"
+    bare = desk.place / "bare.git"
+    git(desk.place, "clone", "-q", "--bare", str(desk.repository), str(bare))
+    assert desk.error("run", "x", *agent, "--repo", str(bare), code=2)["code"] == "apply_bare"
+
+
+def test_no_sandbox_is_exit_five_with_the_mend(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = desk.place / "bin"
+    programs.mkdir()
+    for name in ("git", "python3", "sh"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(programs))
+    error = desk.error("run", "x", "--agent", "command:true", code=5)
+    assert error["code"] == "sandbox_unavailable"
+    assert "install bubblewrap" in error["hint"]
+    report = desk.json("doctor", code=5)
+    assert report["ok"] is False
+    assert [part["name"] for part in report["parts"] if not part["ok"]] == ["bubblewrap"]
+    assert "mend: install bubblewrap" in desk("doctor", code=5).stdout
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not next(part for part in desk.json("doctor", code=5)["parts"] if part["name"] == "git")["ok"]
+
+
+# --- trust
+
+
+def test_untrusted_configuration_waits_for_a_person(desk: Desk) -> None:
+    desk.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["example.org"]\n'})
+    before = repository_state(desk.repository)
+    for words in (("--yes",), ()):
+        error = desk.error("run", "x", "--agent", "command:true", *words, code=3)
+        assert error["code"] == "trust_needed"
+        assert "sandbox.network" in error["message"]
+        assert error["hint"] == "chargehand project trust"
+    assert desk.json("mission", "list") == {"missions": []}
+    shown = desk.json("project", "trust", "--show")
+    assert (shown["trusted"], shown["keys"][0]["key"]) == (False, "sandbox.network")
+    assert desk.error("project", "trust", code=2)["code"] == "trust_unasked"
+    assert desk.json("project", "show")["trusted"] is False
+    assert desk.json("project", "trust", "--yes")["trusted"] is True
+    assert desk.json("project", "show")["trusted"] is True
+    assert desk.json("project", "show")["untrusted"] == []
+    desk.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["other.example.org"]\n'})
+    assert desk.error("run", "x", "--agent", "command:true", code=3)["code"] == "trust_needed"
+    assert repository_state(desk.repository) != before
+
+
+def test_nothing_to_trust(desk: Desk) -> None:
+    assert desk.json("project", "trust", "--yes") == {
+        "project": desk.json("project", "show")["id"],
+        "digest": None,
+        "trusted": False,
+        "keys": [],
+    }
+    assert "nothing in chargehand.toml needs trust" in desk("project", "trust").stdout
+
+
+# --- init, config, agents, projects
+
+
+def test_init_writes_what_is_detected_once(desk: Desk) -> None:
+    first = desk.json("init")
+    assert (first["created"], first["checks"]) == (True, ["python -m unittest discover"])
+    path = desk.repository / "chargehand.toml"
+    assert first["path"] == str(path)
+    assert tomllib.loads(path.read_text())["project"]["checks"] == first["checks"]
+    path.write_text(path.read_text() + "# mine\n")
+    before = repository_state(desk.repository)
+    again = desk.json("init", "--yes")
+    assert again["created"] is False
+    assert "nothing was changed" in desk("init").stdout
+    assert repository_state(desk.repository) == before
+    assert git(desk.repository, "status", "--porcelain") == "?? chargehand.toml"
+
+
+def test_init_where_nothing_is_detected_says_so(desk: Desk) -> None:
+    other = make_repository(desk.place / "other", {"README": "nothing to check\n"})
+    done = desk("init", "--repo", str(other))
+    assert "none was found" in done.stdout
+    assert "checks" not in tomllib.loads((other / "chargehand.toml").read_text())["project"]
+
+
+def test_init_never_follows_a_link(desk: Desk) -> None:
+    (desk.repository / "chargehand.toml").symlink_to(desk.place / "elsewhere.toml")
+    assert desk.json("init")["created"] is False
+    assert not (desk.place / "elsewhere.toml").exists()
+
+
+def test_config_show_says_where_values_come_from(desk: Desk) -> None:
+    desk("config", "set", "limits.time", "20m")
+    desk.commit(**{"chargehand.toml": '[limits]\ntime = "10m"\n'})
+    shown = desk.json("config", "show", "--origin")
+    assert shown["values"]["limits.time"] == 600
+    assert "chargehand.toml @ " in shown["origins"]["limits.time"]
+    assert str(desk.user_file) in shown["origins"]["limits.time"]
+    assert "origins" not in desk.json("config", "show")
+    assert "is lowered to 10m" in desk("config", "show").stdout
+
+
+def test_config_set_refuses_what_is_wrong_and_keeps_the_file(desk: Desk) -> None:
+    desk("config", "set", "limits.time", "20m")
+    before = desk.user_file.read_bytes()
+    assert "limits.time" in desk.error("config", "set", "limits.tme", "20m", code=2)["hint"]
+    assert desk.error("config", "set", "limits.time", "-5", code=2)["code"] == "config_invalid"
+    assert desk.user_file.read_bytes() == before
+
+
+def test_agents_and_where_they_come_from(desk: Desk) -> None:
+    assert "no agent is configured" in desk("agent", "list").stdout
+    desk("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
+    desk.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
+    mine, theirs = desk.json("agent", "list")["agents"]
+    assert mine == {
+        "name": "linter",
+        "kind": "command",
+        "command": ["ruff", "check", "a b"],
+        "origin": str(desk.user_file),
+    }
+    assert theirs["origin"].startswith("chargehand.toml @ ")
+    assert "ruff check 'a b'" in desk("agent", "list").stdout
+
+
+def test_projects(desk: Desk) -> None:
+    assert "no project yet" in desk("project", "list").stdout
+    shown = desk.json("project", "show")
+    assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
+    listed = desk.json("project", "list")["projects"]
+    assert [(row["id"], row["missions"]) for row in listed] == [(shown["id"], 0)]
+    assert "uncommitted" not in desk("project", "show").stdout
+    write_files(desk.repository, {"new.py": ""})
+    assert "uncommitted changes are not part of it" in desk("project", "show").stdout
+
+
+# --- missions that are in the log
+
+
+def test_missions_are_found_by_parts_of_their_ids(desk: Desk) -> None:
+    assert desk.error("mission", "show", code=2)["hint"] == 'chargehand run "TEXT" starts one'
+    first, second = desk.mission("first"), desk.mission("second")
+    for name in ("last", second, "sec", "ond", "m-sec"):
+        assert desk.json("mission", "show", name)["mission"] == second
+    assert desk.json("mission", "show", "first")["mission"] == first
+    assert desk.error("mission", "show", "m-", code=2)["code"] == "ambiguous"
+    assert desk.error("mission", "show", "nosuch", code=2)["code"] == "not_found"
+    assert [row["mission"] for row in desk.json("mission", "list")["missions"]] == [first, second]
+
+
+def test_missions_of_this_repository_or_of_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission = desk.mission("first")
+    other = make_repository(desk.place / "other", {"README": ""})
+    monkeypatch.chdir(other)
+    assert desk.json("mission", "list") == {"missions": []}
+    assert [row["mission"] for row in desk.json("mission", "list", "--all")["missions"]] == [mission]
+    assert desk.json("mission", "list", "--repo", str(desk.repository))["missions"][0]["status"] == "refused"
+    assert mission in desk("mission", "list", "--all").stdout
+
+
+def test_a_request_cannot_write_to_the_terminal(desk: Desk) -> None:
+    desk.mission("\x1b[2Jevil\x07\nsecond line", id="m-evil")
+    for words in (["mission", "list"], ["mission", "show", "last"], ["mission", "log", "last"]):
+        shown = desk(*words).stdout
+        assert "evil" in shown
+        assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_the_log_as_lines_and_as_text(desk: Desk) -> None:
+    mission = desk.mission("first")
+    for words in (["mission", "log"], ["mission", "log", "--follow"], ["mission", "watch"]):
+        lines = [json.loads(line) for line in desk(*words, mission, "--json").stdout.splitlines()]
+        assert [line["type"] for line in lines] == ["mission.created", "base.resolved", "mission.finished"]
+        assert lines[0]["payload"]["request"]["text"] == "first"
+        assert {line["mission"] for line in lines} == {mission}
+    assert "asked: first" in desk("mission", "log", mission).stdout
+    assert "refused" in desk("mission", "watch", mission).stdout
+
+
+def test_a_mission_without_its_process_is_shown_as_lost(desk: Desk) -> None:
+    with App.open() as app:
+        project = app.project()
+        request = MissionRequest(text="x", agent="a", command=("true",), slug="x")
+        app.store.log.append("m-lost", MissionCreated(project=project.id, repository="/gone", request=request))
+    shown = desk.json("mission", "show", "m-lost")
+    assert (shown["status"], shown["reasons"][0]["code"]) == ("failed", "worker_lost")
+    assert desk.json("mission", "watch", "m-lost")["type"] == "mission.created"
+    assert desk.error("mission", "diff", "m-lost", code=1)["code"] == "no_base"
+    assert desk.error("mission", "rollback", "m-lost", code=2)["code"] == "repository_gone"
+
+
+def test_checkpoints_and_their_differences(desk: Desk) -> None:
+    mission = desk.mission("first", checkpoint=True)
+    (point,) = desk.json("checkpoint", "list", mission)["checkpoints"]
+    assert point["trigger"] == "end"
+    assert point["commit"][:12] in desk("checkpoint", "list").stdout
+    shown = desk.json("checkpoint", "show", point["commit"][:8])
+    assert shown["files"] == [{"path": "shop/cart.py", "added": 1, "removed": 1}]
+    assert "shop/cart.py" in desk("checkpoint", "show", "last").stdout
+    assert desk.error("checkpoint", "show", "ffff", code=2)["code"] == "not_found"
+    patch = desk("checkpoint", "diff", "base", "last").stdout
+    assert "-    return sum(prices)\n+    return 0\n" in patch
+    assert desk("mission", "diff").stdout == patch
+    assert desk.json("mission", "diff")["patch"] == patch
+    assert desk("mission", "diff", "--checkpoint", point["commit"]).stdout == patch
+    assert "shop/cart.py  +1     -1" in desk("mission", "diff", "--stat").stdout
+    assert "no difference" in desk("checkpoint", "diff", "base", "base", "--stat").stdout
+    assert "patch" not in desk.json("checkpoint", "diff", "last", "base", "--stat")
+
+
+def test_the_patch_of_a_mission_applies(desk: Desk) -> None:
+    desk.mission("first", checkpoint=True)
+    patch = desk.place / "change.patch"
+    patch.write_bytes(desk("mission", "diff").stdout_bytes)
+    git(desk.repository, "apply", str(patch))
+    assert "return 0" in (desk.repository / "shop/cart.py").read_text()
+
+
+def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
+    mission = desk.mission("first")
+    assert desk.json("audit", "verify") == {"ok": True, "missions": 1, "events": 3, "problems": []}
+    assert "whole" in desk("audit", "verify", mission).stdout
+    database = desk.place / "state" / "store.db"
+    content = database.read_bytes()
+    assert b'"text":"first"' in content or (desk.place / "state" / "store.db-wal").exists()
+    for file in (database, desk.place / "state" / "store.db-wal"):
+        if file.exists():
+            file.write_bytes(file.read_bytes().replace(b'"text":"first"', b'"text":"f1rst"'))
+    report = desk.json("audit", "verify", code=1)
+    assert [(one["mission"], one["seq"]) for one in report["problems"]] == [(mission, 1)]
+    assert f"{mission} line 1: payload_changed" in desk("audit", "verify", code=1).stdout
+    assert desk.error("audit", "verify", "nosuch", code=2)["code"] == "not_found"
+
+
+def test_gc_of_all_projects_and_of_one(desk: Desk) -> None:
+    mission = desk.mission("first", checkpoint=True)
+    gone = make_repository(desk.place / "gone", {"README": ""})
+    desk("project", "show", "--repo", str(gone))
+    shutil.rmtree(gone)
+    report = desk.json("gc", "--dry-run")
+    assert report["dry_run"] is True
+    skipped = [one for one in report["projects"] if "skipped" in one]
+    assert [Path(one["path"]).name for one in skipped] == ["gone"]
+    assert len(desk.json("gc", "--repo", str(desk.repository))["projects"]) == 1
+    assert "every checkpoint stays" in desk("gc").stdout
+    assert "return 0" in desk("mission", "diff", mission).stdout
+
+
+def test_a_state_directory_of_a_relative_path_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHARGEHAND_HOME", "state")
+    assert "CHARGEHAND_HOME" in desk.error("mission", "list", code=2)["message"]
+
+
+def test_a_state_directory_that_is_not_writable_is_seen_by_the_doctor(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk.place / "file").write_text("")
+    monkeypatch.setenv("CHARGEHAND_HOME", str(desk.place / "file" / "state"))
+    report = desk.json("doctor", code=5)
+    (part,) = [part for part in report["parts"] if part["name"] == "state"]
+    assert part["ok"] is False
+    assert "CHARGEHAND_HOME" in part["mend"]
+    assert desk.error("mission", "list", code=6)["code"]
+
+
+def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
+    desk("mission", "list")
+    assert os.stat(desk.place / "state").st_mode & 0o077 == 0

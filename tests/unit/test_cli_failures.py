@@ -1,0 +1,138 @@
+"""Every bad end is one message and one documented exit code; stdout stays empty."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from chargehand.cli import chargehand
+from chargehand.cli._failures import guarded
+from chargehand.core import (
+    ChargehandError,
+    ConfigError,
+    ExhaustedError,
+    InfrastructureError,
+    RefusedError,
+    TierUnavailableError,
+    WaitingError,
+)
+
+
+def raising(error: BaseException) -> object:
+    def work() -> object:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RefusedError("no", hint="try\nagain"), 1),
+        (ConfigError("no"), 2),
+        (WaitingError("no"), 3),
+        (ExhaustedError("no"), 4),
+        (TierUnavailableError("no", hint="apt-get install bubblewrap"), 5),
+        (InfrastructureError("no"), 6),
+    ],
+)
+def test_each_error_has_its_exit_code_and_shape(
+    error: ChargehandError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(raising(error), ["run", "--json"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert json.loads(err) == {"error": {"code": error.code, "message": "no", "hint": error.hint}}
+    assert guarded(raising(error), ["run"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: no\n" + "".join(f"hint: {line}\n" for line in error.hint.splitlines())
+
+
+def test_an_unexpected_exception_is_short_and_its_traceback_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    assert guarded(raising(ZeroDivisionError("by zero")), ["run", "--json"]) == 6
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["code"] == "internal"
+    assert "ZeroDivisionError: by zero" in error["message"]
+    kept = Path(error["hint"].removeprefix("the traceback is in "))
+    assert kept.parent == tmp_path / "state" / "errors"
+    assert "Traceback (most recent call last)" in kept.read_text()
+    assert "Traceback" not in error["message"]
+
+
+def test_a_state_directory_that_cannot_be_had_does_not_lose_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "file" / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert guarded(raising(ZeroDivisionError()), []) == 6
+    assert "the traceback is in /" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupted_command_says_so(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(raising(error), []) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_what_an_error_quotes_is_stripped_of_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(raising(RefusedError("a\x1b[31mb\x07", hint="\x1b]0;title\x07c")), [])
+    assert capsys.readouterr().err == "error: ab\nhint: c\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nosuch"],
+        ["run", "--nosuch"],
+        ["mission", "nosuch"],
+        ["completion", "tcsh"],
+        ["mission", "cancel"],
+        ["exec"],
+        ["checkpoint", "restore", "x"],
+    ],
+)
+def test_wrong_words_are_usage_errors_in_both_forms(words: list[str]) -> None:
+    runner = CliRunner()
+    plain = runner.invoke(chargehand, words)
+    assert plain.exit_code == 2
+    assert plain.stdout == ""
+    assert plain.stderr.startswith("error: ")
+    assert "--help" in plain.stderr.splitlines()[-1]
+    for given in ([*words, "--json"], ["--json", *words]):
+        done = runner.invoke(chargehand, given)
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert json.loads(done.stderr)["error"]["code"] == "usage"
+
+
+def test_an_unknown_option_names_the_nearest_one() -> None:
+    done = CliRunner().invoke(chargehand, ["run", "x", "--only-chek", "true"])
+    assert done.exit_code == 2
+    assert "--only-check" in done.stderr
+
+
+def test_json_after_two_dashes_belongs_to_the_other_program(tmp_path: Path) -> None:
+    environment = {"CHARGEHAND_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    done = CliRunner().invoke(chargehand, ["exec", "--repo", str(tmp_path), "--", "ls", "--json"], env=environment)
+    assert done.exit_code == 125
+    assert done.stderr.startswith("error: ")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m chargehand completion bash | true; echo ${{PIPESTATUS[0]}}"
+    environment = os.environ | {"CHARGEHAND_HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+    assert done.stderr == ""

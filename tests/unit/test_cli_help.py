@@ -1,0 +1,121 @@
+"""Help, completion and version: complete, the same everywhere, and instant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from chargehand import __version__
+from chargehand.cli import chargehand
+
+HEAVY = (
+    "sqlalchemy",
+    "rich",
+    "pygit2",
+    "msgspec",
+    "httpx",
+    "alembic",
+    "asyncio",
+    "chargehand.core",
+    "chargehand.app",
+)
+
+
+def commands(
+    group: click.Group = chargehand, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands())
+
+
+def test_every_command_of_this_version_is_there() -> None:
+    groups = {
+        "mission": "list show watch diff log cancel rollback promote discard",
+        "checkpoint": "list show diff restore",
+        "agent": "list",
+        "project": "list show setup trust",
+        "audit": "verify",
+        "config": "show set",
+    }
+    expected = {(group, name) for group, names in groups.items() for name in names.split()}
+    expected |= {(name,) for name in ["init", "doctor", "demo", "run", "exec", "gc", "completion"]}
+    assert set(COMMANDS) == expected
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_and_speaks_json(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert command.help
+    assert [option for option in options if "--json" in option.opts]
+    assert all(option.help for option in options if not option.hidden)
+    shown = CliRunner().invoke(chargehand, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert "--json" in shown.output
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["mission", "list", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    script = (
+        "import sys\nfrom chargehand.cli import chargehand\n"
+        f"try:\n    chargehand.main({words!r})\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_completion_imports_nothing_heavy_and_completes() -> None:
+    script = (
+        "import sys\nfrom chargehand.cli import chargehand\n"
+        "try:\n    chargehand.main([])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    environment = os.environ | {
+        "_CHARGEHAND_COMPLETE": "bash_complete",
+        "COMP_WORDS": "chargehand mission ro",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "plain,rollback"
+    assert done.stderr.strip() == "[]"
+
+
+def test_version_as_text_and_as_a_document() -> None:
+    runner = CliRunner()
+    assert runner.invoke(chargehand, ["--version"]).output == f"chargehand {__version__}\n"
+    for words in (["--version", "--json"], ["--json", "--version"]):
+        assert json.loads(runner.invoke(chargehand, words).stdout) == {"version": __version__}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    runner = CliRunner()
+    script = runner.invoke(chargehand, ["completion", shell])
+    assert script.exit_code == 0
+    assert "_CHARGEHAND_COMPLETE" in script.stdout
+    document = json.loads(runner.invoke(chargehand, ["completion", shell, "--json"]).stdout)
+    assert document["shell"] == shell
+    assert document["script"].strip() == script.stdout.strip()
+
+
+def test_no_command_shows_the_help_and_is_wrong() -> None:
+    done = CliRunner().invoke(chargehand, [])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Usage: chargehand" in done.stderr

@@ -1,0 +1,159 @@
+"""From the words of `run` to a request: what is wrong is found before anything begins."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.app import Option, resolve
+from chargehand.app._config_model import UserFile
+from chargehand.cli._request import RunOptions, build_request, choose_agent, keep_check_files, request_text, slug
+from chargehand.core import ConfigError, NotFoundError, UsageError
+from chargehand.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "state") as opened:
+        yield opened
+
+
+@given(st.text(st.characters()))
+def test_a_slug_is_always_a_branch_name(text: str) -> None:
+    made = slug(text)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", made)
+    assert len(made) <= 40
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Fix the total!", "fix-the-total"),
+        ("Überprüfe die Preise", "uberprufe-die-preise"),
+        ("日本語", "mission"),
+        ("", "mission"),
+        ("a" * 60, "a" * 40),
+        ("make the very long request into a name that is short enough", "make-the-very-long-request-into-a-name"),
+    ],
+)
+def test_slugs(text: str, expected: str) -> None:
+    assert slug(text) == expected
+
+
+def test_the_text_comes_from_the_argument_a_file_or_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "request.md"
+    file.write_text("from a file: é\n")
+    assert request_text(RunOptions(text="as given")) == "as given"
+    assert request_text(RunOptions(file=str(file))) == "from a file: é\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin")))
+    assert request_text(RunOptions(file="-")) == "from stdin"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RunOptions(),
+        RunOptions(text=" \n"),
+        RunOptions(text="a", file="b"),
+        RunOptions(file="/does/not/exist"),
+        RunOptions(file="/"),
+        RunOptions(text="a\0b"),
+        RunOptions(text="\udcff"),
+        RunOptions(text="x" * 100_001),
+    ],
+)
+def test_wrong_requests(options: RunOptions) -> None:
+    with pytest.raises(UsageError):
+        request_text(options)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        request_text(RunOptions(file=str(tmp_path / "binary")))
+
+
+def configured(*names: str) -> object:
+    text = "".join(f'[agents.{name}]\ncommand = ["true"]\n' for name in names)
+    return resolve(user=UserFile(path=Path("config.toml"), text=text))
+
+
+def test_the_agent_is_named_or_the_only_one() -> None:
+    assert choose_agent(configured("a"), None) == ("a", "the only one configured")
+    assert choose_agent(configured("a", "b"), "b")[0] == "b"
+    assert choose_agent(configured(), "command:true")[0] == "command:true"
+    with pytest.raises(UsageError, match="a, b") as several:
+        choose_agent(configured("a", "b"), None)
+    assert several.value.code == "agent_ambiguous"
+    with pytest.raises(NotFoundError, match="fixr"):
+        choose_agent(configured("fixer"), "fixr")
+    with pytest.raises(ConfigError):
+        choose_agent(configured(), "native:x")
+
+
+def test_no_agent_is_an_error_of_three_lines_that_says_what_to_do() -> None:
+    with pytest.raises(UsageError) as none:
+        choose_agent(configured(), None)
+    assert none.value.code == "no_agent"
+    assert len([none.value.message, *none.value.hint.splitlines()]) == 3
+    assert '--agent "command:' in none.value.hint
+    assert "config set agents.NAME.command" in none.value.hint
+
+
+def test_check_files_are_kept_as_they_are(tmp_path: Path, store: Store) -> None:
+    host = tmp_path / "with:colon.py"
+    host.write_bytes(b"assert True\n")
+    ((artifact, path),) = keep_check_files([f"{host}:tests/test_new.py"], store.artifacts)
+    host.write_bytes(b"changed since\n")
+    assert path == "tests/test_new.py"
+    assert store.artifacts.get(artifact) == b"assert True\n"
+
+
+@pytest.mark.parametrize(
+    "target", ["/etc/passwd", "../out", "a/../b", ".git/config", "sub/.GIT/x", "a//b", "./a", "a/", ""]
+)
+def test_check_files_stay_inside(target: str, tmp_path: Path, store: Store) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--check-file"):
+        keep_check_files([f"{tmp_path / 'file'}:{target}"], store.artifacts)
+
+
+def test_check_files_that_are_not_there_or_clash(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong in ("nocolon", f"{tmp_path}/missing:a.py", f"{tmp_path}:a.py", ":a.py"):
+        with pytest.raises(UsageError, match="--check-file"):
+            keep_check_files([wrong], store.artifacts)
+    with pytest.raises(UsageError, match="two files"):
+        keep_check_files([f"{tmp_path / 'file'}:a.py"] * 2, store.artifacts)
+
+
+def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
+    options = RunOptions(
+        text="Mend it",
+        checks=("true",),
+        only_checks=("make test",),
+        allow=("src/**",),
+        forbid=("docs/**",),
+        time="90s",
+        attempts="3",
+        partial=True,
+    )
+    resolved = resolve(options=options.configuration())
+    made = build_request(options, resolved, text="Mend it", agent="command:true x", check_files=())
+    assert made.slug == "mend-it"
+    assert made.command == ("true", "x")
+    assert (made.only_checks, made.extra_checks) == (("make test",), ("true",))
+    assert (made.allow, made.forbid) == (("src/**",), ("docs/**",))
+    assert (made.seconds, made.attempts, made.partial, made.apply) == (90.0, 3, True, False)
+
+
+def test_options_that_were_not_given_say_nothing() -> None:
+    assert resolve(options=RunOptions(text="x").configuration()) == resolve()
+    assert all(isinstance(option, Option) for option in RunOptions().configuration().values())

@@ -1,0 +1,103 @@
+"""A mission's result: the documented keys, the documented exit codes, and nothing made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chargehand.cli._output import Output, to_json
+from chargehand.cli._result import cost_of, exit_code, full_document, next_steps, result_document, show_result
+from chargehand.core import AttemptState, Base, Checkpoint, Export, MissionRequest, MissionState, Reason, Reverted
+
+KEYS = {
+    "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
+    "cost_known", "seconds", "reasons",
+}  # fmt: skip
+REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
+DONE = Export(ref="refs/heads/chargehand/do-it", state="done")
+
+
+def attempt(cost: float | None = 0.0, known: bool = True) -> AttemptState:
+    return AttemptState(
+        id="a-1", number=1, agent="a", workspace="w-1", status="succeeded", cost_usd=cost, cost_known=known
+    )
+
+
+def state(**changes: object) -> MissionState:
+    return MissionState(id="m-1", request=REQUEST, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (state(status="promoted", export=DONE), 0),
+        (state(status="promoted", export=replace(DONE, state="blocked")), 3),
+        (state(status="promoted", export=replace(DONE, state="pending")), 3),
+        (state(status="promoted"), 3),
+        (state(status="refused"), 1),
+        (state(status="failed"), 1),
+        (state(status="cancelled"), 1),
+        (state(status="discarded"), 1),
+        (state(status="waiting"), 3),
+        (state(status="paused"), 3),
+        (state(status="exhausted"), 4),
+    ],
+)
+def test_exit_codes(given: MissionState, code: int) -> None:
+    assert exit_code(given) == code
+
+
+def test_an_apply_that_was_asked_for_has_to_be_done() -> None:
+    asked = state(status="promoted", export=DONE)
+    asked.request = replace(REQUEST, apply=True)
+    assert exit_code(asked) == 3
+    asked.applied = Export(ref="refs/heads/main", state="blocked", reason="dirty")
+    assert exit_code(asked) == 3
+    asked.applied = Export(ref="refs/heads/main", state="done")
+    assert exit_code(asked) == 0
+
+
+def test_the_result_has_exactly_the_documented_keys() -> None:
+    document = to_json(result_document(state(attempts=[attempt()])))
+    assert set(document) == KEYS
+    assert set(document["attempts"][0]) == {
+        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds"
+    }  # fmt: skip
+    assert set(full_document(state())) > KEYS
+
+
+def test_what_is_not_known_is_null() -> None:
+    document = to_json(result_document(state()))
+    for key in ("branch", "commit", "base", "export", "seconds"):
+        assert document[key] is None, key
+
+
+def test_one_unknown_cost_makes_the_sum_unknown() -> None:
+    assert cost_of(state(attempts=[attempt(0.25), attempt(0.5)])) == (0.75, True)
+    assert cost_of(state(attempts=[attempt(0.25), attempt(None, known=False)])) == (None, False)
+    assert cost_of(state(attempts=[attempt(0.25, known=False)])) == (None, False)
+
+
+def test_a_blocked_export_has_no_branch() -> None:
+    blocked = state(status="promoted", export=replace(DONE, state="blocked", reason="checked out"))
+    document = to_json(result_document(blocked))
+    assert document["branch"] is None
+    assert document["export"] == {"ref": DONE.ref, "state": "blocked", "reason": "checked out"}
+    assert not [step for step in next_steps(blocked) if "merge" in step]
+
+
+def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
+    given = state(
+        status="refused",
+        reasons=(Reason(code="area_outside", message="x\x1b[31m was set back"),),
+        reverted=[Reverted(path="a\nb", rule="area_outside")],
+        base=Base(commit="c" * 40, tree="t" * 40, revision="HEAD"),
+        checkpoints=[Checkpoint(commit="d" * 40, tree="e" * 40, parent="c" * 40, trigger="end", changed=1)],
+    )
+    show_result(Output(as_json=False), given)
+    shown = capsys.readouterr().out
+    assert shown.startswith("refused  m-1\n")
+    assert "area_outside: x was set back" in shown
+    assert "a\\x0ab" in shown
+    assert "chargehand mission diff m-1" in shown

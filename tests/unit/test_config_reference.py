@@ -1,0 +1,65 @@
+"""The reference page and the places configuration and state are kept in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chargehand.app._config_files import load_user_file, state_home, user_config_path
+from chargehand.app._config_keys import agent_keys, section_keys
+from chargehand.app._config_reference import render_reference
+from chargehand.app._config_sources import variable
+from chargehand.core import ConfigError
+
+_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+
+
+def test_the_page_is_current() -> None:
+    command = "python -m chargehand.app._config_reference > docs/reference/configuration.md"
+    assert _PAGE.read_text() == render_reference(), f"run: {command}"
+
+
+def test_the_page_is_what_the_module_writes() -> None:
+    run = [sys.executable, "-m", "chargehand.app._config_reference"]
+    written = subprocess.run(run, capture_output=True, check=True, text=True)
+    assert written.stdout == render_reference()
+
+
+def test_every_key_has_its_row() -> None:
+    page = render_reference()
+    for key in (*section_keys().values(), *agent_keys().values()):
+        assert f"| `{key.field}` |" in page
+        assert f"| `{variable(key.name)}` |" in page
+
+
+def test_where_the_users_file_is() -> None:
+    assert user_config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/chargehand/config.toml")
+    assert user_config_path({"HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
+    assert user_config_path({"XDG_CONFIG_HOME": "rel", "HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
+    assert user_config_path({}).is_absolute()
+
+
+def test_where_state_is() -> None:
+    assert state_home({"CHARGEHAND_HOME": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s")
+    assert state_home({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/chargehand")
+    assert state_home({"CHARGEHAND_HOME": "", "HOME": "/h"}) == Path("/h/.local/state/chargehand")
+    with pytest.raises(ConfigError, match="CHARGEHAND_HOME"):
+        state_home({"CHARGEHAND_HOME": "state"})
+
+
+def test_reading_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    assert load_user_file(path) is None
+    assert load_user_file(path / "below") is None
+    path.write_bytes(b"# \xc3\xa4\r\n")
+    read = load_user_file(path)
+    assert read is not None
+    assert (read.path, read.text) == (path, "# ä\r\n")
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_user_file(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_user_file(tmp_path)

@@ -1,0 +1,411 @@
+"""Sources, meets, origins, trust and errors of the configuration as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.app._config_agents import agent_from_option, find_agent
+from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
+from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
+from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.core import AgentConfig, Config, ConfigError, NotFoundError, WaitingError
+
+USER = "/home/me/config.toml"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPO = "chargehand.toml @ 0123456789ab"
+
+
+def _resolve(
+    *,
+    user: str = "",
+    repo: str | None = None,
+    env: dict[str, str] | None = None,
+    is_trusted: Callable[[str], bool] = never,
+    commit: str | None = COMMIT,
+    **options: Any,
+) -> Resolved:
+    return resolve(
+        user=UserFile(path=Path(USER), text=user) if user else None,
+        environ=env,
+        options={
+            name.replace("__", "."): Option(value=value, name=f"--{name.split('__')[-1]}")
+            for name, value in options.items()
+        },
+        repository=None if repo is None else RepositoryFile(content=repo.encode(), commit=commit),
+        is_trusted=is_trusted,
+    )
+
+
+def _trusting(repo: str, **sources: Any) -> Resolved:
+    digest = hashlib.sha256(repo.encode()).hexdigest()
+    return _resolve(repo=repo, is_trusted=lambda asked: asked == digest, **sources)
+
+
+def _fails(**sources: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        _resolve(**sources)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    resolved = _resolve()
+    assert resolved.config == Config()
+    assert set(resolved.origins.values()) == {"default"}
+    assert (resolved.digest, resolved.untrusted, resolved.notes) == ("", (), ())
+
+
+def test_each_source_overrides_the_one_below() -> None:
+    user = '[limits]\ntime = "1m"\nattempts = 2\ncheck_time = 9\n[sandbox]\nmemory_mb = 7'
+    env = {"CHARGEHAND_LIMITS_TIME": "2m", "CHARGEHAND_LIMITS_ATTEMPTS": "3", "PATH": "/bin"}
+    resolved = _resolve(user=user, env=env, limits__time="3m")
+    limits = resolved.config.limits
+    assert (limits.time, limits.attempts, limits.check_time) == (180, 3, 9)
+    assert resolved.origins["limits.time"] == "--time"
+    assert resolved.origins["limits.attempts"] == "environment CHARGEHAND_LIMITS_ATTEMPTS"
+    assert resolved.origins["limits.check_time"] == USER
+    assert resolved.origins["sandbox.tmp_mb"] == "default"
+
+
+def test_options_not_given_say_nothing() -> None:
+    resolved = _resolve(limits__time=None, project__allow=(), project__checks=[], only_checks=())
+    assert resolved.config == Config()
+    assert (resolved.extra_checks, resolved.only_checks) == ((), None)
+
+
+def test_options_may_be_typed_already() -> None:
+    resolved = _resolve(limits__time=90.0, limits__attempts=4, project__forbid=("a/**",))
+    assert (resolved.config.limits.time, resolved.config.limits.attempts) == (90.0, 4)
+    assert resolved.config.project.forbid == ("a/**",)
+
+
+# --- the repository's file joins as a meet
+
+
+def test_limits_are_the_smaller_and_say_so() -> None:
+    resolved = _resolve(repo='[limits]\ntime = "10m"\nattempts = 1', limits__time="2h")
+    assert resolved.config.limits.time == 600
+    assert resolved.origins["limits.time"] == f"--time + {REPO}"
+    assert resolved.notes == ("limits.time: 2h (--time) is lowered to 10m by chargehand.toml:2",)
+    assert not trust_needed(resolved)
+
+
+def test_a_smaller_limit_than_the_default_needs_no_trust() -> None:
+    resolved = _resolve(repo="[limits]\ntime = 60")
+    assert (resolved.config.limits.time, resolved.untrusted) == (60, ())
+    assert resolved.origins["limits.time"] == REPO
+
+
+def test_a_larger_limit_needs_trust_unless_the_user_spoke() -> None:
+    repo = '[limits]\ntime = "2h"'
+    resolved = _resolve(repo=repo)
+    assert resolved.config.limits.time == 1800
+    assert resolved.origins["limits.time"] == "default"
+    assert [key.key for key in resolved.untrusted] == ["limits.time"]
+    assert _trusting(repo).config.limits.time == 7200
+    assert _trusting(repo, user='[limits]\ntime = "1h"').config.limits.time == 3600
+    spoken = _resolve(repo=repo, user='[limits]\ntime = "3h"')
+    assert (spoken.config.limits.time, spoken.untrusted) == (7200, ())
+
+
+def test_allow_is_intersected_and_empty_means_all() -> None:
+    repo = '[project]\nallow = ["src/**", "docs/**"]'
+    assert _resolve(repo=repo).config.project.allow == ("src/**", "docs/**")
+    assert _resolve(user=repo, repo="[project]\nallow = []").config.project.allow == ("src/**", "docs/**")
+    both = _resolve(repo=repo, user='[project]\nallow = ["src/**", "tests/**"]', project__allow=["**/*.py"])
+    assert both.config.project.allow == ("src/**/*.py",)
+    assert both.origins["project.allow"] == f"{USER} + --allow + {REPO}"
+
+
+def test_nothing_in_common_is_an_error_never_everything() -> None:
+    error = _fails(repo='[project]\nallow = ["src/**"]', project__allow=["docs/**"])
+    assert error.message.startswith("--allow and chargehand.toml:2: no area may be changed")
+
+
+def test_forbid_and_protect_are_united() -> None:
+    resolved = _resolve(
+        repo='[project]\nforbid = ["a/**", "b/**"]\nprotect = ["p"]',
+        user='[project]\nforbid = ["u/**", "a/**"]',
+        project__forbid=["c/**"],
+    )
+    assert resolved.config.project.forbid == ("u/**", "a/**", "c/**", "b/**")
+    assert resolved.config.project.protect == ("p",)
+    assert resolved.origins["project.forbid"] == f"{USER} + --forbid + {REPO}"
+
+
+def test_checks_are_united_and_absent_differs_from_none_wanted() -> None:
+    assert _resolve().config.project.checks is None
+    assert _resolve(repo="[project]\nchecks = []").config.project.checks == ()
+    repo = '[project]\nchecks = ["r"]'
+    assert _resolve(repo=repo, user='[project]\nchecks = ["u"]').config.project.checks == ("u", "r")
+    assert _resolve(repo=repo, user="[project]\nchecks = []").config.project.checks == ("r",)
+
+
+def test_the_command_line_adds_checks_or_replaces_them() -> None:
+    repo = '[project]\nchecks = ["r"]'
+    added = _resolve(repo=repo, project__checks=["x, y"])
+    assert added.config.project.checks == ("r",)
+    assert (added.extra_checks, added.only_checks) == (("x, y",), None)
+    assert added.gates(("found",)) == ("r", "x, y")
+    only = _resolve(repo=repo, only_checks=["o"], project__checks=["x"])
+    assert only.config.project.checks == ("r",)
+    assert only.gates(None) == ("o", "x")
+    assert only.origins["only_checks"] == "--only_checks"
+
+
+def test_gates_fall_back_on_what_was_found() -> None:
+    assert _resolve().gates(None) is None
+    assert _resolve().gates(("found",)) == ("found",)
+    assert _resolve(project__checks=["x"]).gates(("found",)) == ("found", "x")
+    assert _resolve(project__checks=["x"]).gates(None) == ("x",)
+    assert _resolve(repo="[project]\nchecks = []").gates(("found",)) == ()
+
+
+def test_the_repository_says_what_the_user_does_not() -> None:
+    repo = '[project]\nsetup = "make"\nstrategy = "direct"\ninclude = ["gen/x"]'
+    project = _resolve(repo=repo, user='[project]\nsetup = "mine"').config.project
+    assert (project.setup, project.strategy, project.include) == ("mine", "direct", ("gen/x",))
+
+
+def test_hosts_are_only_what_the_user_lets_through() -> None:
+    repo = '[sandbox]\nnetwork = ["a.org", "b.org"]'
+    silent = _resolve(repo=repo)
+    assert silent.config.sandbox.network == ()
+    assert [key.key for key in silent.untrusted] == ["sandbox.network"]
+    spoken = _resolve(repo=repo, user='[sandbox]\nnetwork = ["B.org", "c.org"]')
+    assert (spoken.config.sandbox.network, spoken.untrusted) == (("b.org",), ())
+    assert _trusting(repo).config.sandbox.network == ("a.org", "b.org")
+    assert _trusting(repo, user="[sandbox]\nnetwork = []").config.sandbox.network == ()
+    assert (
+        _resolve(repo="[sandbox]\nnetwork = []", user='[sandbox]\nnetwork = ["a.org"]').config.sandbox.network
+        == ()
+    )
+
+
+# --- trust
+
+
+def test_a_wider_sandbox_needs_trust() -> None:
+    repo = '[sandbox]\ntier = "none"\ntoolchain = ["/opt"]\nmemory_mb = 99999'
+    resolved = _resolve(repo=repo)
+    assert resolved.config.sandbox == Config().sandbox
+    assert [key.key for key in resolved.untrusted] == ["sandbox.tier", "sandbox.toolchain", "sandbox.memory_mb"]
+    assert describe_untrusted(resolved)[0].startswith("chargehand.toml:2: sandbox.tier = 'none' ")
+    with pytest.raises(WaitingError, match=r"sandbox\.toolchain = \['/opt'\]") as caught:
+        require_trust(resolved)
+    assert (caught.value.exit_code, caught.value.code) == (3, "trust_needed")
+    assert caught.value.hint == "chargehand project trust"
+
+
+def test_trust_is_of_one_exact_content() -> None:
+    repo = '[sandbox]\ntoolchain = ["/opt"]\n'
+    trusted = _trusting(repo)
+    assert trusted.config.sandbox.toolchain == ("/opt",)
+    assert trusted.origins["sandbox.toolchain"] == REPO
+    require_trust(trusted)
+    granted = trusted.digest
+    changed = _resolve(repo=repo + "# x\n", is_trusted=lambda digest: digest == granted)
+    assert changed.config.sandbox.toolchain == ()
+    assert trust_needed(changed)
+
+
+def test_the_users_word_stands_above_a_trusted_file() -> None:
+    repo = '[sandbox]\ntier = "none"\ntoolchain = ["/opt"]'
+    resolved = _trusting(repo, user='[sandbox]\ntoolchain = ["/mine"]', sandbox__tier="process")
+    assert (resolved.config.sandbox.tier, resolved.config.sandbox.toolchain) == ("process", ("/mine",))
+
+
+def test_no_trust_is_asked_for_what_changes_nothing() -> None:
+    same = '[sandbox]\ntier = "process"\ntoolchain = []\nnetwork = []\n[limits]\ntime = 1800'
+    assert not trust_needed(_resolve(repo=same))
+    assert not trust_needed(_resolve(repo='[sandbox]\ntier = "none"', sandbox__tier="process"))
+
+
+def test_what_runs_inside_needs_no_trust() -> None:
+    repo = '[project]\nchecks = ["c"]\nsetup = "s"\n[agents.fixer]\ncommand = ["f"]'
+    resolved = _resolve(repo=repo)
+    assert not trust_needed(resolved)
+    assert resolved.config.project.setup == "s"
+    assert find_agent(resolved.config, "fixer") == AgentConfig(command=("f",))
+
+
+def test_without_a_sandbox_the_repositorys_programs_need_trust() -> None:
+    repo = '[project]\nchecks = ["c"]\nsetup = "s"\n[agents.fixer]\ncommand = ["f"]'
+    resolved = _resolve(repo=repo, sandbox__tier="none")
+    assert [key.key for key in resolved.untrusted] == ["project.checks", "project.setup", "agents.fixer.command"]
+    assert "there is no sandbox" in describe_untrusted(resolved)[0]
+    assert (resolved.config.project.checks, resolved.config.project.setup, resolved.config.agents) == (
+        None,
+        None,
+        {},
+    )
+    trusted = _trusting(repo, sandbox__tier="none")
+    assert (trusted.config.project.checks, list(trusted.config.agents)) == (("c",), ["fixer"])
+    # The user's own programs, and a repository that names none, ask for nothing.
+    own = _resolve(user=repo, repo="[project]\nchecks = []", sandbox__tier="none")
+    assert not trust_needed(own)
+
+
+def test_an_uncommitted_file_is_noted_with_its_hash() -> None:
+    resolved = _resolve(repo="[limits]\ntime = 60", commit=None)
+    assert resolved.origins["limits.time"] == "chargehand.toml (uncommitted)"
+    assert resolved.digest == hashlib.sha256(b"[limits]\ntime = 60").hexdigest()
+    assert resolved.digest[:12] in resolved.notes[0]
+    assert "not committed" in resolved.notes[0]
+
+
+# --- agents
+
+
+def test_the_users_agent_hides_the_repositorys_and_says_so() -> None:
+    repo = '[agents.fixer]\ncommand = ["theirs"]\n[agents.other]\ncommand = ["o"]'
+    resolved = _resolve(repo=repo, user='[agents.fixer]\ncommand = ["mine"]')
+    assert resolved.config.agents["fixer"].command == ("mine",)
+    assert resolved.config.agents["other"].command == ("o",)
+    assert resolved.origins["agents.fixer.command"] == USER
+    assert resolved.origins["agents.fixer.kind"] == "default"
+    assert resolved.notes == (f"agent 'fixer' is that of {USER}; the one of {REPO} is not used",)
+
+
+def test_an_agent_of_the_environment() -> None:
+    env = {"CHARGEHAND_AGENTS_MY_FIXER_COMMAND": '["new", "x"]'}
+    assert _resolve(env=env).config.agents["my_fixer"].command == ("new", "x")
+    user = '[agents.My-Fixer]\ncommand = ["old"]'
+    assert _resolve(user=user, env=env).config.agents == {"My-Fixer": AgentConfig(command=("new", "x"))}
+
+
+@pytest.mark.parametrize(
+    ("user", "message", "hint"),
+    [
+        ("[agents.f]\n", "/home/me/config.toml:1: agent 'f' has no command", 'command = ["program"'),
+        ("[agents.f]\ncommand = 'a b'", "config.toml:2: command is a list of strings, not 'a b'", '["a", "b"]'),
+        ("[agents.f]\nkind = 'acp'\ncommand = ['a']", "config.toml:2: unknown agent kind 'acp'", "command"),
+        ("[agents.f]\ncomand = ['a']", "config.toml:2: unknown key 'comand' in [agents.f]", "'command'"),
+        ("[agents]\nf = ['a']", "config.toml:2: [agents.f] is a table, not ['a']", "[agents.f]"),
+        ("[agents.'a b']\ncommand = ['a']", "config.toml:1: 'a b' is no name for an agent", "letters"),
+    ],
+)
+def test_wrong_agents_are_explained(user: str, message: str, hint: str) -> None:
+    error = _fails(user=user)
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_an_agent_of_the_environment_needs_a_command() -> None:
+    error = _fails(env={"CHARGEHAND_AGENTS_F_KIND": "command"})
+    assert error.message == "environment CHARGEHAND_AGENTS_F_KIND: agent 'f' has no command"
+
+
+def test_an_agent_on_the_command_line() -> None:
+    agent = agent_from_option("command:sh -c 'echo \"a b\" > x' arg")
+    assert agent == AgentConfig(kind="command", command=("sh", "-c", 'echo "a b" > x', "arg"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("command:", "names no program"),
+        ("command:  ", "names no program"),
+        ("command:'a", "cannot be split"),
+        ("acp:x", "unknown agent kind 'acp'"),
+        ("fixer", "unknown agent kind 'fixer'"),
+        ("command:a\0b", "no program can be given"),
+    ],
+)
+def test_wrong_agents_on_the_command_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agent_from_option(text)
+
+
+def test_an_unknown_agent_names_the_nearest_and_all() -> None:
+    config = Config(agents={"fixer": AgentConfig(command=("f",)), "writer": AgentConfig(command=("w",))})
+    with pytest.raises(NotFoundError, match="no agent named 'fixr'") as caught:
+        find_agent(config, "fixr")
+    assert caught.value.hint.startswith(
+        "did you mean 'fixer'? known: fixer, writer; configure one with [agents.NAME]"
+    )
+    with pytest.raises(NotFoundError) as caught:
+        find_agent(Config(), "x")
+    assert caught.value.hint.startswith("known: none; ")
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("repo", "message", "hint"),
+    [
+        ("a = [\n", "chargehand.toml:2: not valid TOML: Invalid value (at end of document)", ""),
+        ("[project]\na b", "chargehand.toml:2: not valid TOML: Expected '='", ""),
+        ("[project]\n\nchekcs = []", "chargehand.toml:3: unknown key 'chekcs' in [project]", "'checks'"),
+        ("project.chekcs = []", "chargehand.toml:1: unknown key 'chekcs' in [project]", "'checks'"),
+        ("\nchecks = []", "chargehand.toml:2: unknown key 'checks' outside of any table", "[project]"),
+        ("[projct]", "chargehand.toml:1: unknown key or table 'projct'", "'project'"),
+        ("project = 3", "chargehand.toml:1: [project] is a table, not 3", ""),
+        ("[limits]\ntime = 'soon'", "chargehand.toml:2: time is a duration, not 'soon'", "'30m'"),
+        ("[limits]\nattempts = 0", "chargehand.toml:2: attempts is from 1 to 1000000, not 0", ""),
+        ("[sandbox]\ntier = 'prcess'", "chargehand.toml:2: unknown tier 'prcess'", "'process'"),
+        ("[project]\nchecks = 'x'", "chargehand.toml:2: checks is a list of strings, not 'x'", '["x"]'),
+        ("[project]\nchecks = ['']", "chargehand.toml:2: checks holds an empty command: ''", ""),
+        (
+            "[project]\nforbid = ['!a']",
+            "chargehand.toml:2: forbid holds a negated pattern: '!a'",
+            "project.forbid",
+        ),
+        ("x = " + "[" * 5000, "chargehand.toml: not valid TOML: nested too deeply", ""),
+        ("x = " + "9" * 5000, "chargehand.toml:1: not valid TOML: ", ""),
+    ],
+)
+def test_wrong_files_are_explained(repo: str, message: str, hint: str) -> None:
+    error = _fails(repo=repo)
+    assert error.message.startswith(message)
+    assert hint in error.hint
+    assert (error.code, error.exit_code) == ("config_invalid", 2)
+
+
+def test_a_trusted_file_may_not_be_wrong_either() -> None:
+    with pytest.raises(ConfigError):
+        _trusting("[sandbox]\ntoolchain = ['relative']")
+
+
+@pytest.mark.parametrize("content", [b"# \xff", b"\xef\xbb\xbf[limits]", b"#" * (LARGEST_FILE + 1)])
+def test_what_is_not_text_is_refused(content: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"chargehand\.toml"):
+        resolve(repository=RepositoryFile(content=content))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("CHARGEHAND_LIMITS_TIEM", "CHARGEHAND_LIMITS_TIME"),
+        ("CHARGEHAND_LIMIT_TIME", "CHARGEHAND_LIMITS_TIME"),
+        ("CHARGEHAND_TIME", "CHARGEHAND_LIMITS_TIME"),
+        ("CHARGEHAND_SANDBOX_X", "CHARGEHAND_SANDBOX_T"),
+        ("CHARGEHAND_AGENTS_X_COMAND", "CHARGEHAND_AGENTS_NAME_COMMAND"),
+    ],
+)
+def test_an_unknown_variable_names_the_nearest(name: str, hint: str) -> None:
+    error = _fails(env={name: "1"})
+    assert error.message == f"environment {name}: no configuration key has this name"
+    assert hint in error.hint
+
+
+def test_other_variables_are_left_alone() -> None:
+    env = {"CHARGEHAND_HOME": "/x", "CHARGEHAND_REQUEST": "r", "CHARGEHAND_LIMITS_TIME": " ", "OTHER": "1"}
+    assert _resolve(env=env).notes == ()
+    resolved = _resolve(env={"CHARGEHAND_COLOUR": "1"})
+    assert resolved.config == Config()
+    assert resolved.notes == ("environment 'CHARGEHAND_COLOUR' is no configuration key and was not read",)
+
+
+def test_a_bad_variable_or_option_is_named() -> None:
+    assert _fails(env={"CHARGEHAND_LIMITS_TIME": "x"}).message.startswith(
+        "environment CHARGEHAND_LIMITS_TIME: time"
+    )
+    assert _fails(limits__time="x").message.startswith("--time: time is a duration, not 'x'")
+    assert "'limits.time'" in _fails(limits__tme="1").hint

@@ -1,0 +1,172 @@
+"""One value at a time: what is taken, and what a person is told of what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from chargehand.app._config_keys import AGENTS, agent_keys, find_key, known_names, section_keys
+from chargehand.app._config_values import parse_text, parse_value, show_seconds, shown
+from chargehand.core import Config, ConfigError
+
+
+def _value(key: str, value: object) -> object:
+    row = find_key(key)
+    assert row is not None
+    return parse_value(row, value, "here")
+
+
+def _text(key: str, text: str) -> object:
+    row = find_key(key)
+    assert row is not None
+    return parse_text(row, text, "here")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("1d", 86400),
+        (45, 45),
+        (0.5, 0.5),
+    ],
+)
+def test_durations_are_seconds(written: object, seconds: float) -> None:
+    assert _value("limits.time", written) == seconds
+    assert _text("limits.time", str(written)) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "soon",
+        "30 m m",
+        "m30",
+        "30min",
+        "-5m",
+        "1m1h",
+        "٣m",
+        0,
+        -1,
+        "0s",
+        float("nan"),
+        float("inf"),
+        pytest.param(10**400, id="huge"),
+        True,
+        [],
+        None,
+    ],
+)
+def test_bad_durations_are_named_with_the_value(written: object) -> None:
+    with pytest.raises(ConfigError, match="here: time is ") as caught:
+        _value("limits.time", written)
+    if not isinstance(written, int | float):
+        assert shown(written) in caught.value.message
+
+
+@pytest.mark.parametrize("written", [0, -3, 1_000_001, "2", 1.0, True, None, pytest.param(1 << 20_000, id="huge")])
+def test_a_count_is_a_whole_number_from_one(written: object) -> None:
+    with pytest.raises(ConfigError, match="attempts is"):
+        _value("limits.attempts", written)
+
+
+def test_a_command_as_a_string_is_explained() -> None:
+    with pytest.raises(ConfigError, match="a list of strings, not 'ruff check'") as caught:
+        _value("agents.fixer.command", "ruff check")
+    assert caught.value.hint == 'a command is never given to a shell: write ["ruff", "check"]'
+
+
+@pytest.mark.parametrize("written", [[], [""], ["  ", "x"], ["a", "\0"], ["a", 3], [["a"]], "unbalanced '"])
+def test_a_command_names_a_program(written: object) -> None:
+    with pytest.raises(ConfigError):
+        _value("agents.fixer.command", written)
+
+
+def test_a_command_keeps_repeated_words() -> None:
+    assert _value("agents.fixer.command", ["p", "-v", "-v", ""]) == ("p", "-v", "-v", "")
+
+
+def test_an_unknown_kind_lists_what_exists() -> None:
+    with pytest.raises(ConfigError, match="unknown agent kind 'comand'") as caught:
+        _value("agents.fixer.kind", "comand")
+    assert "'command'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", " src", "src ", "!src/**", "#x", "../x", "a/../b", "./a", "a//b", "//a", "/", "a\nb", "a\0"]
+)
+@pytest.mark.parametrize("key", ["allow", "forbid", "protect"])
+def test_areas_are_plain_patterns(key: str, pattern: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        _value(f"project.{key}", [pattern])
+
+
+@pytest.mark.parametrize("host", ["", "https://x.org", "x.org/y", "a b", "-x.org", "x..org", "*.org", "x" * 300])
+def test_hosts_are_names(host: str) -> None:
+    with pytest.raises(ConfigError, match="no host name"):
+        _value("sandbox.network", [host])
+
+
+def test_hosts_are_one_whatever_their_case() -> None:
+    assert _value("sandbox.network", ["PyPI.org", "pypi.org", "[::1]:80"]) == ("pypi.org", "[::1]:80")
+
+
+def test_a_toolchain_is_absolute() -> None:
+    assert _value("sandbox.toolchain", ["/opt/bin"]) == ("/opt/bin",)
+    with pytest.raises(ConfigError, match="not absolute"):
+        _value("sandbox.toolchain", ["opt/bin"])
+
+
+def test_lists_in_text_are_toml_or_separated_by_commas() -> None:
+    assert _text("project.allow", "src/**, tests/**") == ("src/**", "tests/**")
+    assert _text("project.allow", '["a,b", "c"]') == ("a,b", "c")
+    assert _text("project.checks", "[]") == ()
+    assert _text("agents.x.command", "ruff") == ("ruff",)
+    assert _text("agents.x.command", "ruff,check") == ("ruff", "check")
+
+
+@pytest.mark.parametrize("text", ["[", '["a"', "[" * 5000, "ruff check", "[1]"])
+def test_a_list_that_is_none_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError):
+        _text("agents.x.command", text)
+
+
+def test_an_integer_in_text_is_plain_digits() -> None:
+    assert _text("limits.attempts", " 3 ") == 3
+    for text in ("three", "3.0", "0", "-1", "9" * 30):
+        with pytest.raises(ConfigError):
+            _text("limits.attempts", text)
+
+
+def test_values_are_shown_short_and_safe() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert len(shown("x" * 10_000)) <= 100
+    assert "\x1b" not in shown("\x1b[31mred")
+    assert shown(deep) == "<list>"
+    while deep:  # unwound by hand: freeing it at once would recurse
+        deep = deep[0]  # type: ignore[assignment]
+    assert (shown(True), shown(("a",))) == ("true", "['a']")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1800.0, "30m"), (5400.0, "1h30m"), (90.0, "1m30s"), (0.5, "0.5s")])
+def test_durations_are_shown_as_written(seconds: float, text: str) -> None:
+    assert show_seconds(seconds) == text
+    assert _value("limits.time", text) == seconds
+
+
+def test_the_table_has_every_key_of_the_sections() -> None:
+    config = Config()
+    for key in section_keys().values():
+        assert getattr(getattr(config, key.section), key.field) == key.default
+        assert key.doc
+        assert key.meet in {"min", "intersect", "union", "repo", "user"}
+    assert set(agent_keys()) == {"kind", "command"}
+    assert f"{AGENTS}.NAME.command" in known_names()
+    assert find_key("agents.a.b.command") is None
+    assert find_key("limits.nothing") is None

@@ -1,0 +1,240 @@
+"""The user's pip and npm configuration: what wins over what, and that no secret is shown."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from chargehand.core import ConfigError
+from chargehand.sandbox._mirror_config import RegistryConfig
+from chargehand.sandbox._mirror_npm_config import parse_npmrc
+from chargehand.sandbox._mirror_pip_config import parse_config_list
+from chargehand.sandbox._mirror_settings import NPM, PYPI, Logins, Proxies, basic, shown_host
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a home of a user with no programs on PATH and no configuration."""
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+def environ(home: Path, **variables: str) -> dict[str, str]:
+    """Return an environment that sees `home` and nothing of this machine's configuration."""
+    base = {"HOME": str(home), "PATH": "", "XDG_CONFIG_DIRS": str(home / "etc"), "PREFIX": str(home)}
+    return {**base, "PIP_CONFIG_FILE": "/dev/null", **variables}
+
+
+def with_pip_conf(home: Path, text: str, **variables: str) -> dict[str, str]:
+    """Return an environment whose pip reads `text` as its last configuration file."""
+    (home / "pip.conf").write_text(text)
+    return environ(home, **variables, PIP_CONFIG_FILE=str(home / "pip.conf"))
+
+
+def fake_pip(home: Path, output: str, *, code: int = 0) -> str:
+    """Put a `pip` that prints `output` into a directory; return that directory."""
+    program = home / "bin/pip"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:/usr/bin:/bin"
+
+
+def test_without_configuration_the_public_registries(home: Path) -> None:
+    config = RegistryConfig.from_user(environ(home))
+    assert config.pip.indexes == (PYPI,)
+    assert config.npm.registry == NPM
+    assert config.pip.access.verify
+    assert config.npm.access.verify
+
+
+def test_pip_lists_its_configuration_and_the_environment_wins(home: Path) -> None:
+    path = fake_pip(
+        home,
+        "global.index-url='https://one.invalid/simple'\n"
+        "global.extra-index-url='https://two.invalid/simple\\nfile:///srv/index'\n"
+        "install.find-links='https://three.invalid/links /srv/wheels'\n"
+        "download.index-url='https://other.invalid/simple'\n:env:.timeout='90'",
+    )
+    config = RegistryConfig.from_user(environ(home, PATH=path)).pip
+    assert config.indexes == ("https://one.invalid/simple", "https://two.invalid/simple", "file:///srv/index")
+    assert config.find_links == ("https://three.invalid/links", "file:///srv/wheels")
+    assert config.access.timeout == 90
+    config = RegistryConfig.from_user(environ(home, PATH=path, PIP_INDEX_URL="https://env.invalid/s")).pip
+    assert config.indexes[0] == "https://env.invalid/s"
+
+
+def test_where_pip_fails_its_files_are_read(home: Path) -> None:
+    path = fake_pip(home, "global.index-url='https://wrong.invalid/'", code=1)
+    text = "[global]\nindex_url = https://file.invalid/simple\n[install]\nfind-links =\n  ~/wheels\n  https://l.invalid/x\n"
+    config = RegistryConfig.from_user(with_pip_conf(home, text, PATH=path)).pip
+    # /usr/bin is on PATH for the script's sake; a pip there may answer in its place, from the same file.
+    assert config.indexes[0] == "https://file.invalid/simple"
+    assert config.find_links == ((home / "wheels").as_uri(), "https://l.invalid/x")
+
+
+def test_no_index_leaves_find_links_alone(home: Path) -> None:
+    config = RegistryConfig.from_user(environ(home, PIP_NO_INDEX="1", PIP_FIND_LINKS="/srv/w")).pip
+    assert (config.indexes, config.find_links) == ((), ("file:///srv/w",))
+
+
+def test_pip_list_lines_that_are_none_are_skipped() -> None:
+    text = "warning: something\nglobal.a='x=y'\nglobal.b=not quoted\n:env:.default-timeout='7'\n"
+    assert parse_config_list(text) == {"global": {"a": "x=y"}, ":env:": {"timeout": "7"}}
+
+
+def test_logins_of_pip_come_from_urls_and_netrc(home: Path) -> None:
+    (home / ".netrc").write_text(
+        f"machine files.invalid login n password {SECRET}\ndefault login d password {SECRET}\n"
+    )
+    config = RegistryConfig.from_user(
+        environ(
+            home,
+            PIP_INDEX_URL=f"https://us%40er:{SECRET}@one.invalid/simple",
+            PIP_EXTRA_INDEX_URL="https://two.invalid/",
+        )
+    ).pip
+    header = config.access.logins.header
+    assert header("https://one.invalid/simple/six/") == basic("us@er", SECRET)
+    assert header("https://one.invalid/packages/six.whl") == basic("us@er", SECRET)
+    assert header("https://one.invalid:8443/simple/six/") == ""
+    assert header("https://files.invalid/six.whl") == basic("n", SECRET)
+    assert header("https://two.invalid/six/") == ""
+    assert config.indexes == ("https://one.invalid/simple", "https://two.invalid/")
+
+
+def test_trust_of_pip(home: Path) -> None:
+    config = RegistryConfig.from_user(
+        environ(
+            home, PIP_CERT="/srv/ca.pem", PIP_CLIENT_CERT="~/me.pem", PIP_TRUSTED_HOST="a.invalid b.invalid:8443"
+        )
+    ).pip.access
+    assert config.roots == (Path("/srv/ca.pem"),)
+    assert config.client_certificate == home / "me.pem"
+    assert not config.verifies("https://a.invalid/x")
+    assert not config.verifies("https://b.invalid:8443/x")
+    assert config.verifies("https://b.invalid/x")
+    bundles = environ(home, REQUESTS_CA_BUNDLE="/srv/r.pem", SSL_CERT_FILE="/srv/s.pem")
+    access = RegistryConfig.from_user(bundles).pip.access
+    assert (access.roots, access.extra_roots) == ((Path("/srv/r.pem"),), (Path("/srv/s.pem"),))
+
+
+@pytest.mark.parametrize("url", [f"ftp://u:{SECRET}@x.invalid/", f"https://u:{SECRET}@/", f"http://u:{SECRET}@[/"])
+def test_an_unusable_index_is_named_without_its_login(home: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match="index-url") as caught:
+        RegistryConfig.from_user(environ(home, PIP_INDEX_URL=url))
+    assert SECRET not in caught.value.message
+
+
+def test_npm_files_and_environment_in_order(home: Path) -> None:
+    (home / "etc/npmrc").write_text(
+        "registry=https://global.invalid\n@a:registry=https://a.invalid/npm\nproxy=p.invalid:1\n"
+    )
+    config = RegistryConfig.from_user(environ(home)).npm
+    assert config.registry == "https://global.invalid/"
+    (home / ".npmrc").write_text(
+        "; mine\nregistry = https://user.invalid/r ; why\n@b:registry=https://b.invalid\n"
+    )
+    config = RegistryConfig.from_user(environ(home)).npm
+    assert config.registry_of("x") == "https://user.invalid/r/"
+    assert config.registry_of("@a/x") == "https://a.invalid/npm/"
+    assert config.registry_of("@b/x") == "https://b.invalid/"
+    assert config.registry_of("@c/x") == "https://user.invalid/r/"
+    assert config.access.proxies.proxy("https://user.invalid/") == "http://p.invalid:1"
+    config = RegistryConfig.from_user(environ(home, NPM_CONFIG_REGISTRY="https://env.invalid/")).npm
+    assert config.registry == "https://env.invalid/"
+
+
+def test_a_repository_does_not_say_where_npm_looks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = home / "repository"
+    repository.mkdir()
+    (repository / ".npmrc").write_text("registry=https://evil.invalid/\n")
+    monkeypatch.chdir(repository)
+    assert RegistryConfig.from_user(environ(home)).npm.registry == NPM
+
+
+def test_logins_of_npm(home: Path) -> None:
+    password = base64.b64encode(SECRET.encode()).decode()
+    (home / ".npmrc").write_text(
+        "registry=https://one.invalid/team/\n@b:registry=http://b.invalid:4873\n"
+        "//one.invalid/team/:_authToken=${TOKEN}\n"
+        f"//b.invalid:4873/:username=me\n//b.invalid:4873/:_password={password}\n"
+        f"//c.invalid/x/:_auth={basic('u', SECRET).removeprefix('Basic ')}\n"
+    )
+    header = RegistryConfig.from_user(environ(home, TOKEN=SECRET)).npm.access.logins.header
+    assert header("https://one.invalid/team/pkg") == f"Bearer {SECRET}"
+    assert header("https://one.invalid/files/pkg.tgz") == f"Bearer {SECRET}"
+    assert header("http://b.invalid:4873/pkg") == basic("me", SECRET)
+    assert header("https://c.invalid/x/y/z.tgz") == basic("u", SECRET)
+    assert header("https://c.invalid/xy/z.tgz") == ""
+    assert header("https://d.invalid/") == ""
+
+
+def test_trust_of_npm(home: Path) -> None:
+    (home / ".npmrc").write_text(
+        "cafile=~/ca.pem\nstrict-ssl=false\n"
+        'ca[]="-----BEGIN CERTIFICATE-----\\nQQ==\\n-----END CERTIFICATE-----"\n'
+    )
+    access = RegistryConfig.from_user(environ(home, NODE_EXTRA_CA_CERTS="/srv/x.pem")).npm.access
+    assert (access.roots, access.extra_roots) == ((home / "ca.pem",), (Path("/srv/x.pem"),))
+    assert access.root_text.splitlines()[1] == "QQ=="
+    assert not access.verifies("https://any.invalid/")
+
+
+def test_npmrc_lines_as_npm_reads_them() -> None:
+    text = "a = \"x;y\"\nb=1#2\nc=${IN}-${OUT}-${OUT?}\nd=\\${IN}\ne\n# f=1\n[section]\ng[]=1\ng[]=2\nh='q'\n"
+    assert parse_npmrc(text, {"IN": "in"}) == {
+        "a": "x;y",
+        "b": "1",
+        "c": "in-${OUT}-",
+        "d": "${IN}",
+        "e": "true",
+        "g": "1\n2",
+        "h": "q",
+    }
+
+
+def test_no_secret_in_the_repr(home: Path) -> None:
+    (home / ".npmrc").write_text(f"//one.invalid/:_authToken={SECRET}\nregistry=https://u:{SECRET}@one.invalid/\n")
+    config = RegistryConfig.from_user(
+        environ(home, PIP_INDEX_URL=f"https://u:{SECRET}@one.invalid/", PIP_PROXY=f"http://u:{SECRET}@p.invalid:1")
+    )
+    assert SECRET not in repr(config)
+    assert config.pip.access.proxies.proxy("https://x.invalid/") == f"http://u:{SECRET}@p.invalid:1"
+
+
+def test_a_login_is_for_its_path_and_not_for_one_that_begins_like_it() -> None:
+    logins = Logins(by_prefix={"//h.invalid:443/a/": "inner", "//h.invalid:443/": "outer"})
+    assert logins.header("https://h.invalid/a/b/c") == "inner"
+    assert logins.header("https://h.invalid/a") == "inner"
+    assert logins.header("https://h.invalid/a-evil/b") == "outer"
+    assert logins.header("http://h.invalid/a/b") == ""
+    assert logins.header("https://h.invalid.evil.invalid/a/b") == ""
+
+
+@pytest.mark.parametrize(
+    ("exempt", "url", "direct"),
+    [
+        ("*", "https://x.invalid/", True),
+        (".corp.invalid", "https://a.corp.invalid/", True),
+        ("corp.invalid", "https://evilcorp.invalid/", False),
+        ("corp.invalid:8443", "https://corp.invalid/", False),
+        ("corp.invalid:443", "https://corp.invalid/", True),
+        ("192.0.2.0/24", "http://192.0.2.9/", True),
+        ("192.0.2.0/24", "http://host.invalid/", False),
+        ("", "http://host.invalid/", False),
+    ],
+)
+def test_hosts_reached_without_the_proxy(exempt: str, url: str, direct: bool) -> None:
+    proxies = Proxies(by_scheme={"http": "http://p.invalid", "https": "http://p.invalid"}, exempt=(exempt,))
+    assert (proxies.proxy(url) is None) == direct
+
+
+def test_a_shown_host_is_nothing_but_the_host() -> None:
+    assert shown_host(f"https://u:{SECRET}@h.invalid:8443/{SECRET}?{SECRET}") == "h.invalid:8443"
+    assert shown_host("file:///home/me/x") == "file:"
+    assert shown_host("http://[") == "?"

@@ -1,0 +1,102 @@
+"""Index pages: what is read from them, what never comes out of them, and that writing them loses nothing."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.sandbox._mirror_links import Link, as_html, as_json, belongs, html_links, json_links
+
+BASE = "https://index.invalid/simple/a/"
+DIGEST = "ab" * 32
+
+HTML = f"""<!DOCTYPE html><html><head><base href="../../"></head><body>
+<a href="packages/a-1.0-py3-none-any.whl#sha256={DIGEST}" data-requires-python="&gt;=3.8"
+   data-dist-info-metadata="sha256={DIGEST}">a</a>
+<a href="https://files.invalid/a-0.9.tar.gz?token=s3cret#md5=00" data-yanked="broken &amp; bad">a</a>
+<a href="file:///etc/a-1.0.tar.gz">a local file</a>
+<a href="a-1.0.tar.gz.asc">a signature</a><a href="..">up</a><a>no link</a><a href="http://[/a-1.zip">broken</a>
+</body></html>"""
+
+
+def test_html_page_is_read_with_its_attributes() -> None:
+    wheel, sdist = html_links(HTML, url=BASE)
+    assert wheel.url == "https://index.invalid/packages/a-1.0-py3-none-any.whl"
+    assert (wheel.hashes, wheel.requires_python, wheel.metadata) == (
+        {"sha256": DIGEST},
+        ">=3.8",
+        {"sha256": DIGEST},
+    )
+    assert wheel.yanked is None
+    assert (sdist.filename, sdist.yanked, sdist.metadata) == ("a-0.9.tar.gz", "broken & bad", None)
+
+
+def test_only_a_page_on_disk_names_files_of_this_machine() -> None:
+    page = '<a href="file:///srv/a-1.0.tar.gz">a</a>'
+    assert html_links(page, url=BASE) == []
+    assert [link.url for link in html_links(page, url="file:///srv/index.html")] == ["file:///srv/a-1.0.tar.gz"]
+    listing = json.dumps({"files": [{"filename": "a-1.0.tar.gz", "url": "file:///srv/a-1.0.tar.gz"}]}).encode()
+    assert json_links(listing, url=BASE) == []
+
+
+@pytest.mark.parametrize("name", ["../a-1.zip", "a/b-1.zip", "a\n-1.zip", "-a-1.zip", ".a-1.zip", "a-1.exe", ""])
+def test_json_names_that_are_no_archive_are_dropped(name: str) -> None:
+    listing = json.dumps({"files": [{"filename": name, "url": "x.zip"}]}).encode()
+    assert json_links(listing, url=BASE) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"files": [1]}', b"\xff", b"<html>"])
+def test_what_is_no_json_page_raises(body: bytes) -> None:
+    with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
+        json_links(body, url=BASE)
+
+
+def test_a_find_links_file_belongs_to_its_project_alone() -> None:
+    assert belongs("zope_interface-5.0-py3-none-any.whl", "zope-interface")
+    assert belongs("zope.interface-5.0.tar.gz", "zope-interface")
+    assert not belongs("six_evil-1.0-py3-none-any.whl", "six")
+    assert not belongs("sixer-1.0.tar.gz", "six")
+
+
+hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
+digests = st.dictionaries(st.just("sha256"), hexes, max_size=1)
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20)
+links = st.builds(
+    Link,
+    filename=st.from_regex(r"[a-z][a-z0-9_]{0,5}-[0-9]\.[0-9]\.tar\.gz", fullmatch=True),
+    url=st.just("https://files.invalid/x.tar.gz"),
+    hashes=digests,
+    requires_python=words.map(str.strip),
+    yanked=st.none() | words,
+    metadata=st.none() | digests,
+)
+
+
+def _same(one: Link, other: Link) -> bool:
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("filename", "hashes", "requires_python", "yanked", "metadata")
+    )
+
+
+@given(st.lists(links, max_size=4))
+def test_both_forms_keep_every_link_whole(given_links: list[Link]) -> None:
+    def rewrite(link: Link) -> str:
+        return f"/files/{link.filename}"
+
+    read = html_links(as_html("a", given_links, rewrite=rewrite).decode(), url="http://mirror.invalid/")
+    assert len(read) == len(given_links)
+    assert all(_same(one, other) for one, other in zip(read, given_links, strict=True))
+    read = json_links(as_json("a", given_links, rewrite=rewrite), url="http://mirror.invalid/")
+    assert len(read) == len(given_links)
+    assert all(_same(one, other) for one, other in zip(read, given_links, strict=True))
+
+
+@given(st.lists(links, max_size=4))
+def test_pages_never_show_the_upstream_address(given_links: list[Link]) -> None:
+    for render in (as_html, as_json):
+        assert b"files.invalid" not in render("a", given_links, rewrite=lambda link: f"/files/{link.filename}")

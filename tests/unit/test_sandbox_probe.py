@@ -1,0 +1,155 @@
+"""What this machine can offer is found by trying; what it cannot is refused with the exact mend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chargehand.core import MountPlan, TierUnavailableError, sandbox_ids
+from chargehand.sandbox import ProcessTier, SandboxSpec, Toolchain, _mend, discover, probe
+from chargehand.sandbox._mend import mend, tier_unavailable
+
+needs_bwrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"
+)
+TOOLS = Toolchain(binds=(), path=("/usr/bin", "/bin"), id="test")
+REFUSALS = {
+    "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user "
+    "namespaces.": "No permissions",
+    "bwrap: setting up uid map: Permission denied": "uid map",
+    "bwrap: Creating new namespace failed: No space left on device": "No space left",
+}
+
+
+def stand_in(directory: Path, message: str, *, code: int = 1) -> None:
+    """Put a `bwrap` on PATH that fails as the real one does where the machine refuses."""
+    path = directory / "bwrap"
+    path.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit {code}\n")
+    path.chmod(0o755)
+    for place in (directory, *directory.parents):
+        if place.owner() == Path.home().owner() and place != Path("/"):
+            place.chmod(place.stat().st_mode | 0o011)  # it runs under another user where we are root
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A /proc/sys of our own, so that the machine's settings do not matter."""
+    root = tmp_path / "sys"
+    for name in ("kernel", "user"):
+        (root / name).mkdir(parents=True)
+
+    def read(name: str) -> str | None:
+        path = root / name
+        return path.read_text().strip() if path.exists() else None
+
+    monkeypatch.setattr(_mend, "_sysctl", read)
+    return root
+
+
+def spec(root: Path) -> SandboxSpec:
+    for name in ("base", "upper", "work"):
+        (root / name).mkdir()
+        os.chown(root / name, *sandbox_ids())
+    plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
+    return SandboxSpec(mounts=plan)
+
+
+async def test_without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = await probe(TOOLS, scratch=tmp_path)
+    assert (report.ok, report.driver) == (False, None)
+    assert [part.name for part in report.parts if not part.ok] == ["bubblewrap"]
+    with pytest.raises(TierUnavailableError, match="bubblewrap") as caught:
+        report.require()
+    assert (caught.value.code, caught.value.exit_code) == ("sandbox_unavailable", 5)
+    assert "install bubblewrap" in caught.value.hint
+    with pytest.raises(TierUnavailableError) as started:
+        async with ProcessTier(TOOLS):
+            pass
+    assert "install bubblewrap" in started.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+async def test_a_machine_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Path, message: str
+) -> None:
+    (settings / "kernel/unprivileged_userns_clone").write_text("0\n")
+    bin_directory, scratch = tmp_path / "bin", tmp_path / "scratch"
+    bin_directory.mkdir()
+    scratch.mkdir()
+    stand_in(bin_directory, message)
+    monkeypatch.setenv("PATH", f"{bin_directory}:{os.environ['PATH']}")
+    report = await probe(TOOLS, scratch=scratch)
+    assert (report.ok, report.driver) == (False, None)
+    with pytest.raises(TierUnavailableError) as caught:
+        report.require()
+    assert REFUSALS[message] in caught.value.message
+    assert caught.value.code == "sandbox_unavailable"
+    assert caught.value.hint == "sysctl -w kernel.unprivileged_userns_clone=1"
+    assert list(scratch.iterdir()) == []
+
+
+async def test_a_refused_sandbox_names_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(tmp_path, "bwrap: out of luck")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    async with ProcessTier(TOOLS) as tier:
+        with pytest.raises(TierUnavailableError, match="out of luck") as caught:
+            await tier.open(spec(tmp_path))
+    assert (caught.value.code, caught.value.exit_code) == ("sandbox_unavailable", 5)
+    assert caught.value.hint
+    for locked in tmp_path.glob("work/work"):
+        locked.chmod(0o700)
+
+
+@pytest.mark.needs_bwrap
+@needs_bwrap
+async def test_a_machine_that_can(tmp_path: Path) -> None:
+    report = await probe(discover(search=os.environ["PATH"]), scratch=tmp_path)
+    assert report.ok, [part for part in report.parts if not part.ok]
+    assert report.require() == report.driver
+    assert {"isolation", "network", "temporary files", "processes", "memory", "freeze"} <= {
+        part.name for part in report.parts
+    }
+    assert all(part.detail for part in report.parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "apparmor"),
+    ],
+)
+def test_a_setting_that_forbids_is_named(settings: Path, name: str, value: str, wanted: str) -> None:
+    (settings / name).write_text(f"{value}\n")
+    assert wanted in mend("bwrap: No permissions to create new namespace")
+    (settings / name).write_text("7\n")
+    assert wanted not in mend("bwrap: No permissions to create new namespace")
+
+
+@pytest.mark.usefixtures("settings")
+def test_every_message_has_a_way_out() -> None:
+    assert "strategy" in mend("launcher: [Errno 22] mount overlay on /mnt/workspace: Invalid argument")
+    assert "disk space" in mend("launcher: [Errno 28] No space left on device")
+    assert "install bubblewrap" in mend("bwrap: not found")
+    assert mend("something nobody has seen") == mend("") != ""
+    error = tier_unavailable("")
+    assert (error.exit_code, "no reason given" in error.message) == (5, True)
+
+
+@pytest.mark.parametrize("tool", ["apt-get", "dnf", "pacman", "zypper", "apk"])
+def test_the_package_manager_of_this_machine_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str
+) -> None:
+    (tmp_path / tool).write_text("#!/bin/sh\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mend("bwrap: not found").startswith(f"install bubblewrap: {tool} ")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert mend("bwrap: not found") == "install bubblewrap: with your package manager"

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chargehand.core import CheckResult, Finding, NotFoundError, SteppedClock, UsageError, Verdict
+from chargehand.store import ProjectRow, Store, open_store
+
+VERDICT = Verdict(
+    tree="t1",
+    scope="attempt",
+    status="red",
+    checks=(CheckResult(name="pytest", status="failed", seconds=1.25, exit_code=1, tests=3, artifact="f" * 64),),
+    findings=(Finding(rule="protected", severity="error", path="ci.yml", message="no", needs_person=True),),
+)
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
+    with open_store(tmp_path / "home", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "work" / "repo"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_project_keeps_its_id_however_it_is_reached(store: Store, repository: Path, tmp_path: Path) -> None:
+    first = store.projects.register(repository, root="c0")
+    (tmp_path / "link").symlink_to(repository)
+    assert first == ProjectRow(id=first.id, path=repository.resolve(), name="repo")
+    assert store.projects.register(tmp_path / "link", root="c0") == first
+    assert store.projects.register(repository / ".." / "repo", root="c0") == first
+    assert store.projects.list() == (first,)
+
+
+def test_another_repository_at_a_path_is_another_project(store: Store, repository: Path, tmp_path: Path) -> None:
+    first = store.projects.register(repository, root="c0")
+    assert store.projects.register(repository, root="c1").id != first.id
+    assert store.projects.register(tmp_path, root="c0").id != first.id
+    with open_store(tmp_path / "other") as other:
+        assert other.projects.register(repository, root="c0").id == first.id
+
+
+def test_a_name_that_was_given_stays(store: Store, repository: Path) -> None:
+    assert store.projects.register(repository, name="shop").name == "shop"
+    assert store.projects.register(repository).name == "shop"
+    assert store.projects.register(repository, name="market").name == "market"
+    assert [row.name for row in store.projects.list()] == ["market"]
+
+
+def test_a_path_that_is_not_utf8_is_kept_as_it_is(store: Store, tmp_path: Path) -> None:
+    strange = tmp_path / os.fsdecode(b"caf\xe9")
+    strange.mkdir()
+    row = store.projects.register(strange)
+    assert store.projects.list() == (row,)
+    assert row.path == strange.resolve()
+    row.name.encode()
+
+
+def test_a_project_is_found_by_id_name_and_path(store: Store, repository: Path, tmp_path: Path) -> None:
+    row = store.projects.register(repository)
+    store.projects.register(tmp_path, name="other")
+    for name in (row.id, row.id[:10], row.id[2:10], "repo", str(repository.resolve())):
+        assert store.projects.find(name) == row
+    with pytest.raises(NotFoundError, match="'rep'") as caught:
+        store.projects.find("rep")
+    assert "'repo'" in caught.value.hint
+    with pytest.raises(NotFoundError):
+        store.projects.find("")
+
+
+def test_two_projects_of_one_name_have_to_be_told_apart(store: Store, repository: Path, tmp_path: Path) -> None:
+    one, other = store.projects.register(repository), store.projects.register(tmp_path, name="repo")
+    with pytest.raises(UsageError) as caught:
+        store.projects.find("repo")
+    assert caught.value.code == "ambiguous"
+    assert one.id in caught.value.hint
+    assert other.id in caught.value.hint
+
+
+def test_only_the_very_content_is_trusted_and_only_where_it_was(store: Store, clock: SteppedClock) -> None:
+    assert not store.trust.is_trusted("p", "d1")
+    first = store.trust.grant("p", "d1", identity="ann")
+    assert store.trust.is_trusted("p", "d1")
+    assert not store.trust.is_trusted("p", "d2")
+    assert not store.trust.is_trusted("q", "d1")
+    clock.advance(1)
+    assert store.trust.grant("p", "d1", identity="bob") == first
+    second = store.trust.grant("q", "d2", identity="bob")
+    assert store.trust.list() == (first, second)
+    assert store.trust.list("p") == (first,)
+
+
+def test_revoked_trust_is_gone(store: Store) -> None:
+    for project, digest in (("p", "d1"), ("p", "d2"), ("p", "d3"), ("q", "d1")):
+        store.trust.grant(project, digest, identity="ann")
+    assert store.trust.revoke("p", "d1") == 1
+    assert store.trust.revoke("p", "d1") == 0
+    assert not store.trust.is_trusted("p", "d1")
+    assert store.trust.is_trusted("p", "d2")
+    assert store.trust.revoke("p") == 2
+    assert [(row.project, row.digest) for row in store.trust.list()] == [("q", "d1")]
+
+
+def test_a_verdict_is_kept_for_its_tree_plan_and_project(store: Store) -> None:
+    store.verdicts.put("p", VERDICT, plan_digest="d1")
+    assert store.verdicts.get("p", "t1", plan_digest="d1") == VERDICT
+    for project, tree, plan in (("q", "t1", "d1"), ("p", "t2", "d1"), ("p", "t1", "d2")):
+        assert store.verdicts.get(project, tree, plan_digest=plan) is None
+
+
+def test_a_later_verdict_takes_the_place_of_an_earlier_one(store: Store) -> None:
+    green = Verdict(tree="t1", scope="merged", status="green")
+    store.verdicts.put("p", VERDICT, plan_digest="d1")
+    store.verdicts.put("p", green, plan_digest="d1")
+    assert store.verdicts.get("p", "t1", plan_digest="d1") == green
+
+
+@pytest.mark.parametrize("kept", [b"{", b"[]", b'{"tree":"t1","scope":"attempt","status":"purple"}', b"\xff"])
+def test_a_verdict_that_cannot_be_read_is_a_miss(store: Store, kept: bytes) -> None:
+    store.verdicts.put("p", VERDICT, plan_digest="d1")
+    with sqlite3.connect(store.home / "store.db") as raw:
+        raw.execute("UPDATE verdicts SET verdict = ?", (kept,))
+    raw.close()
+    assert store.verdicts.get("p", "t1", plan_digest="d1") is None
+
+
+def test_a_verdict_of_another_tree_is_a_miss(store: Store) -> None:
+    store.verdicts.put("p", VERDICT, plan_digest="d1")
+    with sqlite3.connect(store.home / "store.db") as raw:
+        raw.execute("UPDATE verdicts SET tree = 't2'")
+    raw.close()
+    assert store.verdicts.get("p", "t2", plan_digest="d1") is None

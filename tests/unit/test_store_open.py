@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from chargehand.core import MissionCreated, MissionRequest, StepFinished, StoreError
+from chargehand.store import Store, _migrate, _schema, open_store
+
+CREATED = MissionCreated(
+    project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
+)
+STEP = StepFinished(step="s", input="i", output="o" * 500, seconds=1.0)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "chargehand"
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Store]:
+    with open_store(home) as opened:
+        yield opened
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def fails(home: Path, *, read_only: bool = False) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        open_store(home, read_only=read_only)
+    assert caught.value.hint
+    assert repr(str(home)) in caught.value.message
+    return caught.value
+
+
+def test_the_directory_and_its_files_are_for_the_owner_alone(store: Store, home: Path) -> None:
+    store.log.append("m-1", CREATED, durable=True)
+    store.artifacts.put(b"x", kind="output")
+    assert mode(home) == 0o700
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"store.db", "store.db-wal", "m-1"}
+    assert {mode(path) & 0o077 for path in files} == {0}
+
+
+def test_what_was_kept_is_there_after_reopening(home: Path) -> None:
+    with open_store(home) as store:
+        lines = store.log.append("m-1", CREATED, STEP)
+    with open_store(home) as store:
+        assert store.log.read("m-1") == lines
+
+
+def test_a_current_store_opens_without_the_migration_machinery(home: Path) -> None:
+    open_store(home).close()
+    script = (
+        "import sys, pathlib; from chargehand.store import open_store\n"
+        "open_store(pathlib.Path(sys.argv[1])).close(); print('alembic' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, home], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
+def test_every_connection_is_set_up_as_promised(store: Store) -> None:
+    with store.database.read() as normal, store.database.write(durable=True) as durable:
+        for connection, synchronous in ((normal, 1), (durable, 2)):
+            connection.execute(sa.select(_schema.missions)).all()
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
+            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+
+
+def test_the_migrations_make_the_schema_that_the_program_uses(store: Store) -> None:
+    with store.database.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), _schema.metadata) == []
+        clustered = connection.exec_driver_sql("SELECT wr FROM pragma_table_list('events')").scalar()
+    assert clustered == 1
+    assert ScriptDirectory(str(_migrate._SCRIPTS)).get_current_head() == _schema.VERSION
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_alone(home: Path) -> None:
+    open_store(home).close()
+    with sqlite3.connect(home / "store.db") as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.close()
+    for read_only in (False, True):
+        error = fails(home, read_only=read_only)
+        assert error.code == "store_newer"
+        assert "upgrade" in error.hint
+        assert "9999" in error.message
+
+
+def test_an_unknown_version_is_corrupt(home: Path) -> None:
+    open_store(home).close()
+    with sqlite3.connect(home / "store.db") as raw:
+        raw.execute("UPDATE alembic_version SET version_num = 'abc'")
+    raw.close()
+    assert fails(home).code == "store_corrupt"
+
+
+@pytest.mark.parametrize(
+    "content", [b"garbage, surely not a database " * 200, b"SQLite format 3\0" + b"\xff" * 8000]
+)
+def test_a_file_that_is_no_database_is_corrupt(home: Path, content: bytes) -> None:
+    open_store(home).close()
+    (home / "store.db").write_bytes(content)
+    assert fails(home).code == "store_corrupt"
+    assert (home / "store.db").read_bytes() == content
+
+
+def test_an_emptied_file_does_not_pass_for_a_fresh_start(home: Path) -> None:
+    with open_store(home) as store:
+        store.log.append("m-1", CREATED, durable=True)
+    (home / "store.db").write_bytes(b"")
+    assert fails(home).code == "store_corrupt"
+
+
+def test_what_a_crash_before_the_first_migration_leaves_is_opened(home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "store.db").touch()
+    with open_store(home) as store:
+        assert store.log.missions() == ()
+
+
+def test_a_home_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert fails(tmp_path / "file" / "home").code == "store_not_writable"
+    assert fails(tmp_path / "file").code == "store_not_writable"
+
+
+def test_a_full_disk_is_a_typed_error_and_loses_nothing(store: Store) -> None:
+    lines = store.log.append("m-1", CREATED)
+    with store.database.plain() as durable:
+        durable.connection.driver_connection.execute("PRAGMA max_page_count=40")  # type: ignore[union-attr]
+    error = None
+    while error is None:
+        try:
+            lines += store.log.append("m-1", STEP, durable=True)
+        except StoreError as caught:
+            error = caught
+    assert error.code == "store_full"
+    assert len(lines) > 1
+    assert store.log.read("m-1") == lines
+
+
+def test_a_table_that_is_gone_is_a_typed_error(store: Store, home: Path) -> None:
+    with sqlite3.connect(home / "store.db") as raw:
+        raw.execute("DROP TABLE verdicts")
+    raw.close()
+    with pytest.raises(StoreError, match="verdicts"):
+        store.verdicts.get("p", "t", plan_digest="d")
+
+
+def test_read_only_reads_and_does_not_write(home: Path) -> None:
+    assert fails(home, read_only=True).code == "store_missing"
+    assert not home.exists()
+    with open_store(home) as store:
+        lines = store.log.append("m-1", CREATED)
+        with open_store(home, read_only=True) as reader:
+            assert reader.log.read("m-1") == lines
+            with pytest.raises(StoreError) as caught:
+                reader.log.append("m-1", STEP)
+            assert caught.value.code == "store_not_writable"
+            assert store.log.append("m-1", STEP) == reader.log.read("m-1", after=1)
+
+
+def test_read_only_does_not_migrate(home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "store.db").touch()
+    assert fails(home, read_only=True).code == "store_older"
+
+
+def test_a_failed_migration_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
+    home.mkdir(parents=True)
+    with sqlite3.connect(home / "store.db") as raw:
+        raw.execute("CREATE TABLE verdicts (theirs)")  # clashes after other tables were made
+    raw.close()
+    assert fails(home).code == "store"
+    with sqlite3.connect(home / "store.db") as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("verdicts",)]
+    raw.close()
+
+
+def test_the_same_home_serves_many_stores_of_one_process(home: Path) -> None:
+    with open_store(home) as one, open_store(home) as other:
+        lines = one.log.append("m-1", CREATED)
+        lines += other.log.append("m-1", STEP)
+        assert one.log.read("m-1") == other.log.read("m-1") == lines
+
+
+def test_a_strange_path_is_a_path_like_any_other(tmp_path: Path) -> None:
+    home = tmp_path / os.fsdecode("a b?mode=ro#%41é".encode())
+    with open_store(home) as store:
+        store.log.append("m-1", CREATED)
+    assert (home / "store.db").stat().st_size > 0
+    with open_store(home) as store, store.database.read() as connection:
+        assert connection.execute(sa.select(_schema.missions.c.id)).scalars().all() == ["m-1"]

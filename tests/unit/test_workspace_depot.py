@@ -1,0 +1,295 @@
+"""The depot: what it takes from the user's repository, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.conftest import git, repository_state
+from tests.workspace_kit import Yard, agent, tree_paths
+
+from chargehand.core import NotFoundError, RepositoryError
+from chargehand.workspace import BASES, Author, Depot, MergeResult, RefMovedError
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)
+
+
+def code_of(root: Path, repository: Path) -> str:
+    with pytest.raises(RepositoryError) as caught:
+        Depot.open(root, repository=repository)
+    assert caught.value.hint
+    return caught.value.code
+
+
+def test_what_is_no_repository_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    assert code_of(tmp_path / "s", tmp_path / "plain") == "not_a_repository"
+    assert code_of(tmp_path / "s", tmp_path / "absent") == "not_a_repository"
+    (tmp_path / "empty").mkdir()
+    git(tmp_path / "empty", "init", "-q")
+    assert code_of(tmp_path / "s", tmp_path / "empty") == "repository_empty"
+    assert code_of(tmp_path / "s", tmp_path / "empty/.git/refs") == "not_a_repository"
+    (tmp_path / "new").mkdir()
+    git(tmp_path / "new", "init", "-q", "--object-format=sha256")
+    assert code_of(tmp_path / "s", tmp_path / "new") == "repository_format"
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.needs_root
+def test_another_users_repository_is_refused(yard: Yard) -> None:
+    for path in (yard.repository / ".git", yard.repository):
+        os.chown(path, 12345, 12345)
+    assert code_of(yard.root, yard.repository) == "repository_owner"
+
+
+def test_found_from_a_directory_inside(yard: Yard) -> None:
+    depot = Depot.open(yard.root, repository=yard.repository / "src/lib")
+    assert depot.repository.path == yard.repository
+    assert (depot.repository.branch, depot.repository.bare) == ("main", False)
+
+
+def test_resolving_reads_only_and_tells_where_the_base_stands(yard: Yard, tmp_path: Path) -> None:
+    depot = yard.depot()
+    before = repository_state(yard.repository)
+    base = depot.resolve_base()
+    head = git(yard.repository, "rev-parse", "HEAD")
+    assert (base.commit, base.branch, base.upstream, base.behind, base.dirty) == (head, "main", None, None, False)
+    assert base.tree == git(yard.repository, "rev-parse", "HEAD^{tree}")
+    assert repository_state(yard.repository) == before
+    git(tmp_path, "clone", "-q", str(yard.repository), "clone")
+    yard.commit("ahead")
+    git(tmp_path / "clone", "fetch", "-q")
+    (tmp_path / "clone/untracked").touch()
+    behind = Depot.open(tmp_path / "other", repository=tmp_path / "clone").resolve_base("main")
+    assert (behind.branch, behind.upstream, behind.behind, behind.dirty) == ("main", "origin/main", 1, True)
+
+
+def test_detached_and_other_revisions(yard: Yard) -> None:
+    first = git(yard.repository, "rev-parse", "HEAD")
+    git(yard.repository, "tag", "v1")
+    second = yard.commit()
+    git(yard.repository, "checkout", "-q", "--detach")
+    depot = yard.depot()
+    assert (depot.resolve_base().commit, depot.resolve_base().branch) == (second, None)
+    assert (depot.resolve_base("v1").commit, depot.resolve_base("v1").branch) == (first, None)
+    assert (depot.resolve_base("HEAD~1").commit, depot.resolve_base("main").branch) == (first, "main")
+    for wrong in ("nope", "--all", "HEAD:README.md", ""):
+        if wrong:
+            with pytest.raises(RepositoryError) as caught:
+                depot.resolve_base(wrong)
+            assert caught.value.code == "base_not_found"
+            assert repr(wrong) in caught.value.message
+    with pytest.raises(RepositoryError) as refused:
+        depot.check_can_apply()
+    assert refused.value.code == "apply_detached"
+
+
+def test_a_bare_repository_can_be_worked_on_but_not_applied_to(yard: Yard, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(yard.repository), "bare.git")
+    depot = Depot.open(yard.root, repository=tmp_path / "bare.git")
+    assert depot.repository.bare
+    assert depot.resolve_base().dirty is False
+    with pytest.raises(RepositoryError) as refused:
+        depot.check_can_apply()
+    assert refused.value.code == "apply_bare"
+
+
+def test_a_linked_worktree_is_a_repository(yard: Yard, tmp_path: Path) -> None:
+    git(yard.repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    depot = Depot.open(yard.root, repository=tmp_path / "side")
+    base = depot.resolve_base()
+    assert (base.branch, depot.repository.path) == ("side", tmp_path / "side")
+    assert depot.base_layers(base).files == 8
+
+
+def test_a_shallow_clone_works_and_its_end_is_known_inside(yard: Yard, tmp_path: Path) -> None:
+    for number in range(3):
+        (yard.repository / "README.md").write_text(f"{number}\n")
+        yard.commit(f"c{number}")
+    git(tmp_path, "clone", "-q", "--depth=2", f"file://{yard.repository}", "shallow")
+    yard.repository = tmp_path / "shallow"
+    workspace = yard.workspace("worktree")
+    assert agent(workspace, "git log --format=%s; git status --porcelain; git fsck") == "c2\nc1\n"
+    commit = yard.commit("later")
+    assert yard.depot().resolve_base().commit == commit
+
+
+def test_nothing_is_lost_when_the_user_collects_garbage(yard: Yard) -> None:
+    depot = yard.depot()
+    base = depot.resolve_base()
+    git(yard.repository, "checkout", "-q", "--orphan", "other")
+    git(yard.repository, "commit", "-q", "-m", "other")
+    git(yard.repository, "branch", "-q", "-D", "main")
+    git(yard.repository, "rm", "-q", "-r", "--cached", ".")
+    git(yard.repository, "commit", "-q", "-m", "nothing")
+    git(yard.repository, "reflog", "expire", "--expire=now", "--all")
+    git(yard.repository, "gc", "-q", "--prune=now")
+    assert yard.open().base_layers(base).files == 8
+    assert subprocess.run(["git", f"--git-dir={depot.path}", "fsck", "--strict"], check=False).returncode == 0
+    assert not (depot.path / "objects/info/alternates").exists()
+
+
+def test_a_repository_with_borrowed_objects_is_copied(yard: Yard, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--shared", str(yard.repository), "borrowing")
+    depot = Depot.open(tmp_path / "other", repository=tmp_path / "borrowing")
+    base = depot.resolve_base()
+    assert not (depot.path / "objects/info/alternates").exists()
+    assert depot.base_layers(base).files == 8
+    assert depot.read_ref(BASES + base.commit) == base.commit
+
+
+def test_base_files_are_the_raw_blobs(yard: Yard) -> None:
+    (yard.repository / ".gitattributes").write_text(
+        "*.txt text eol=crlf\n*.id ident\nhidden export-ignore\n*.sub export-subst\n"
+        "*.u working-tree-encoding=UTF-16\n*.bin filter=lfs diff=lfs\n"
+    )
+    contents = {
+        "a.txt": "a\nb\n",
+        "x.id": "$Id$\n",
+        "hidden": "h\n",
+        "v.sub": "$Format:%H$\n",
+        "big.bin": "pointer\n",
+    }
+    for name, text in contents.items():
+        (yard.repository / name).write_text(text)
+    os.symlink("../outside", yard.repository / "link")
+    (yard.repository / "run.sh").chmod(0o755)
+    (yard.repository / os.fsdecode(b"raw-\xff")).write_text("raw\n")
+    yard.commit()
+    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
+    git(yard.repository, "commit", "-q", "-m", "module")
+    base = yard.base()
+    layers = yard.depot().base_layers(base)
+    for name, text in contents.items():
+        assert (layers.tree / name).read_bytes() == text.encode()
+    assert os.readlink(layers.tree / "link") == "../outside"
+    assert (layers.tree / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (layers.tree / os.fsdecode(b"raw-\xff")).read_text() == "raw\n"
+    assert list((layers.tree / "module").iterdir()) == []
+    assert (layers.submodules, layers.lfs) == (("module",), True)
+    assert {int(path.lstat().st_mtime) for path in layers.tree.rglob("*") if not path.is_dir()} == {layers.mtime}
+    for driver in ("overlay", "worktree"):
+        workspace = yard.workspace(driver)
+        assert agent(workspace, "git status --porcelain; git diff-files") == ""
+        agent(workspace, "echo x > module/inside; printf r2 > \"$(printf 'raw-\\377')\"; rm link")
+        found = workspace.scan()
+        assert {c.path for c in found.changes} == {"raw-\udcff", "link"}
+        assert ("entry_submodule", "module") in {(f.rule, f.path) for f in found.findings}
+        agent(workspace, "rm -r module")
+        assert "module" in {c.path for c in workspace.scan().changes}
+
+
+def test_the_objects_of_a_base_are_only_its_own(yard: Yard) -> None:
+    first = yard.base()
+    (yard.repository / "secret").write_text("of another branch\n")
+    git(yard.repository, "checkout", "-q", "-b", "other")
+    other = yard.commit()
+    git(yard.repository, "checkout", "-q", "main")
+    (yard.repository / "README.md").write_text("second\n")
+    yard.commit()
+    depot = yard.open()
+    depot.resolve_base("other")
+    layers = [depot.base_layers(first), depot.base_layers(depot.resolve_base())]
+
+    def objects(place: Path) -> set[str]:
+        environment = {"GIT_OBJECT_DIRECTORY": str(place), "PATH": os.environ["PATH"]}
+        listed = subprocess.run(
+            ["git", f"--git-dir={depot.path}", "cat-file", "--batch-all-objects", "--batch-check=%(objectname)"],
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+        return set(listed.stdout.decode().split())
+
+    reachable = {line.split()[0] for line in git(yard.repository, "rev-list", "--objects", "main").splitlines()}
+    assert objects(layers[1].objects) == reachable
+    assert objects(layers[0].objects) < reachable
+    assert other not in reachable
+    packs = [{(p.name, p.stat().st_ino) for p in (each.objects / "pack").glob("*.pack")} for each in layers]
+    assert packs[0] < packs[1], "the later base shares the earlier one's pack and adds the difference"
+
+
+def test_bases_differ_in_time_so_caches_cannot_mix_them_up(yard: Yard) -> None:
+    one = yard.depot().base_layers(yard.base())
+    yard.commit()
+    assert yard.depot().base_layers(yard.base()).mtime != one.mtime
+
+
+def test_trees_are_read_compared_and_edited(yard: Yard) -> None:
+    depot, old = yard.depot(), yard.base().tree
+    (yard.repository / "README.md").write_text("changed\n")
+    (yard.repository / "docs/a.md").unlink()
+    (yard.repository / "bin").write_bytes(b"\0\1")
+    yard.commit()
+    new = yard.base().tree
+    changes = {change.path: change.kind for change in depot.diff(old, new)}
+    assert changes == {"README.md": "modified", "bin": "added", "docs/a.md": "deleted"}
+    assert {c.path: (c.added, c.removed) for c in depot.numstat(old, new)} == {
+        "README.md": (1, 1),
+        "bin": (None, None),
+        "docs/a.md": (0, 1),
+    }
+    entry = depot.lookup(new, "README.md")
+    assert entry is not None
+    assert depot.read_blob(entry.id) == b"changed\n"
+    assert (depot.read_blob(entry.id, limit=3), depot.blob_size(entry.id)) == (b"cha", 8)
+    assert depot.lookup(new, "README.md/x") is None
+    assert [e.path for e in depot.entries(new, "src/lib/")] == ["src/lib/deep/data.txt", "src/lib/util.py"]
+    assert depot.entries(new, "nope") == ()
+    mixed = depot.replace_paths(new, ["docs", "bin", "no/such"], old)
+    assert {c.path for c in depot.diff(old, mixed)} == {"README.md"}
+    git(yard.repository, "checkout", "-q", "HEAD~1")
+    patch = depot.patch(old, new, ["README.md", "bin"])
+    subprocess.run(["git", "-C", str(yard.repository), "apply"], input=patch, check=True)
+    assert (yard.repository / "bin").read_bytes() == b"\0\1"
+    assert (yard.repository / "docs/a.md").exists()
+    with pytest.raises(NotFoundError):
+        depot.read_blob("0" * 40)
+
+
+def test_refs_move_only_from_where_they_are_expected(yard: Yard) -> None:
+    depot, base = yard.depot(), yard.base()
+    depot.swap("refs/chargehand/missions/m", base.commit, None)
+    later = depot.commit(base.tree, (base.commit,), "message ü", author=Author(name="A <b>", email="a@b"))
+    assert (
+        git(yard.repository, "--git-dir", str(depot.path), "log", "-1", "--format=%an %s", later)
+        == "A b message ü"
+    )
+    for wrong in (None, later):
+        with pytest.raises(RefMovedError) as caught:
+            depot.swap("refs/chargehand/missions/m", later, wrong)
+        assert (caught.value.code, caught.value.actual) == ("ref_moved", base.commit)
+    depot.swap("refs/chargehand/missions/m", later, base.commit, durable=True)
+    assert depot.read_ref("refs/chargehand/missions/m") == later
+    depot.swap("refs/chargehand/missions/m", None, later)
+    assert depot.read_ref("refs/chargehand/missions/m") is None
+
+
+def _edited(depot: Depot, yard: Yard, script: str) -> str:
+    workspace = yard.workspace("worktree")
+    agent(workspace, script)
+    return workspace.checkpoint("edit").commit
+
+
+@pytest.mark.parametrize("version", [(2, 30), (2, 39), (2, 45)])
+def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    import chargehand.workspace._merge as merging
+
+    if version < merging.git_version():
+        monkeypatch.setattr(merging, "git_version", lambda: version)
+    depot = yard.depot()
+    ours = _edited(depot, yard, "echo ours > ours; echo 1 > README.md")
+    theirs = _edited(depot, yard, "echo theirs > theirs; echo t >> docs/a.md")
+    clash = _edited(depot, yard, "echo 2 > README.md; echo c > clean")
+    merged = depot.merge(ours, theirs)
+    assert merged.conflicts == ()
+    assert merged.tree is not None
+    assert {"ours", "theirs"} <= tree_paths(depot, merged.tree)
+    assert depot.merge(ours, clash) == MergeResult(tree=None, conflicts=("README.md",))
+    assert depot.merge(yard.base().commit, theirs).tree == depot.tree_of(theirs)
+    assert depot.merge(ours, clash, base=ours).tree is not None

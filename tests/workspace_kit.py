@@ -1,0 +1,224 @@
+"""Real repositories, real mounts and real changes for tests of workspaces.
+
+An *agent* here is a shell script or a list of file operations, run in a private mount namespace over the mounted
+workspace: as root under the sandbox's own uid, otherwise in a user namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.core import Base, DriverName, MountPlan, sandbox_ids
+from chargehand.workspace import Depot, Workspace
+from tests.conftest import git, make_repository
+
+DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
+FILES = {
+    "README.md": "hello\n",
+    ".gitignore": "*.log\nbuild/\n/vendor\n!keep.log\n",
+    "src/app.py": "print('app')\n",
+    "src/lib/util.py": "def f():\n    return 1\n",
+    "src/lib/deep/data.txt": "data\n",
+    "docs/a.md": "a\n",
+    "docs/b.md": "b\n",
+    "run.sh": "#!/bin/sh\necho run\n",
+}
+_NO_NAMESPACES = 77
+
+_INSIDE = r"""
+import ctypes, json, os, shutil, subprocess, sys
+job = json.load(sys.stdin)
+libc = ctypes.CDLL(None, use_errno=True)
+def mount(source, target, kind, flags, data):
+    code = [None if x is None else os.fsencode(x) for x in (source, target, kind, data)]
+    if libc.mount(code[0], code[1], code[2], ctypes.c_ulong(flags), code[3]):
+        problem = ctypes.get_errno()
+        raise OSError(problem, os.strerror(problem), target)
+uid, gid = os.getuid(), os.getgid()
+try:
+    if libc.unshare(0x20000 if uid == 0 else 0x10020000):
+        raise OSError(ctypes.get_errno(), "unshare")
+    if uid:
+        open("/proc/self/setgroups", "w").write("deny")
+        open("/proc/self/uid_map", "w").write(f"{uid} {uid} 1")
+        open("/proc/self/gid_map", "w").write(f"{gid} {gid} 1")
+    mount(None, "/", None, 0x44000, None)
+    mount("tmpfs", "/run", "tmpfs", 0, "mode=755,size=64m")
+    os.makedirs("/run/chargehand/objects")
+    os.mkdir("/run/ws")
+    mount(job["objects"], "/run/chargehand/objects", None, 0x1000, None)
+    if job["plain"]:
+        mount(job["plain"], "/run/ws", None, 0x1000, None)
+    else:
+        options = f"lowerdir={':'.join(job['lowers'])},upperdir={job['upper']},workdir={job['work']}"
+        options += ",redirect_dir=off,metacopy=off,index=off" if uid == 0 else ",userxattr"
+        mount("overlay", "/run/ws", "overlay", 0, options)
+except OSError as problem:
+    print(problem, file=sys.stderr)
+    sys.exit(77)
+os.chdir("/run/ws")
+if job["oracle"]:
+    environment = dict(os.environ, GIT_DIR="/run/oracle.git", GIT_WORK_TREE="/run/ws")
+    environment["GIT_CONFIG_GLOBAL"] = "/dev/null"
+    def run(*args):
+        return subprocess.run(["git", *args], env=environment, check=True, capture_output=True).stdout
+    subprocess.run(["git", "init", "-q", "--bare", "/run/oracle.git"], check=True)
+    open("/run/oracle.git/objects/info/alternates", "w").write(job["oracle"]["objects"])
+    run("config", "core.bare", "false")
+    run("read-tree", job["oracle"]["tree"])
+    run("add", "-A")
+    print(run("write-tree").decode().strip())
+    sys.exit(0)
+if uid == 0:
+    os.setgroups([])
+    os.setgid(job["ids"][1])
+    os.setuid(job["ids"][0])
+os.umask(0o22)
+if job["script"] is not None:
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+    done = subprocess.run(["/bin/sh", "-ec", job["script"]], env=environment)
+    sys.exit(done.returncode)
+for kind, path, *rest in job["operations"]:
+    try:
+        if kind == "write":
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(bytes.fromhex(rest[0]))
+        elif kind == "append":
+            with open(path, "ab") as file:
+                file.write(bytes.fromhex(rest[0]))
+        elif kind == "mkdir":
+            os.makedirs(path)
+        elif kind == "link":
+            os.symlink(rest[0], path)
+        elif kind == "mode":
+            if os.path.isfile(path) and not os.path.islink(path):
+                os.chmod(path, rest[0])
+        elif kind == "remove":
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        elif kind == "move":
+            shutil.move(path, rest[0])
+        else:
+            raise SystemExit(f"unknown operation {kind}")
+    except (OSError, shutil.Error, NotImplementedError):
+        if job["strict"]:
+            raise
+"""
+
+Operation = Sequence[Any]
+
+
+class Yard:
+    """A user's repository, its depot and workspaces on it."""
+
+    def __init__(self, place: Path, files: Mapping[str, str] | None = None) -> None:
+        self.place = place
+        self.repository = make_repository(place / "repository", FILES if files is None else files)
+        self.root = place / "state"
+        self._depot: Depot | None = None
+        self._base: Base | None = None
+
+    def commit(self, message: str = "more") -> str:
+        """Commit all there is in the user's repository."""
+        self._base = None
+        git(self.repository, "add", "-A")
+        git(self.repository, "commit", "-q", "--allow-empty", "-m", message)
+        return git(self.repository, "rev-parse", "HEAD")
+
+    def open(self, **options: Any) -> Depot:
+        """Open the depot anew, as another process would."""
+        return Depot.open(self.root, repository=self.repository, **options)
+
+    def depot(self) -> Depot:
+        """Return the depot, opened once."""
+        if self._depot is None:
+            self._depot = self.open()
+        return self._depot
+
+    def base(self) -> Base:
+        """Return HEAD as it was at the last commit through this yard."""
+        if self._base is None:
+            self._base = self.depot().resolve_base(None)
+        return self._base
+
+    def workspace(self, driver: DriverName = "overlay", **options: Any) -> Workspace:
+        """Make a workspace on HEAD."""
+        return Workspace.create(self.depot(), self.base(), driver=driver, **options)
+
+
+def agent(workspace: Workspace, script: str) -> str:
+    """Run a shell script over the mounted workspace; return its output."""
+    return _inside(workspace.mount_plan(), script=script)
+
+
+def operate(workspace: Workspace, operations: Sequence[Operation], *, strict: bool = True) -> None:
+    """Run file operations over the mounted workspace; without `strict` those that fail are passed over."""
+    _inside(workspace.mount_plan(), operations=operations, strict=strict)
+
+
+def oracle(workspace: Workspace, depot: Depot) -> str:
+    """Return the tree that `git add -A` makes of what the mounted workspace shows, from scratch."""
+    described = {"objects": str(depot.path / "objects"), "tree": workspace.base.tree}
+    return _inside(workspace.mount_plan(), oracle=described).strip()
+
+
+def write(path: str, content: bytes | str) -> Operation:
+    """Return the operation that writes a file."""
+    data = content.encode() if isinstance(content, str) else content
+    return ("write", path, data.hex())
+
+
+def _inside(
+    plan: MountPlan,
+    *,
+    script: str | None = None,
+    operations: Sequence[Operation] = (),
+    oracle: Mapping[str, str] | None = None,
+    strict: bool = True,
+) -> str:
+    job = {
+        "plain": str(plan.plain) if plan.plain else "",
+        "lowers": [str(lower) for lower in plan.lowers],
+        "upper": str(plan.upper),
+        "work": str(plan.work),
+        "objects": str(plan.binds[0].source),
+        "ids": sandbox_ids(),
+        "script": script,
+        "operations": operations,
+        "oracle": oracle,
+        "strict": strict,
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _INSIDE],
+        input=json.dumps(job).encode(),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode == _NO_NAMESPACES and not os.environ.get("CI"):
+        pytest.skip(f"no overlay mounts here: {done.stderr.decode()}")
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    return done.stdout.decode(errors="surrogateescape")
+
+
+def changed(workspace: Workspace) -> dict[str, str]:
+    """Return what a scan tells: path to kind of change."""
+    return {change.path: change.kind for change in workspace.scan().changes}
+
+
+def rules(workspace: Workspace) -> dict[str, str]:
+    """Return what a scan finds: path to rule, executables and ignore files left out."""
+    quiet = ("entry_executable", "gitignore_changed")
+    return {found.path: found.rule for found in workspace.scan().findings if found.rule not in quiet}
+
+
+def tree_paths(depot: Depot, tree: str) -> set[str]:
+    """Return all paths of a tree."""
+    return {entry.path for entry in depot.entries(tree)}
