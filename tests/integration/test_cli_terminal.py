@@ -54,11 +54,16 @@ class Terminal:
         os.write(self.terminal, text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C until it is seen: one just before a read of the terminal begins is seen only after it."""
+        """Press Ctrl-C, half a second apart, until it is seen: one just before a read begins is seen only after it."""
+        deadline = time.monotonic() + WAIT
         while not self._ended():
+            assert time.monotonic() < deadline, self.shown
             with contextlib.suppress(OSError):
                 os.write(self.terminal, b"\x03")
-            self._read(0.5)
+            again = time.monotonic() + 0.5
+            while not self._ended() and time.monotonic() < again:
+                if not self._read(0.1):
+                    time.sleep(0.02)
 
     def end(self) -> int:
         """Read to the end and return the exit code."""

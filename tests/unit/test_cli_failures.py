@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -23,6 +25,15 @@ from chargehand.core import (
     TierUnavailableError,
     WaitingError,
 )
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """An interrupted command ignores signals on its way out of the process; this process goes on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException) -> object:
@@ -84,6 +95,33 @@ def test_a_state_directory_that_cannot_be_had_does_not_lose_the_traceback(
 def test_an_interrupted_command_says_so(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(error), []) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+LOST_ONCE = """
+import os, signal, sys, time
+from chargehand.cli._failures import guarded
+from chargehand.cli._root import listen_for_signals
+
+class Finaliser:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+def work():
+    Finaliser()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+listen_for_signals()
+sys.exit(guarded(work, []))
+"""
+
+
+def test_an_interrupt_that_a_finaliser_swallowed_can_be_repeated() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST_ONCE], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 130
+    assert done.stderr.count("Exception ignored") == 1
+    assert done.stderr.endswith("error: interrupted\n")
 
 
 def test_what_an_error_quotes_is_stripped_of_controls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     except click.ClickException as error:
         return _wrong_words(error, as_json)
     except (KeyboardInterrupt, click.Abort):
+        _ignore_signals()
         show_error("interrupted", "interrupted", as_json=as_json)
         return INTERRUPTED
     except BrokenPipeError:
@@ -111,6 +113,12 @@ def _state_directory() -> str | None:
         return str(state_home(os.environ) / "errors")
     except (ChargehandError, ImportError):
         return None
+
+
+def _ignore_signals() -> None:
+    """Let no further Ctrl-C break into the way out with a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _flush() -> None:

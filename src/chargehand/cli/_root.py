@@ -82,13 +82,16 @@ for _command in (*_WORK, *_GROUPS):
 
 def main() -> NoReturn:
     """Run the program's command line; SIGTERM ends it as Ctrl-C does."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt_once)
+    listen_for_signals()
     chargehand.main()
 
 
-def _interrupt_once(number: int, frame: object) -> NoReturn:
-    """Raise `KeyboardInterrupt`, and let no further signal break into the way out with a traceback."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+def listen_for_signals() -> None:
+    """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where the process that started this one ignored them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """Raise `KeyboardInterrupt`; each time, for one that arrives in a finaliser is lost and must be repeatable."""
     raise KeyboardInterrupt
