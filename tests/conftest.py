@@ -7,10 +7,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import Postgres, cluster
 
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",
@@ -87,3 +89,16 @@ def _described(path: Path, root: Path) -> bytes:
 def loop_run() -> Callable[..., object]:
     """Run a coroutine to its end."""
     return asyncio.run
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Run one PostgreSQL server for all tests of this process; none of them stops it."""
+    with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> str:
+    """Return the URL of a new, empty PostgreSQL database."""
+    return postgres.database()

@@ -60,7 +60,7 @@ class Workshop:
         app = self.app()
         try:
             async with app.session() as session:
-                mission = session.missions.create(wanted, repository=str(self.repository), config={})
-                return await session.missions.run(mission, base=session.base)
+                mission = session.missions.create(wanted, repository=str(self.repository), base=session.base, config={})
+                return await session.missions.run(mission)
         finally:
             app.close()

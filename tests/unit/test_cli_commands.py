@@ -402,7 +402,8 @@ def test_the_patch_of_a_mission_applies(desk: Desk) -> None:
 
 def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
     mission = desk.mission("first")
-    assert desk.json("audit", "verify") == {"ok": True, "missions": 1, "events": 3, "problems": []}
+    report = desk.json("audit", "verify")
+    assert report == {"ok": True, "missions": 1, "events": 3, "signed_heads": 0, "keys": [], "problems": []}
     assert "whole" in desk("audit", "verify", mission).stdout
     database = desk.place / "state" / "store.db"
     content = database.read_bytes()

@@ -47,11 +47,11 @@ def test_every_command_of_this_version_is_there() -> None:
         "checkpoint": "list show diff restore",
         "agent": "list",
         "project": "list show setup trust",
-        "audit": "verify",
+        "audit": "verify export",
         "config": "show set",
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
-    expected |= {(name,) for name in ["init", "doctor", "demo", "run", "exec", "gc", "completion"]}
+    expected |= {(name,) for name in ["init", "doctor", "demo", "run", "exec", "gc", "stats", "completion"]}
     assert set(COMMANDS) == expected
 
 

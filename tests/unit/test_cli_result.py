@@ -12,7 +12,7 @@ from chargehand.core import AttemptState, Base, Checkpoint, Export, MissionReque
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
-    "cost_known", "seconds", "reasons",
+    "cost_known", "seconds", "reasons", "cause",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")
@@ -62,7 +62,7 @@ def test_the_result_has_exactly_the_documented_keys() -> None:
     document = to_json(result_document(state(attempts=[attempt()])))
     assert set(document) == KEYS
     assert set(document["attempts"][0]) == {
-        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds"
+        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds", "cause"
     }  # fmt: skip
     assert set(full_document(state())) > KEYS
 
@@ -71,6 +71,19 @@ def test_what_is_not_known_is_null() -> None:
     document = to_json(result_document(state()))
     for key in ("branch", "commit", "base", "export", "seconds"):
         assert document[key] is None, key
+
+
+def test_what_ended_badly_has_a_cause_and_nothing_else_has() -> None:
+    wrong = (Reason(code="sandbox_died", message="it ended while in use"),)
+    failed = state(status="failed", reasons=wrong, attempts=[attempt(), replace(attempt(), status="lost")])
+    document = to_json(result_document(failed))
+    assert set(document["cause"]) == {"class", "code", "remedy"}
+    assert (document["cause"]["class"], document["cause"]["code"]) == ("engine", "sandbox_died")
+    assert document["attempts"][0]["cause"] is None
+    assert document["attempts"][1]["cause"]["code"] == "worker_lost"
+    assert to_json(full_document(failed))["attempts"][1]["cause"]["class"] == "engine"
+    for status in ("running", "paused", "promoted"):
+        assert result_document(state(status=status, reasons=wrong))["cause"] is None
 
 
 def test_one_unknown_cost_makes_the_sum_unknown() -> None:

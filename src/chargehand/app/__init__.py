@@ -7,6 +7,7 @@ from chargehand.app._config_files import state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, UntrustedKey
 from chargehand.app._config_reference import render_reference
 from chargehand.app._config_resolve import resolve
+from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
 
@@ -22,6 +23,7 @@ __all__ = [
     "UntrustedKey",
     "agent_from_option",
     "describe_untrusted",
+    "ensure_worker",
     "find_agent",
     "named_agent",
     "render_reference",

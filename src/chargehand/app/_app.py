@@ -9,8 +9,10 @@ import pwd
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from chargehand import __version__
 from chargehand.agents import open_agent
 from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
@@ -18,14 +20,33 @@ from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._tiers import choose_driver, require_tier
 from chargehand.checks import detect_checks, detect_setup
-from chargehand.core import AgentConfig, Base, Clock, DriverName, RepositoryError, SystemClock
+from chargehand.core import (
+    AgentConfig,
+    Base,
+    Clock,
+    Config,
+    DriverName,
+    EngineConfig,
+    RepositoryError,
+    SystemClock,
+)
+from chargehand.durable import (
+    LeasedWorkers,
+    LocalWorkers,
+    Membership,
+    Role,
+    Workers,
+    give_order,
+    taking_orders,
+)
 from chargehand.missions import (
+    Controls,
     DepotReader,
-    Liveness,
     Look,
     Missions,
     Registries,
     Services,
+    Steering,
     Watch,
     ignore,
     system_errors,
@@ -75,29 +96,44 @@ def named_agent(resolved: Resolved, option: str) -> AgentConfig:
 
 
 class App:
-    """Chargehand for one state directory; a context manager."""
+    """Chargehand for one state directory; a context manager.
 
-    def __init__(self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None) -> None:
+    `role` says what this process is among the workers: a `command` ends with what a person named.
+    """
+
+    def __init__(
+        self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, role: Role = "command"
+    ) -> None:
         self.environ = environ
         self.cwd = cwd
         self.home = state_home(environ)
         self.clock = clock or SystemClock()
+        self.controls = Controls()
+        self._local = LocalWorkers(self.home, version=__version__)
+        self._role = role
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._store: Store | None = None
+        self._member: Membership | None = None
+        self._taking_orders = 0
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[App]:
+    def open(
+        cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None, role: Role = "command"
+    ) -> Iterator[App]:
         """Open the app of the calling user; the store is opened when it is first needed."""
-        app = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd())
+        app = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd(), role=role)
         try:
             yield app
         finally:
             app.close()
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store and leave the workers."""
         if self._store is not None:
             self._store.close()
+        if self._member is not None:
+            self._member.leave()
 
     @property
     def store(self) -> Store:
@@ -106,15 +142,67 @@ class App:
             self._store = open_store(self.home, clock=self.clock)
         return self._store
 
+    @cached_property
+    def engine(self) -> EngineConfig:
+        """What schedules missions over workers: the user's own configuration, never a repository's."""
+        return self.user_configuration().config.engine
+
     @property
-    def liveness(self) -> Liveness:
-        """The locks of all missions."""
-        return Liveness(self.home)
+    def engine_url(self) -> str:
+        """The engine's database."""
+        return self.engine.url or f"sqlite:///{self.home / 'engine.db'}"
+
+    @cached_property
+    def workers(self) -> Workers:
+        """Who is alive: on this machine by locks, with a shared database also by leases."""
+        if self.engine.url is None:
+            return self._local
+        return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
+
+    @property
+    def member(self) -> Membership:
+        """This process among the workers, joined when it is first needed."""
+        if self._member is None:
+            with system_errors():
+                self._member = self.workers.join(self._role, on_lost=self._given_up)
+        return self._member
+
+    def _given_up(self) -> None:
+        """Stop every mission, told by a thread that the others take this process for dead."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
 
     @property
     def look(self) -> Look:
         """What reads missions."""
-        return Look(store=self.store, liveness=self.liveness)
+        return Look(store=self.store, workers=self.workers)
+
+    def order(self, mission: str, order: str, **more: str) -> bool:
+        """Give an order to the worker that holds a mission; `False` where none does. Raises `RefusedError`."""
+        row = self.store.log.get(mission)
+        if row.owner is None:
+            return False
+        request = {"mission": mission, "order": order, "identity": self.identity(), **more}
+        return give_order(self._local.socket(row.owner), request) is not None
+
+    @property
+    def steering(self) -> Steering:
+        """What steers missions that nobody runs."""
+        return Steering(store=self.store, look=self.look, worker=self.member.id, identity=self.identity())
+
+    @contextlib.asynccontextmanager
+    async def taking_orders(self) -> AsyncIterator[None]:
+        """Take orders for the missions of this process while the block runs; blocks may be nested."""
+        self._taking_orders += 1
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if self._taking_orders == 1:
+                    socket = self._local.socket(self.member.id)
+                    await stack.enter_async_context(taking_orders(socket, self.controls.take))
+                yield
+        finally:
+            self._taking_orders -= 1
 
     def identity(self) -> str:
         """Return who acts: the operating system's name for the user, or their number where there is none."""
@@ -205,20 +293,26 @@ class App:
         revision: str | None = None,
         options: Mapping[str, Option] | None = None,
         found: Found | None = None,
+        config: Config | None = None,
         watch: Watch = ignore,
     ) -> AsyncIterator[Session]:
-        """Open everything for one project at one base; what dead processes left half done is finished first.
+        """Open everything for one project at one base; what dead processes left half promoted is finished first.
 
-        `found` is what `find` returned for the same repository and revision, so that git is not asked again.
+        `found` is what `find` returned for the same repository and revision, so that git is not asked again;
+        `config` is what was in force when a mission was asked for, instead of what is in force now.
         """
         with system_errors():
             if found is None:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
             project, depot, base = found.project, found.depot, found.base
-            resolved = self.configuration(project, depot, base, options=options, head=revision is None)
+            if config is None:
+                resolved = self.configuration(project, depot, base, options=options, head=revision is None)
+            else:
+                resolved = Resolved(config=config, origins={})
             require_tier(resolved.config.sandbox.tier)
             toolchain = await asyncio.to_thread(self.toolchain, resolved)
-            async with ProcessTier(toolchain) as tier:
+            # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+            async with self.taking_orders(), ProcessTier(toolchain, alive=self.member.fileno()) as tier:
                 driver = await choose_driver(self.home, toolchain, strategy=resolved.config.project.strategy)
                 services = Services(
                     home=self.home,
@@ -230,7 +324,10 @@ class App:
                     driver=driver,
                     toolchain=toolchain.id,
                     config=resolved.config,
-                    liveness=self.liveness,
+                    workers=self.workers,
+                    worker=(self.member.id, self._role),
+                    controls=self.controls,
+                    version=__version__,
                     open_agent=lambda name: open_agent(name, named_agent(resolved, name)),
                     open_registries=self._registries,
                     clock=self.clock,
@@ -252,8 +349,13 @@ class App:
                 yield mirror
 
     @contextlib.asynccontextmanager
-    async def mission_session(self, mission: str, *, watch: Watch = ignore) -> AsyncIterator[tuple[str, Session]]:
-        """Open the session of a mission given by its id or a part of it: its repository, at its base."""
+    async def mission_session(
+        self, mission: str, *, recorded: bool = False, watch: Watch = ignore
+    ) -> AsyncIterator[tuple[str, Session]]:
+        """Open the session of a mission given by its id or a part of it: its repository, at its base.
+
+        `recorded` says that the configuration it was asked for with is in force, not the present one.
+        """
         found = self.store.log.find(mission)
         state = self.look.state(found)
         if not Path(state.repository).is_dir():
@@ -261,5 +363,6 @@ class App:
                 f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"
             )
         revision = state.base.commit if state.base else None
-        async with self.session(Path(state.repository), revision=revision, watch=watch) as session:
+        config = state.config if recorded else None
+        async with self.session(Path(state.repository), revision=revision, config=config, watch=watch) as session:
             yield found, session

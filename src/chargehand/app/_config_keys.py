@@ -8,13 +8,14 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from chargehand.core import AgentConfig, LimitsConfig, ProjectConfig, SandboxConfig
+from chargehand.core import AgentConfig, EngineConfig, LimitsConfig, ProjectConfig, SandboxConfig
 
 Shape = Literal["text", "list", "integer", "seconds", "choice"]
 SECTIONS: tuple[tuple[str, type], ...] = (
     ("project", ProjectConfig),
     ("limits", LimitsConfig),
     ("sandbox", SandboxConfig),
+    ("engine", EngineConfig),
 )
 AGENTS = "agents"
 AGENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

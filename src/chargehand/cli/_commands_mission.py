@@ -78,10 +78,45 @@ def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int
 
 @mission.command()
 @named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
+@json_option
+def pause(mission: str, reason: str, as_json: bool) -> int:
+    """Freeze a mission where it is, agent and checks alike; the time it stands still counts for no limit."""
+    from chargehand.cli._mission_steer import pause
+    from chargehand.cli._output import Output
+
+    return pause(Output(as_json=as_json), mission, reason=reason)
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def resume(mission: str, as_json: bool) -> int:
+    """Let a paused mission go on, or one whose worker was lost: from its last recorded step."""
+    from chargehand.cli._mission_steer import resume
+    from chargehand.cli._output import Output
+
+    return resume(Output(as_json=as_json), mission)
+
+
+@mission.command()
+@named_mission_argument
+@click.argument("text")
+@json_option
+def send(mission: str, text: str, as_json: bool) -> int:
+    """Tell the agent something; an agent that cannot listen while it works gets it with its next attempt."""
+    from chargehand.cli._mission_steer import send
+    from chargehand.cli._output import Output
+
+    return send(Output(as_json=as_json), mission, text)
+
+
+@mission.command()
+@named_mission_argument
 @json_option
 def cancel(mission: str, as_json: bool) -> int:
     """Stop a mission that runs, or close one that waits."""
-    from chargehand.cli._mission_change import cancel
+    from chargehand.cli._mission_steer import cancel
     from chargehand.cli._output import Output
 
     return cancel(Output(as_json=as_json), mission)
@@ -115,7 +150,7 @@ def promote(mission: str, reason: str, as_json: bool) -> int:
 @json_option
 def discard(mission: str, as_json: bool) -> int:
     """Settle a mission as not wanted; its checkpoints stay until gc."""
-    from chargehand.cli._mission_change import discard
+    from chargehand.cli._mission_steer import discard
     from chargehand.cli._output import Output
 
     return discard(Output(as_json=as_json), mission)

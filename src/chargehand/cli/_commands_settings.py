@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -16,13 +17,40 @@ def audit() -> None:
 
 @audit.command()
 @click.argument("mission", required=False)
+@click.option(
+    "--head",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Also hold against this signed head, such as a git note has (- for stdin).",
+)
+@click.option(
+    "--export", type=click.File("rb"), metavar="FILE", help="Verify an exported file instead of the log here."
+)
 @json_option
-def verify(mission: str | None, as_json: bool) -> int:
-    """Check the chain of one mission, or of all; exits 1 and names the places where it is broken."""
+def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, as_json: bool) -> int:
+    """Check the chain of one mission, or of all; exits 1 and names the places where it is broken.
+
+    \b
+    Example, with the note of a promoted commit:
+      git notes --ref chargehand show COMMIT | chargehand audit verify --head -
+    """
     from chargehand.cli._audit import verify_log
     from chargehand.cli._output import Output
 
-    return verify_log(Output(as_json=as_json), mission)
+    return verify_log(Output(as_json=as_json), mission, head=head, export=export)
+
+
+@audit.command("export")
+@click.argument("mission", required=False)
+@click.option("--all", "every", is_flag=True, help="Export all missions.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
+@json_option
+def export_log(mission: str | None, every: bool, output: Path | None, as_json: bool) -> int:
+    """Write events, signed heads and public key as JSON lines that verify with nothing else."""
+    from chargehand.cli._audit import export_missions
+    from chargehand.cli._output import Output
+
+    return export_missions(Output(as_json=as_json), mission, every=every, output=output)
 
 
 @click.group()

@@ -37,6 +37,27 @@ def _created(event: core.MissionCreated) -> str:
     return f"asked: {_first_line(event.request.text)}"
 
 
+def _claimed(event: core.MissionClaimed) -> str:
+    return f"taken up by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
+
+
+def _paused(event: core.MissionPaused) -> str:
+    return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
+
+
+def _resumed(event: core.MissionResumed) -> str:
+    return f"resumed by {event.identity}"
+
+
+def _message(event: core.MessageSent) -> str:
+    return f"{event.identity} says: {_first_line(event.text)}"
+
+
+def _attempt_resumed(event: core.AttemptResumed) -> str:
+    state = "kept" if event.ignored_state == "kept" else "set back, ignored files lost"
+    return f"attempt begins anew after its worker was lost (workspace {state})"
+
+
 def _base(event: core.BaseResolved) -> str:
     return f"base {event.base.branch or event.base.revision} @ {event.base.commit[:12]}"
 
@@ -119,6 +140,11 @@ def _short(text: str) -> str:
 
 _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MissionCreated: _created,
+    core.MissionClaimed: _claimed,
+    core.MissionPaused: _paused,
+    core.MissionResumed: _resumed,
+    core.MessageSent: _message,
+    core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,
     core.AgentSelected: _agent,
     core.SandboxOpened: _sandbox,

@@ -1,8 +1,7 @@
-"""`chargehand mission cancel`, `promote`, `rollback` and `discard`."""
+"""`chargehand mission promote` and `rollback`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 
 from chargehand.app import App, Session
@@ -11,41 +10,9 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._progress import progress
 from chargehand.cli._result import exit_code, result_document, show_result
-from chargehand.core import SETTLED, MissionState, RefusedError
-
-_CANCEL_SECONDS = 30.0
+from chargehand.core import MissionState
 
 _Change = Callable[[Session, str], Awaitable[MissionState]]
-
-
-def cancel(out: Output, mission: str) -> int:
-    """Stop the process that runs a mission, and wait for it; or close one that waits for a person."""
-    with App.open() as app:
-        found = find_mission(app, mission)
-        ordered = app.liveness.order(found, "cancel")
-        state = _stopped(app, found) if ordered else _changed(app, out, found, _close)
-    _show(out, state)
-    return 0
-
-
-def _stopped(app: App, mission: str) -> MissionState:
-    deadline = time.monotonic() + _CANCEL_SECONDS
-    while True:
-        state = app.look.state(mission)
-        if state.status in SETTLED or time.monotonic() > deadline:
-            return state
-        time.sleep(0.1)
-
-
-async def _close(session: Session, mission: str) -> MissionState:
-    if not session.missions.cancel(mission):
-        status = session.missions.look.state(mission).status
-        raise RefusedError(
-            f"mission {mission!r} is {status}: there is nothing to cancel",
-            code="not_cancellable",
-            hint=f"chargehand mission show {mission}",
-        )
-    return session.missions.look.state(mission)
 
 
 def promote(out: Output, mission: str, *, reason: str) -> int:
@@ -71,18 +38,6 @@ def roll_back(out: Output, mission: str) -> int:
         state = _changed(app, out, find_mission(app, mission), change)
     _show(out, state)
     return 0 if state.export is not None and state.export.state == "done" else 3
-
-
-def discard(out: Output, mission: str) -> int:
-    """Settle a mission as not wanted."""
-    with App.open() as app:
-
-        async def change(session: Session, found: str) -> MissionState:
-            return session.missions.discard(found)
-
-        state = _changed(app, out, find_mission(app, mission), change)
-    _show(out, state)
-    return 0
 
 
 def _changed(app: App, out: Output, mission: str, change: _Change) -> MissionState:

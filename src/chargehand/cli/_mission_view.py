@@ -9,6 +9,7 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import base_line, current_project, find_mission
 from chargehand.cli._result import (
     branch_of,
+    cause_line,
     check_row,
     cost_text,
     full_document,
@@ -17,6 +18,7 @@ from chargehand.cli._result import (
     summary,
 )
 from chargehand.core import Finding, MissionState, Verdict, shown_path
+from chargehand.missions import attempt_cause, mission_cause
 
 _TITLE = 48
 
@@ -65,6 +67,9 @@ def show_mission(out: Output, mission: str) -> int:
     _show_request(out, state)
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
+    cause = mission_cause(state)
+    if cause is not None:
+        out.text(cause_line(cause))
     _show_attempts(out, state)
     for verdict in state.verdicts:
         _show_verdict(out, verdict)
@@ -110,6 +115,9 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         out.text(f"attempt   {attempt.number} by {attempt.agent}: {attempt.status}, {verdict}, {spent}, {cost}")
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
+        cause = attempt_cause(attempt)
+        if cause is not None:
+            out.text(f"            {cause_line(cause)}")
 
 
 def _show_verdict(out: Output, verdict: Verdict) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from chargehand.cli._output import Output
 from chargehand.core import AttemptState, CheckResult, MissionState, Verdict, shown_path
+from chargehand.missions import Cause, attempt_cause, mission_cause
 
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
@@ -62,7 +63,18 @@ def result_document(state: MissionState) -> dict[str, Any]:
         "cost_known": known,
         "seconds": seconds_of(state),
         "reasons": state.reasons,
+        "cause": cause_document(mission_cause(state)),
     }
+
+
+def cause_document(cause: Cause | None) -> dict[str, str | None] | None:
+    """Return why something ended without success; null where it did not."""
+    return None if cause is None else {"class": cause.kind, "code": cause.code, "remedy": cause.remedy}
+
+
+def cause_line(cause: Cause) -> str:
+    """Return a cause in words: its class and what to do."""
+    return f"cause     {cause.kind}: {cause.remedy}"
 
 
 def _attempt(attempt: AttemptState) -> dict[str, Any]:
@@ -74,6 +86,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
         "cost_usd": attempt.cost_usd if attempt.cost_known else None,
         "cost_known": attempt.cost_known,
         "seconds": attempt.seconds,
+        "cause": cause_document(attempt_cause(attempt)),
     }
 
 

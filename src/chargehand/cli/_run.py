@@ -68,7 +68,10 @@ async def _run(
             agent, why = choose_agent(session.resolved, options.agent)
             request = build_request(options, session.resolved, text=text, agent=agent, check_files=check_files)
             mission = session.missions.create(
-                request, repository=str(session.project.path), config=_recorded(session.resolved)
+                request,
+                repository=str(session.project.path),
+                base=session.base,
+                config=_recorded(session.resolved),
             )
             notes = _beginning(session, mission, f"{agent} ({why})")
             for line in notes:
@@ -83,7 +86,7 @@ async def _settled(
 ) -> tuple[MissionState, ChargehandError | None]:
     """Return how the mission stands once it is settled, however that came."""
     try:
-        return await session.missions.run(mission, base=session.base, on_output=on_output), None
+        return await session.missions.run(mission, on_output=on_output), None
     except asyncio.CancelledError:
         # A signal, or an order from `mission cancel`: either way the mission is settled by now.
         stop.survive()

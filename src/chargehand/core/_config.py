@@ -102,6 +102,14 @@ class SandboxConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """[engine]: what schedules missions over workers."""
+
+    url: str | None = _key("PostgreSQL that workers on several machines share; absent: a file of our own")
+    lease: float = _key("time after which a worker that says nothing is given up", default=20.0, form="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All that is configured, resolved; see `app` for the order of the sources."""
 
@@ -109,3 +117,4 @@ class Config:
     agents: dict[str, AgentConfig] = field(default_factory=dict)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)

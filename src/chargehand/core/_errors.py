@@ -12,6 +12,7 @@ ChargehandError
     InfrastructureError (6)         our own machinery failed: sandbox died, store, depot, disk
         SandboxDiedError
         StoreError
+        FencedError             another worker took the mission over: this one must stop at once
 """
 
 from __future__ import annotations
@@ -103,6 +104,12 @@ class StoreError(InfrastructureError):
     """The state directory cannot be read or written as it must be."""
 
     default_code = "store"
+
+
+class FencedError(InfrastructureError):
+    """Another worker took the mission over, so nothing that this one still does of it may count."""
+
+    default_code = "fenced"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

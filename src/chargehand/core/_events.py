@@ -69,14 +69,19 @@ def event(name: str) -> Callable[[_P], _P]:
 
 
 def encode(payload: Payload) -> bytes:
-    """Return the payload as JSON with sorted keys: equal payloads give equal bytes.
+    """Return the payload as JSON with sorted keys: equal payloads give equal bytes; see `encode_json`."""
+    return encode_json(payload)
+
+
+def encode_json(value: object) -> bytes:
+    """Return records and plain values as JSON with sorted keys.
 
     Names that are not UTF-8 have no place in JSON: they are kept as `shown_path` shows them.
     """
     try:
-        return msgspec.json.encode(payload, order="sorted")
+        return msgspec.json.encode(value, order="sorted")
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(payload)), order="sorted")
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)), order="sorted")
 
 
 def _without_surrogates(value: Any) -> Any:

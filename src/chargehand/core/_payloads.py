@@ -30,6 +30,44 @@ class MissionCreated(Payload):
     config: dict[str, Any] = field(default_factory=dict)
 
 
+@event("mission.claimed")
+@dataclass(frozen=True, kw_only=True)
+class MissionClaimed(Payload):
+    """A worker took the mission: from here on only what carries this epoch counts."""
+
+    worker: str
+    role: str
+    epoch: int
+    version: str
+
+
+@event("mission.paused")
+@dataclass(frozen=True, kw_only=True)
+class MissionPaused(Payload):
+    """A person stopped the mission where it was; nothing of it runs until it is resumed."""
+
+    identity: str
+    reason: str = ""
+
+
+@event("mission.resumed")
+@dataclass(frozen=True, kw_only=True)
+class MissionResumed(Payload):
+    """A person let a paused mission go on; `in_place` says that its worker held it all the time."""
+
+    identity: str
+    in_place: bool = False
+
+
+@event("message.sent")
+@dataclass(frozen=True, kw_only=True)
+class MessageSent(Payload):
+    """A person told the agent something; one that cannot listen gets it with its next attempt."""
+
+    identity: str
+    text: str
+
+
 @event("base.resolved")
 @dataclass(frozen=True, kw_only=True)
 class BaseResolved(Payload):
@@ -41,12 +79,16 @@ class BaseResolved(Payload):
 @event("step.finished")
 @dataclass(frozen=True, kw_only=True)
 class StepFinished(Payload):
-    """A recorded step: on a rerun its output is taken from here instead of doing it again."""
+    """A recorded step: on a rerun with the same input its output is taken from here instead of doing it again.
+
+    `input` is a digest; an output over 8 kB lies in `artifact`, and `output` is then `None`.
+    """
 
     step: str
     input: str
     output: Any
     seconds: float
+    artifact: str | None = None
 
 
 @event("agent.selected")
@@ -95,6 +137,21 @@ class AttemptStarted(Payload):
     agent: str
     workspace: str
     tree: str
+
+
+@event("attempt.resumed")
+@dataclass(frozen=True, kw_only=True)
+class AttemptResumed(Payload):
+    """An attempt whose worker was lost begins anew at `tree`.
+
+    `ignored_state` is `kept` where the workspace was found as the attempt must begin (ignored files included),
+    `lost` where it had to be set back.
+    """
+
+    attempt: str
+    workspace: str
+    tree: str
+    ignored_state: str
 
 
 @event("checkpoint.made")

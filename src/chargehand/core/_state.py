@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import _payloads as p
+from chargehand.core._config import Config
 from chargehand.core._events import Event, Payload, decode
 from chargehand.core._records import (
     AttemptStatus,
@@ -26,7 +27,7 @@ from chargehand.core._records import (
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
 )
-"""Statuses that no worker holds: a person (or nobody) acts next."""
+"""Statuses in which no worker goes on by itself: a person (or nobody) acts next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class MissionState:
     project: str = ""
     repository: str = ""
     request: MissionRequest | None = None
+    config: Config | None = None
     created: str = ""
     updated: str = ""
     finished: str = ""
@@ -70,20 +72,28 @@ class MissionState:
     export: Export | None = None
     exported: str | None = None
     applied: Export | None = None
-    steps: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, p.StepFinished] = field(default_factory=dict)
+    claims: int = 0
+    fruitless_claims: int = 0
+    program: str = ""
+    messages: list[p.MessageSent] = field(default_factory=list)
     unknown_events: int = 0
+
+    def attempt(self, number: int) -> AttemptState | None:
+        """Return the attempt of that number, `None` before it was started."""
+        return next((attempt for attempt in self.attempts if attempt.number == number), None)
 
 
 def fold(events: Iterable[Event], *, live: bool) -> MissionState:
     """Return the state after `events`; `live` says whether a worker holds the mission right now.
 
-    A mission that is neither settled nor held has lost its worker: it is shown as `failed` with the reason
+    A mission that should run and is not held has lost its worker: it is shown as `paused` with the reason
     `worker_lost`, its running attempt as `lost`. Events of unknown types or with erased payloads are counted.
     """
     state = MissionState()
     for line in events:
         apply(state, line)
-    if not live and state.id and state.status not in SETTLED:
+    if not live:
         _mark_lost(state)
     return state
 
@@ -105,8 +115,9 @@ def apply(state: MissionState, line: Event) -> None:
 
 
 def _mark_lost(state: MissionState) -> None:
-    state.status = "failed"
-    state.reasons = (Reason(code="worker_lost", message="the process that ran this mission ended without a word"),)
+    if state.status == "running":
+        state.status = "paused"
+        state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
     state.attempts = [
         replace(attempt, status="lost") if attempt.status == "running" else attempt for attempt in state.attempts
     ]
@@ -114,7 +125,39 @@ def _mark_lost(state: MissionState) -> None:
 
 def _created(state: MissionState, event: p.MissionCreated) -> None:
     state.project, state.repository, state.request = event.project, event.repository, event.request
-    state.status = "running"
+    state.config = _recorded(event.config.get("values"))
+    state.status = "planned"
+
+
+def _recorded(values: object) -> Config | None:
+    """Return the configuration a mission was asked for with; `None` where another version wrote it unreadably."""
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError:
+        return None
+
+
+def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
+    state.claims += 1
+    state.fruitless_claims += 1
+    state.program = event.version
+    if state.status == "planned":
+        state.status = "running"
+
+
+def _paused(state: MissionState, event: p.MissionPaused) -> None:
+    if state.status in ("planned", "running"):
+        message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
+        state.status, state.reasons = "paused", (Reason(code="paused", message=message),)
+
+
+def _resumed(state: MissionState, event: p.MissionResumed) -> None:
+    if state.status == "paused":
+        state.status, state.reasons = "running" if event.in_place else "planned", ()
+
+
+def _message(state: MissionState, event: p.MessageSent) -> None:
+    state.messages.append(event)
 
 
 def _base(state: MissionState, event: p.BaseResolved) -> None:
@@ -122,7 +165,8 @@ def _base(state: MissionState, event: p.BaseResolved) -> None:
 
 
 def _step(state: MissionState, event: p.StepFinished) -> None:
-    state.steps[event.step] = event.output
+    state.steps[event.step] = event
+    state.fruitless_claims = 0
 
 
 def _attempt_started(state: MissionState, event: p.AttemptStarted) -> None:
@@ -130,6 +174,10 @@ def _attempt_started(state: MissionState, event: p.AttemptStarted) -> None:
     state.attempts.append(
         AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
     )
+
+
+def _attempt_resumed(state: MissionState, event: p.AttemptResumed) -> None:
+    _change_attempt(state, event.attempt, status="running", workspace=event.workspace)
 
 
 def _change_attempt(state: MissionState, id: str | None, **changes: Any) -> None:
@@ -196,6 +244,11 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.BaseResolved: _base,
     p.StepFinished: _step,
     p.AttemptStarted: _attempt_started,
+    p.MissionClaimed: _claimed,
+    p.MissionPaused: _paused,
+    p.MissionResumed: _resumed,
+    p.MessageSent: _message,
+    p.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,
     p.CheckpointMade: _checkpoint,
     p.CheckpointRestored: _checkpoint,

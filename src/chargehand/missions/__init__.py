@@ -1,29 +1,44 @@
 """What a person asks for, carried through: attempts, verdicts, promotion, and its undoing."""
 
+from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
+from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
 from chargehand.missions._journal import Journal, Watch, ignore
-from chargehand.missions._liveness import Liveness
 from chargehand.missions._missions import Look, Missions, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Registries, Services, Tier
+from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
+from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
 
 __all__ = [
+    "CAUSE_CLASSES",
     "PREFIX",
+    "AttemptStats",
+    "Cause",
+    "CauseClass",
+    "Control",
+    "Controls",
+    "Cost",
     "DepotReader",
     "Journal",
-    "Liveness",
     "Look",
     "MissionFlow",
     "Missions",
     "Promoter",
     "Registries",
     "Services",
+    "Spread",
+    "Stats",
+    "Steering",
     "Tier",
     "Watch",
+    "attempt_cause",
     "find_checkpoint",
+    "gather",
     "ignore",
+    "mission_cause",
     "mission_ref",
     "system_errors",
 ]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
 
 from chargehand.agents import Agent, Assignment, Outcome
 from chargehand.checks import Areas, inspect
 from chargehand.core import (
+    AttemptResumed,
     AttemptStarted,
+    AttemptState,
+    Base,
     Change,
     ChangesReverted,
     Checkpoint,
@@ -19,12 +25,13 @@ from chargehand.core import (
     Finding,
     Reverted,
 )
+from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.workspace import Scan, Workspace
+from chargehand.workspace import Depot, Scan, Workspace
 
 _LOOK_SECONDS = 5.0
 _CHECKPOINT_SECONDS = 30.0
@@ -42,22 +49,64 @@ class Left:
     reverted: tuple[Reverted, ...]
     discarded: tuple[Finding, ...]
 
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON for the log; the agent's output is an artifact already."""
+        return {
+            "outcome": replace(self.outcome, output=b""),
+            "tree": self.tree,
+            "findings": self.findings,
+            "reverted": self.reverted,
+            "discarded": self.discarded,
+        }
+
+    @classmethod
+    def recall(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> Left:
+        """Return what `record` made a document of; the changes are read from the depot."""
+        return cls(
+            outcome=msgspec.convert(record["outcome"], Outcome),
+            tree=record["tree"],
+            changes=depot.diff(base.tree, record["tree"]),
+            findings=msgspec.convert(record["findings"], tuple[Finding, ...]),
+            reverted=msgspec.convert(record["reverted"], tuple[Reverted, ...]),
+            discarded=msgspec.convert(record["discarded"], tuple[Finding, ...]),
+        )
+
 
 class AttemptRunner:
     """Runs the attempts of one mission."""
 
     def __init__(
-        self, services: Services, journal: Journal, *, ground: Ground, areas: Areas, on_output: OnOutput | None
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        ground: Ground,
+        areas: Areas,
+        places: Places,
+        on_output: OnOutput | None,
     ) -> None:
         self._services = services
         self._journal = journal
+        self._control = control
         self._ground = ground
         self._areas = areas
         self._on_output = on_output
-        self._places = Places(services, journal)
+        self._places = places
 
     async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> Left:
-        """Let the agent work on `tree` and return what is left of its changes after inspection."""
+        """Let the agent work on `tree` and return what is left of its changes after inspection.
+
+        An attempt whose worker was lost begins anew in its own workspace.
+        """
+        lost = self._journal.state.attempt(assignment.number)
+        place = self._new_place(agent, assignment, tree) if lost is None else self._place_of(lost, tree)
+        async with place as workspace:
+            outcome, scan = await self._work(agent, assignment, workspace)
+            return await self._inspect(assignment.attempt, workspace, outcome, scan)
+
+    @contextlib.asynccontextmanager
+    async def _new_place(self, agent: Agent, assignment: Assignment, tree: str) -> AsyncIterator[Workspace]:
         async with self._places.workspace(self._ground, tree=tree) as workspace:
             self._journal.note(
                 AttemptStarted(
@@ -68,8 +117,28 @@ class AttemptRunner:
                     tree=tree,
                 )
             )
-            outcome, scan = await self._work(agent, assignment, workspace)
-            return await self._inspect(assignment.attempt, workspace, outcome, scan)
+            yield workspace
+
+    @contextlib.asynccontextmanager
+    async def _place_of(self, lost: AttemptState, tree: str) -> AsyncIterator[Workspace]:
+        again = self._places.workspace_again(lost.workspace, self._ground, tree=tree)
+        async with again as (workspace, kept):
+            self._note_unlogged(lost.id, workspace)
+            self._journal.note(
+                AttemptResumed(
+                    attempt=lost.id,
+                    workspace=workspace.id,
+                    tree=tree,
+                    ignored_state="kept" if kept else "lost",
+                )
+            )
+            yield workspace
+
+    def _note_unlogged(self, attempt: str, workspace: Workspace) -> None:
+        """Note the checkpoints that the depot has and the log has not: a crash came between, or setting back."""
+        known = {checkpoint.commit for checkpoint in self._journal.state.checkpoints}
+        unlogged = [found for found in workspace.checkpoints() if found.commit not in known]
+        self._journal.note(*(CheckpointMade(attempt=attempt, checkpoint=each) for each in reversed(unlogged)))
 
     async def _work(self, agent: Agent, assignment: Assignment, workspace: Workspace) -> tuple[Outcome, Scan]:
         async with self._places.sandbox(workspace, self._ground, purpose="agent") as sandbox:
@@ -80,6 +149,8 @@ class AttemptRunner:
                 regular.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await regular
+            await self._control.may_go_on()
+            self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
             self._note_command(agent, sandbox, outcome)
             await sandbox.freeze()
             # A file mapped into memory changes without a new time stamp: the last look trusts none.
@@ -115,11 +186,8 @@ class AttemptRunner:
             due = clock.monotonic() - last >= _CHECKPOINT_SECONDS
             if not due and abs(now - files) < _CHECKPOINT_FILES:
                 continue
-            await sandbox.freeze()
-            try:
+            async with self._control.still(sandbox):
                 await self._checkpoint(attempt, workspace, "time" if due else "count")
-            finally:
-                await asyncio.shield(sandbox.thaw())
             last, files = clock.monotonic(), now
 
     async def _checkpoint(

@@ -19,7 +19,9 @@ _VENV_SECONDS = 120.0
 _TAIL = 2000
 
 
-async def environment_layer(services: Services, journal: Notes, base: Base) -> Path | None:
+async def environment_layer(
+    services: Services, journal: Notes, base: Base, *, places: Places | None = None
+) -> Path | None:
     """Return the layer for a base, made by running `setup` where it is not there; `None` without a setup.
 
     What setup wrote to tracked paths is dropped and noted as set back by the rule `setup_tracked`.
@@ -39,13 +41,19 @@ async def environment_layer(services: Services, journal: Notes, base: Base) -> P
     found = layers.find(key)
     if found is not None:
         return found
-    return await _build(services, journal, layers, Ground(base=base), setup, key)
+    places = places or Places(services, journal)
+    return await _build(services, journal, layers, places, Ground(base=base), setup, key)
 
 
 async def _build(
-    services: Services, journal: Notes, layers: EnvironmentLayers, ground: Ground, setup: str, key: str
+    services: Services,
+    journal: Notes,
+    layers: EnvironmentLayers,
+    places: Places,
+    ground: Ground,
+    setup: str,
+    key: str,
 ) -> Path:
-    places = Places(services, journal)
     signs = (services.depot.lookup(ground.base.tree, name) for name in _PYTHON_SIGNS)
     python = bool(_PYTHON_COMMAND.search(setup)) or any(signs)
     path = (f"{VENV}/bin",) if python else ()

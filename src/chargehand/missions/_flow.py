@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import asdict
-from typing import TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,8 +15,8 @@ from chargehand.core import (
     AttemptFinished,
     AttemptStatus,
     Base,
-    BaseResolved,
     ChargehandError,
+    FencedError,
     MissionFinished,
     MissionRequest,
     MissionState,
@@ -26,13 +25,15 @@ from chargehand.core import (
     Reason,
     RefusedError,
     Verdict,
+    VerdictGiven,
     new_id,
 )
 from chargehand.missions._attempt import AttemptRunner, Left
+from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import End, after_checks, before_checks
-from chargehand.missions._places import Ground
+from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
@@ -43,38 +44,52 @@ from chargehand.sandbox import OnOutput
 _T = TypeVar("_T")
 _GRACE_SECONDS = 15.0
 """An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint."""
+_FRUITLESS_CLAIMS = 5
+"""A mission that ends its worker this often without coming one step further is given up."""
 
 
 class MissionFlow:
-    """One mission from its request to its end."""
+    """One mission from its request, or from its last recorded step, to its end."""
 
     def __init__(
-        self, services: Services, journal: Journal, *, fault: Fault = no_fault, on_output: OnOutput | None = None
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        fault: Fault = no_fault,
+        on_output: OnOutput | None = None,
     ) -> None:
         self._services = services
         self._journal = journal
+        self._control = control
         self._fault = fault
         self._on_output = on_output
+        self._places = Places(services, journal, control=control)
         self._promoter = Promoter(services, journal, fault=fault)
-        self._started = services.clock.monotonic()
-        self._attempt_started = self._started
+        self._attempt_started = services.clock.monotonic()
 
-    async def run(self, request: MissionRequest, *, base: Base) -> MissionState:
+    async def run(self) -> MissionState:
         """Go through the seven steps; the mission is settled when this returns or raises.
 
         Cancelling the task settles it as `cancelled`, running out of time as `exhausted`; errors of our own
-        machinery and of the configuration settle it as `failed` and are raised on.
+        machinery and of the configuration settle it as `failed` and are raised on. Only a worker that must let go
+        of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
         """
+        request = self._request
         try:
-            async with asyncio.timeout(request.seconds + _GRACE_SECONDS):
+            async with self._control.limited(self._seconds_left(request) + _GRACE_SECONDS):
                 with system_errors():
-                    await self._steps(request, base)
+                    await self._go_on(request)
+        except FencedError:
+            raise
         except TimeoutError:
             message = f"the {request.seconds:.0f} s of the mission are up"
             self._settle("exhausted", "timed_out", Reason(code="time", message=message))
         except asyncio.CancelledError:
-            message = "a person cancelled the mission"
-            self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
+            if self._control.stopped in (None, "cancel"):
+                message = "a person cancelled the mission"
+                self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
             raise
         except ChargehandError as error:
             self._settle("failed", "failed", Reason(code=error.code, message=error.message))
@@ -82,90 +97,166 @@ class MissionFlow:
                 raise
         return self._journal.state
 
-    async def _steps(self, request: MissionRequest, resolved: Base) -> None:
-        base = await self._base(resolved)
-        environment = await environment_layer(self._services, self._journal, base)
+    @property
+    def _request(self) -> MissionRequest:
+        assert self._journal.state.request is not None
+        return self._journal.state.request
+
+    @property
+    def _base(self) -> Base:
+        assert self._journal.state.base is not None
+        return self._journal.state.base
+
+    def _seconds_left(self, request: MissionRequest) -> float:
+        """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
+        return max(1.0, request.seconds - sum(step.seconds for step in self._journal.state.steps.values()))
+
+    async def _go_on(self, request: MissionRequest) -> None:
+        if self._journal.state.fruitless_claims > _FRUITLESS_CLAIMS:
+            message = f"its worker ended {_FRUITLESS_CLAIMS} times without coming one step further"
+            self._settle("failed", "lost", Reason(code="worker_lost", message=message))
+        elif self._promoter.settle_prepared():
+            await self.deliver()
+        else:
+            await self._steps(request)
+
+    async def _steps(self, request: MissionRequest) -> None:
+        base = self._base
+        environment = await environment_layer(self._services, self._journal, base, places=self._places)
         self._fault("environment")
         ground = Ground(base=base, environment=environment)
         gates = find_gates(self._services, base, request)
-        validator = Validator(self._services, self._journal, ground=ground, gates=gates)
+        validator = Validator(self._services, self._journal, ground=ground, gates=gates, places=self._places)
         await validator.base()
-        agent = self._services.open_agent(request.agent)
-        reason = "named on the command line or in the configuration"
-        self._journal.note(AgentSelected(agent=agent.name, kind=agent.kind, reason=reason))
-        areas = areas_of(self._services, request, gates)
+        agent = await self._select(request)
         runner = AttemptRunner(
-            self._services, self._journal, ground=ground, areas=areas, on_output=self._on_output
+            self._services,
+            self._journal,
+            self._control,
+            ground=ground,
+            areas=areas_of(self._services, request, gates),
+            places=self._places,
+            on_output=self._on_output,
         )
         await self._attempts(request, agent, runner, validator)
 
-    async def _base(self, base: Base) -> Base:
-        async def record() -> object:
-            self._journal.note(BaseResolved(base=base))
-            return asdict(base)
+    async def _select(self, request: MissionRequest) -> Agent:
+        agent = self._services.open_agent(request.agent)
+        reason = "named on the command line or in the configuration"
 
-        recorded = await self._journal.step("base", {"commit": base.commit}, record)
-        return msgspec.convert(recorded, Base)
+        async def chosen() -> object:
+            return {"agent": agent.name, "kind": agent.kind, "reason": reason}
+
+        await self._journal.step("agent", request.agent, chosen, notes=lambda out: (AgentSelected(**out),))
+        return agent
 
     async def _attempts(
         self, request: MissionRequest, agent: Agent, runner: AttemptRunner, validator: Validator
     ) -> None:
         """Let the agent try, give it the report of what was wrong, and end with the last try's end."""
-        base = self._known_base()
-        tree, feedback = base.tree, None
+        tree: str = self._base.tree
+        feedback: str | None = None
         for number in range(1, request.attempts + 1):
             self._attempt_started = self._services.clock.monotonic()
+            left = await self._work(request, agent, runner, number, tree, feedback)
+            self._fault("agent")
+            verdict, told = await self._judge(request, left, validator, number)
+            end = before_checks(left, base_tree=self._base.tree, partial=request.partial) or after_checks(verdict)
+            self._finish_attempt(number, end, left)
+            if number == request.attempts or end.mission in ("promoted", "waiting", "exhausted"):
+                await self._conclude(left, end, verdict, validator)
+                return
+            tree, feedback = left.tree, told
+
+    async def _work(
+        self,
+        request: MissionRequest,
+        agent: Agent,
+        runner: AttemptRunner,
+        number: int,
+        tree: str,
+        feedback: str | None,
+    ) -> Left:
+        """Run one attempt, or recall what it left."""
+
+        async def work() -> object:
+            begun = self._journal.state.attempt(number)
             assignment = Assignment(
                 mission=self._journal.mission,
-                attempt=new_id("attempt"),
+                attempt=begun.id if begun else new_id("attempt"),
                 number=number,
                 request=request.text,
-                report=feedback,
-                seconds=max(1.0, request.seconds - (self._attempt_started - self._started)),
+                report=self._report(feedback),
+                seconds=self._seconds_left(request),
             )
-            left = await runner.run(agent, assignment, tree=tree)
-            self._fault("agent")
-            end, verdict = await self._judge(request, base, left, validator, assignment.attempt)
-            self._finish_attempt(assignment.attempt, end, left)
-            last = number == request.attempts or end.mission in ("promoted", "waiting", "exhausted")
-            if last:
-                await self._conclude(base, left, end, verdict, validator)
-                return
-            tree = left.tree
-            feedback = report(verdict, validator.outputs, reverted=left.reverted).encode()
+            return (await runner.run(agent, assignment, tree=tree)).record()
+
+        record = await self._journal.step(f"attempt/{number}/work", [tree, feedback], work)
+        return Left.recall(record, base=self._base, depot=self._services.depot)
+
+    def _report(self, feedback: str | None) -> bytes | None:
+        """Return what the next attempt is told: the report on the one before, and what a person said meanwhile."""
+        messages = [message.text for message in self._journal.state.messages]
+        kept = self._services.store.artifacts.get(feedback) if feedback else None
+        if not messages:
+            return kept
+        document = msgspec.json.decode(kept) if kept else {}
+        return msgspec.json.encode({**document, "messages": messages})
 
     async def _judge(
-        self, request: MissionRequest, base: Base, left: Left, validator: Validator, attempt: str
-    ) -> tuple[End, Verdict]:
-        early = before_checks(left, base_tree=base.tree, partial=request.partial)
-        if early is not None:
+        self, request: MissionRequest, left: Left, validator: Validator, number: int
+    ) -> tuple[Verdict, str | None]:
+        """Return the verdict of what an attempt left, and the artifact that reports it to the next one."""
+        if before_checks(left, base_tree=self._base.tree, partial=request.partial) is not None:
             findings = (*left.findings, *left.discarded)
-            return early, Verdict(tree=left.tree, scope="attempt", status="red", findings=findings)
-        verdict = await validator.candidate(
-            left.tree, scope="attempt", changes=left.changes, findings=left.findings, attempt=attempt
-        )
-        self._fault("verdict")
-        return after_checks(verdict), verdict
+            verdict = Verdict(tree=left.tree, scope="attempt", status="red", findings=findings)
+            return verdict, self._keep_report(verdict, left, validator)
+        begun = self._journal.state.attempt(number)
 
-    def _finish_attempt(self, attempt: str, end: End, left: Left) -> None:
+        async def judge() -> object:
+            verdict = await validator.candidate(
+                left.tree, scope="attempt", changes=left.changes, findings=left.findings
+            )
+            return {"verdict": verdict, "report": self._keep_report(verdict, left, validator)}
+
+        def told(output: Any) -> Sequence[VerdictGiven]:
+            return (VerdictGiven(verdict=output["verdict"], attempt=begun.id if begun else None),)
+
+        output = await self._journal.step(f"attempt/{number}/verdict", left.tree, judge, notes=told)
+        self._fault("verdict")
+        return msgspec.convert(output["verdict"], Verdict), output["report"]
+
+    def _keep_report(self, verdict: Verdict, left: Left, validator: Validator) -> str:
+        document = report(verdict, validator.outputs, reverted=left.reverted).encode()
+        return self._services.store.artifacts.put(document, kind="report", mission=self._journal.mission)
+
+    def _finish_attempt(self, number: int, end: End, left: Left) -> None:
+        attempt = self._journal.state.attempt(number)
+        assert attempt is not None
+        if attempt.status != "running":  # noted before a crash
+            return
+        recorded = self._journal.state.steps.values()
         self._journal.note(
             AttemptFinished(
-                attempt=attempt,
+                attempt=attempt.id,
                 status=end.status,
-                seconds=self._services.clock.monotonic() - self._attempt_started,
+                seconds=sum(step.seconds for step in recorded if step.step.startswith(f"attempt/{number}/")),
                 reasons=end.reasons,
                 cost_usd=left.outcome.cost_usd,
                 cost_known=left.outcome.cost_known,
             )
         )
 
-    async def _conclude(self, base: Base, left: Left, end: End, verdict: Verdict, validator: Validator) -> None:
-        if end.mission == "waiting":
-            self._journal.note(QuestionAsked(question="promote", tree=left.tree, reasons=end.reasons))
-        if end.mission != "promoted":
-            self._journal.note(MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted))
+    async def _conclude(self, left: Left, end: End, verdict: Verdict, validator: Validator) -> None:
+        if end.mission == "promoted":
+            await self.promote(self._base, left.tree, verdict, validator)
             return
-        await self.promote(base, left.tree, verdict, validator)
+        finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
+        if end.mission == "waiting":
+            asked = QuestionAsked(question="promote", tree=left.tree, reasons=end.reasons)
+            self._journal.note(asked, finished)
+        else:
+            self._journal.note(finished)
 
     async def promote(
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
@@ -174,16 +265,24 @@ class MissionFlow:
 
         Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
         """
-        await _to_the_end(self._promote(base, tree, verdict, validator, approved))
+        async with self._control.finishing():
+            await _to_the_end(self._promote(base, tree, verdict, validator, approved))
 
     async def _promote(
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
     ) -> None:
         async def merged(candidate: str) -> Verdict:
-            changes = self._services.depot.diff(base.tree, candidate)
-            return await validator.candidate(
-                candidate, scope="merged", changes=changes, findings=verdict.findings, attempt=None
+            async def judge() -> Verdict:
+                changes = self._services.depot.diff(base.tree, candidate)
+                return await validator.candidate(
+                    candidate, scope="merged", changes=changes, findings=verdict.findings
+                )
+
+            name = "verdict/merged"
+            output = await self._journal.step(
+                name, candidate, judge, notes=lambda found: (VerdictGiven(verdict=found),)
             )
+            return msgspec.convert(output, Verdict)
 
         try:
             await self._promoter.promote(base, tree, verdict, validate=merged, approved=approved)
@@ -197,16 +296,12 @@ class MissionFlow:
 
     async def deliver(self) -> None:
         """Bring a promotion to where it was wanted and could not come; the mission is settled afterwards."""
-        await _to_the_end(self._deliver())
+        async with self._control.finishing():
+            await _to_the_end(self._deliver())
 
     async def _deliver(self) -> None:
         await self._promoter.deliver()
         self._journal.note(MissionFinished(status="promoted"), durable=True)
-
-    def _known_base(self) -> Base:
-        base = self._journal.state.base
-        assert base is not None
-        return base
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
         """Settle a mission that did not come to its own end, its running attempt first."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from chargehand.core import Clock, Event, MissionState, Payload, StepFinished, apply
-from chargehand.store import EventLog
+from chargehand.core import Clock, Event, MissionState, Payload, StepFinished, apply, encode_json
+from chargehand.store import Store
 
 Watch = Callable[[Event, Payload], None]
 """Told of every event as it is written: progress on a terminal, a stream, a test."""
+STEP_BYTES = 8192
+"""The largest output that is kept in the log itself; a larger one is an artifact."""
 
 
 def ignore(event: Event, payload: Payload) -> None:
@@ -42,35 +44,64 @@ class Unlogged:
 
 
 class Journal:
-    """Writes the events of one mission in order and keeps its state current."""
+    """Writes the events of one mission in order and keeps its state current.
 
-    def __init__(self, log: EventLog, mission: str, *, clock: Clock, watch: Watch = ignore) -> None:
+    With `epoch`, the claim it writes under: once another worker claimed the mission, every note raises
+    `FencedError` and nothing is written.
+    """
+
+    def __init__(
+        self, store: Store, mission: str, *, clock: Clock, watch: Watch = ignore, epoch: int | None = None
+    ) -> None:
         self.mission: str = mission
         self.clock = clock
-        self._log = log
+        self._store = store
         self._watch = watch
+        self._epoch = epoch
         self.state = MissionState()
-        for line in log.read(mission):
+        for line in store.log.read(mission):
             apply(self.state, line)
 
     def note(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""
-        for line, payload in zip(
-            self._log.append(self.mission, *payloads, durable=durable), payloads, strict=True
-        ):
+        lines = self._store.log.append(self.mission, *payloads, durable=durable, epoch=self._epoch)
+        for line, payload in zip(lines, payloads, strict=True):
             apply(self.state, line)
             self._watch(line, payload)
 
-    async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def step(
+        self,
+        name: str,
+        input: object,
+        work: Callable[[], Awaitable[Any]],
+        *,
+        notes: Callable[[Any], Sequence[Payload]] | None = None,
+    ) -> Any:
         """Run a recorded step once: when its end is in the log, its output is returned instead.
 
-        `input` and the output must be JSON; the digest of the input is recorded beside the output.
+        Mission, `name` and the digest of `input` are the key: the same name with another input is done anew.
+        `input` and the output must be JSON. `notes` makes the events of the output; they and the end of the step
+        are written together or not at all. A step whose process died before that is done again: what it does
+        outside must bear that.
         """
-        if name in self.state.steps:
-            return self.state.steps[name]
+        digest = hashlib.sha256(encode_json(input)).hexdigest()
+        done = self.state.steps.get(name)
+        if done is not None and done.input == digest:
+            return self._recall(done)
         started = self.clock.monotonic()
         output = await work()
-        digest = hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()
-        seconds = self.clock.monotonic() - started
-        self.note(StepFinished(step=name, input=digest, output=output, seconds=seconds))
+        finished = self._finished(name, digest, output, seconds=self.clock.monotonic() - started)
+        self.note(*(notes(output) if notes else ()), finished)
         return output
+
+    def _finished(self, name: str, digest: str, output: object, *, seconds: float) -> StepFinished:
+        encoded = encode_json(output)
+        if len(encoded) <= STEP_BYTES:
+            return StepFinished(step=name, input=digest, output=output, seconds=seconds)
+        artifact = self._store.artifacts.put(encoded, kind="step", mission=self.mission)
+        return StepFinished(step=name, input=digest, output=None, seconds=seconds, artifact=artifact)
+
+    def _recall(self, done: StepFinished) -> Any:
+        if done.artifact is None:
+            return done.output
+        return msgspec.json.decode(self._store.artifacts.get(done.artifact))

@@ -11,48 +11,65 @@ from chargehand.checks import inspect
 from chargehand.core import (
     ApprovalGiven,
     Base,
+    BaseResolved,
     Checkpoint,
     CheckpointRestored,
+    MissionClaimed,
     MissionCreated,
-    MissionFinished,
     MissionRequest,
     MissionState,
     NotFoundError,
-    Reason,
     RefusedError,
     UsageError,
+    Verdict,
+    VerdictGiven,
     fold,
     new_id,
 )
+from chargehand.durable import Workers
+from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._flow import MissionFlow, areas_of, find_gates
+from chargehand.missions._hold import hold
 from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, person_may_promote
-from chargehand.missions._liveness import Liveness
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.missions._validate import Validator
 from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.store import Store
+from chargehand.store import MissionRow, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Reads missions; needs nothing but the store and the locks."""
+    """Reads missions; needs nothing but the store and who is alive."""
 
     store: Store
-    liveness: Liveness
+    workers: Workers
 
     def state(self, mission: str) -> MissionState:
-        """Return a mission's state as its log and its lock tell it; raises `NotFoundError`."""
-        return fold(self.store.log.read(mission), live=self.liveness.live(mission))
+        """Return a mission's state as its log and its holder tell it; raises `NotFoundError`."""
+        return self._state(self.store.log.get(mission))
 
     def all(self, *, project: str | None = None) -> Iterator[MissionState]:
         """Yield the states of all missions, of one project if named, oldest first."""
         for row in self.store.log.missions(project=project):
-            yield self.state(row.id)
+            yield self._state(row)
+
+    def live(self, row: MissionRow) -> bool:
+        """Tell whether a living worker holds the mission right now."""
+        return row.owner is not None and self.workers.live(row.owner)
+
+    def at_rest(self, mission: str) -> MissionState:
+        """Return a mission's state as it is when nobody runs it."""
+        return fold(self.store.log.read(mission), live=False)
+
+    def _state(self, row: MissionRow) -> MissionState:
+        # The holder is looked at first: one that ends in between has left all its events in the log by then.
+        live = self.live(row)
+        return fold(self.store.log.read(row.id), live=live)
 
 
 class Missions:
@@ -61,50 +78,45 @@ class Missions:
     def __init__(self, services: Services, *, fault: Fault = no_fault) -> None:
         self._services = services
         self._fault = fault
-        self.look = Look(store=services.store, liveness=services.liveness)
+        self.look = Look(store=services.store, workers=services.workers)
 
-    def create(self, request: MissionRequest, *, repository: str, config: dict[str, object]) -> str:
-        """Record a new mission and return its id."""
+    def create(self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]) -> str:
+        """Record a new mission on a base and return its id; from now on any worker may take it."""
         mission = new_id("mission")
         created = MissionCreated(
             project=self._services.project, repository=repository, request=request, config=config
         )
-        self._services.store.log.append(mission, created)
+        self._services.store.log.append(mission, created, BaseResolved(base=base))
         return mission
 
-    async def run(self, mission: str, *, base: Base, on_output: OnOutput | None = None) -> MissionState:
-        """Run a created mission to where it is settled; see `MissionFlow.run`."""
-        async with self._held(mission) as journal:
-            request = journal.state.request
-            assert request is not None
-            flow = MissionFlow(self._services, journal, fault=self._fault, on_output=on_output)
-            return await flow.run(request, base=base)
+    async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:
+        """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`."""
+        async with self._held(mission) as (journal, control):
+            if journal.state.status == "running":
+                flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
+                await flow.run()
+            return journal.state
 
     @contextlib.asynccontextmanager
-    async def _held(self, mission: str) -> AsyncIterator[Journal]:
-        """Hold the mission, so that nobody else changes it; an order to cancel it ends the block."""
+    async def _held(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
+        """Hold the mission, so that nobody else changes it; an order to stop it cancels the block.
+
+        Raises `RefusedError` (`mission_held`) where a living worker holds it.
+        """
         task = asyncio.current_task()
         assert task is not None
-        async with self._services.liveness.hold(mission, on_cancel=lambda: _cancel(task)):
-            yield self._journal(mission)
+        services = self._services
+        worker, role = services.worker
+        with hold(services.store.log, mission, worker=worker, look=self.look) as epoch:
+            journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
+            journal.note(MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version))
+            control = Control(task, journal)
+            with services.controls.running(mission, control):
+                yield journal, control
 
     def _journal(self, mission: str) -> Journal:
         services = self._services
-        return Journal(services.store.log, mission, clock=services.clock, watch=services.watch)
-
-    def cancel(self, mission: str) -> bool:
-        """Order the process that runs a mission to stop; `False` where none runs it.
-
-        A mission that waits for a person and is held by nobody is cancelled here and now.
-        """
-        if self._services.liveness.order(mission, "cancel"):
-            return True
-        state = self.look.state(mission)
-        if state.status not in ("waiting", "planned", "paused"):
-            return False
-        reason = Reason(code="cancelled", message="a person cancelled the mission")
-        self._journal(mission).note(MissionFinished(status="cancelled", reasons=(reason,)))
-        return True
+        return Journal(services.store, mission, clock=services.clock, watch=services.watch)
 
     async def promote(self, mission: str, *, identity: str, reason: str = "") -> MissionState:
         """Promote what a mission left, by a person's decision on its exact last tree.
@@ -113,24 +125,13 @@ class Missions:
         purpose, no checks at all), never what a check of the tree itself refused. What is promoted already and
         could not be exported or applied is delivered now. Raises `RefusedError`.
         """
-        async with self._held(mission) as journal:
+        async with self._held(mission) as (journal, control):
+            flow = MissionFlow(self._services, journal, control, fault=self._fault)
             if undelivered(journal.state):
-                await MissionFlow(self._services, journal, fault=self._fault).deliver()
+                await flow.deliver()
                 return journal.state
             base, tree = _promotable(journal.state)
-            request = journal.state.request
-            assert request is not None
-            environment = await environment_layer(self._services, journal, base)
-            gates = find_gates(self._services, base, request)
-            ground = Ground(base=base, environment=environment)
-            validator = Validator(self._services, journal, ground=ground, gates=gates)
-            await validator.base()
-            changes = self._services.depot.diff(base.tree, tree)
-            areas = areas_of(self._services, request, gates)
-            findings = inspect(changes, DepotReader(self._services.depot), base.tree, areas)
-            verdict = await validator.candidate(
-                tree, scope="attempt", changes=changes, findings=findings, attempt=None
-            )
+            verdict, validator = await self._verdict_now(journal, control, base, tree)
             if not person_may_promote(verdict):
                 reasons = "; ".join(part.message for part in after_checks(verdict).reasons)
                 raise RefusedError(
@@ -139,33 +140,37 @@ class Missions:
                     hint="what a check refuses nobody lets in; mend it with a new mission",
                 )
             journal.note(ApprovalGiven(tree=tree, identity=identity, reason=reason), durable=True)
-            flow = MissionFlow(self._services, journal, fault=self._fault)
             await flow.promote(base, tree, verdict, validator, approved=True)
             return journal.state
 
+    async def _verdict_now(
+        self, journal: Journal, control: Control, base: Base, tree: str
+    ) -> tuple[Verdict, Validator]:
+        """Judge a tree anew, as its gates are today."""
+        services = self._services
+        assert journal.state.request is not None
+        places = Places(services, journal, control=control)
+        environment = await environment_layer(services, journal, base, places=places)
+        gates = find_gates(services, base, journal.state.request)
+        ground = Ground(base=base, environment=environment)
+        validator = Validator(services, journal, ground=ground, gates=gates, places=places)
+        await validator.base()
+        changes = services.depot.diff(base.tree, tree)
+        areas = areas_of(services, journal.state.request, gates)
+        findings = inspect(changes, DepotReader(services.depot), base.tree, areas)
+        verdict = await validator.candidate(tree, scope="attempt", changes=changes, findings=findings)
+        journal.note(VerdictGiven(verdict=verdict))
+        return verdict, validator
+
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
-        async with self._held(mission) as journal:
+        async with self._held(mission) as (journal, _):
             await Promoter(self._services, journal, fault=self._fault).roll_back()
             return journal.state
 
-    def discard(self, mission: str) -> MissionState:
-        """Settle a mission as not wanted; its checkpoints stay until `gc`.
-
-        Raises `RefusedError` for one that runs or is promoted.
-        """
-        state = self.look.state(mission)
-        if state.status in ("promoted", "running"):
-            hint = "roll it back first" if state.status == "promoted" else "cancel it first"
-            raise RefusedError(f"mission {mission!r} is {state.status}", code="not_discardable", hint=hint)
-        if state.status != "discarded":
-            reason = Reason(code="discarded", message="a person discarded the mission")
-            self._journal(mission).note(MissionFinished(status="discarded", reasons=(reason,)))
-        return self.look.state(mission)
-
     async def restore(self, mission: str, checkpoint: str) -> Checkpoint:
         """Make an earlier checkpoint the mission's last one, as a new checkpoint: what came between stays."""
-        async with self._held(mission) as journal:
+        async with self._held(mission) as (journal, _):
             wanted = find_checkpoint(journal.state, checkpoint)
             last = journal.state.checkpoints[-1]
             if wanted.tree == last.tree:
@@ -180,16 +185,28 @@ class Missions:
             return restored
 
     async def recover(self) -> list[str]:
-        """Finish or forget what dead processes left half done; return the missions that are promoted now."""
+        """Finish or forget the promotions that dead processes began; return the missions that are promoted now.
+
+        Whatever else they left of a mission that should go on is left to whoever runs it.
+        """
         done = []
-        for mission in self._services.liveness.abandoned():
-            row = self._services.store.log.get(mission)
-            if row.project != self._services.project:
+        for row in self._services.store.log.takeable():
+            if row.project != self._services.project or row.owner is None or self.look.live(row):
                 continue
-            if await Promoter(self._services, self._journal(mission)).recover():
-                done.append(mission)
-            self._services.liveness.forget(mission)
+            with contextlib.suppress(RefusedError):  # another one came first
+                if await self._recover(row.id):
+                    done.append(row.id)
         return done
+
+    async def _recover(self, mission: str) -> bool:
+        state = self._journal(mission).state
+        if state.prepared is None and state.commit is None and state.status in ("planned", "running"):
+            return False
+        async with self._held(mission) as (journal, control):
+            if not Promoter(self._services, journal, fault=self._fault).settle_prepared():
+                return False
+            await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
+            return True
 
     @contextlib.asynccontextmanager
     async def open_place(self, base: Base, *, tree: str | None = None) -> AsyncIterator[Sandbox]:
@@ -203,10 +220,6 @@ class Missions:
             places.sandbox(workspace, ground, purpose="exec") as sandbox,
         ):
             yield sandbox
-
-
-def _cancel(task: asyncio.Task[object]) -> None:
-    task.cancel()
 
 
 def find_checkpoint(state: MissionState, name: str) -> Checkpoint:

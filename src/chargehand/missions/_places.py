@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, Bind, SandboxOpened
+from chargehand.core import Base, Bind, NotFoundError, SandboxOpened
+from chargehand.missions._control import Control
 from chargehand.missions._journal import Notes
 from chargehand.missions._services import Registries, Services
 from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
@@ -37,33 +38,74 @@ class Ground:
 
 
 class Places:
-    """Opens workspaces and sandboxes for one mission, and notes each in its log."""
+    """Opens workspaces and sandboxes for one mission, and notes each in its log.
 
-    def __init__(self, services: Services, journal: Notes) -> None:
+    Where `control` is given, nothing new begins while the mission is paused, and what runs can be paused.
+    """
+
+    def __init__(self, services: Services, journal: Notes, *, control: Control | None = None) -> None:
         self._services = services
         self._journal = journal
+        self._control = control
 
     @contextlib.asynccontextmanager
     async def workspace(self, ground: Ground, *, tree: str | None = None) -> AsyncIterator[Workspace]:
         """Make a workspace that shows `tree` (the base's by default) and remove its files at the end."""
-        services = self._services
-        making = asyncio.ensure_future(
-            asyncio.to_thread(
-                Workspace.create,
-                services.depot,
-                ground.base,
-                driver=services.driver,
-                tree=tree,
-                environment=ground.environment,
-                include=services.config.project.include,
-                limits=WorkspaceLimits(disk_bytes=services.config.sandbox.disk_mb << 20),
-            )
-        )
+        async with self._kept(lambda: self._make(ground, tree)) as workspace:
+            yield workspace
+
+    @contextlib.asynccontextmanager
+    async def workspace_again(
+        self, id: str, ground: Ground, *, tree: str
+    ) -> AsyncIterator[tuple[Workspace, bool]]:
+        """Find a lost attempt's workspace and let it show `tree`; tell whether its ignored files are kept.
+
+        What it held instead of `tree` is kept as a checkpoint first.
+        """
+        kept = True
+
+        def find() -> Workspace:
+            nonlocal kept
+            try:
+                found = Workspace.load(self._services.depot, id)
+            except NotFoundError:
+                kept = False
+                return self._make(ground, tree, id=id)
+            scan = found.scan(trust_cache=False)
+            if scan.tree != tree or scan.findings:
+                kept = False
+                found.reset(tree, "resumed")
+                found.tidy()
+            return found
+
+        async with self._kept(find) as workspace:
+            yield workspace, kept
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, make: Callable[[], Workspace]) -> AsyncIterator[Workspace]:
+        """Have a workspace for the block; its files go at the end unless another worker is to go on with them."""
+        if self._control is not None:
+            await self._control.may_go_on()
+        making = asyncio.ensure_future(asyncio.to_thread(make))
         try:
             yield await asyncio.shield(making)
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
-            await asyncio.shield(asyncio.to_thread(made.discard))
+            if self._control is None or self._control.stopped in (None, "cancel"):
+                await asyncio.shield(asyncio.to_thread(made.discard))
+
+    def _make(self, ground: Ground, tree: str | None, *, id: str | None = None) -> Workspace:
+        config = self._services.config
+        return Workspace.create(
+            self._services.depot,
+            ground.base,
+            driver=self._services.driver,
+            tree=tree,
+            environment=ground.environment,
+            include=config.project.include,
+            limits=WorkspaceLimits(disk_bytes=config.sandbox.disk_mb << 20),
+            id=id,
+        )
 
     @contextlib.asynccontextmanager
     async def sandbox(
@@ -89,6 +131,10 @@ class Places:
         )
         sandbox = await services.tier.open(spec)
         try:
+            if self._control is not None:
+                self._control.hold(sandbox)
+                if self._control.paused:  # it came up while the mission was being paused
+                    await sandbox.freeze()
             self._journal.note(
                 SandboxOpened(
                     sandbox=sandbox.id,
@@ -100,4 +146,6 @@ class Places:
             )
             yield sandbox
         finally:
+            if self._control is not None:
+                self._control.let_go(sandbox)
             await asyncio.shield(sandbox.close())

@@ -16,12 +16,10 @@ from chargehand.core import (
     ChargehandError,
     Export,
     ExportChanged,
-    MissionFinished,
     MissionRolledBack,
     MissionState,
     PromotionDone,
     PromotionPrepared,
-    Reason,
     RefusedError,
     Verdict,
     printable,
@@ -30,6 +28,7 @@ from chargehand.core import (
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._services import Services
+from chargehand.workspace import RefMovedError
 from chargehand.workspace import apply as apply_branch
 from chargehand.workspace import export as export_branch
 
@@ -88,8 +87,7 @@ class Promoter:
             )
         self._fault("before_commit")
         commit = await asyncio.to_thread(depot.commit, merged, (tip,), self._message(verdict))
-        await self._swap(commit, tip if tip != base.commit else None, merged)
-        return commit
+        return await self._swap(commit, tip if tip != base.commit else None, merged)
 
     async def _merge(
         self, base: Base, tip: str, tree: str, verdict: Verdict, validate: Callable[[str], Awaitable[Verdict]]
@@ -112,14 +110,27 @@ class Promoter:
     def _rollback_hint(self) -> str:
         return f"to have that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
 
-    async def _swap(self, commit: str, old: str | None, tree: str) -> None:
+    async def _swap(self, commit: str, old: str | None, tree: str) -> str:
         prepared = PromotionPrepared(ref=self._ref, old=old or "", new=commit, tree=tree)
         self._journal.note(prepared, durable=True)
         self._fault("prepared")
-        await asyncio.to_thread(self._services.depot.swap, self._ref, commit, old, durable=True)
+        commit = await asyncio.to_thread(self._move, commit, old, tree)
         self._fault("swapped")
         self._journal.note(PromotionDone(ref=self._ref, commit=commit, tree=tree), durable=True)
         self._fault("promoted")
+        return commit
+
+    def _move(self, commit: str, old: str | None, tree: str) -> str:
+        """Swap the branch and return where it is: a worker given up in mid-promotion may have come first."""
+        depot = self._services.depot
+        try:
+            depot.swap(self._ref, commit, old, durable=True)
+        except RefMovedError:
+            there = depot.read_ref(self._ref)
+            if there is None or there == old or depot.tree_of(there) != tree:
+                raise
+            return there
+        return commit
 
     def _message(self, verdict: Verdict) -> str:
         request = self._journal.state.request
@@ -225,22 +236,17 @@ class Promoter:
         await self.export()
         return commit
 
-    async def recover(self) -> bool:
-        """Finish or forget what a dead process had begun; return whether the mission is promoted now."""
+    def settle_prepared(self) -> bool:
+        """Find out whether a promotion that was begun came to its swap; one that did not is forgotten.
+
+        Returns whether a promotion stands that was not brought to its end.
+        """
         state = self._journal.state
         prepared = state.prepared
-        if prepared is not None:
-            if self._services.depot.read_ref(self._ref) != prepared.new:
-                return False
-            self._journal.note(
-                PromotionDone(ref=prepared.ref, commit=prepared.new, tree=prepared.tree), durable=True
-            )
-        if state.commit is None or state.status == "promoted":
-            return False
-        if state.export is None or state.export.state != "done":
-            await self.export()
-        self._journal.note(MissionFinished(status="promoted", reasons=_RECOVERED), durable=True)
-        return True
+        if prepared is not None and self._services.depot.read_ref(self._ref) == prepared.new:
+            done = PromotionDone(ref=prepared.ref, commit=prepared.new, tree=prepared.tree)
+            self._journal.note(done, durable=True)
+        return state.commit is not None and state.status != "promoted"
 
 
 def _one_line(text: str) -> str:
@@ -264,6 +270,3 @@ def _applied(state: MissionState) -> bool:
 
 def _rolled_back(state: MissionState) -> bool:
     return state.commit is not None and state.base is not None and state.tree == state.base.tree
-
-
-_RECOVERED = (Reason(code="recovered", message="the promotion was finished after its process had died"),)

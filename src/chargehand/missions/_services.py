@@ -11,8 +11,9 @@ from typing import Protocol
 from chargehand.agents import Agent
 from chargehand.core import Clock as ClockPort
 from chargehand.core import Config, DriverName, SystemClock
+from chargehand.durable import Role, Workers
+from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.missions._liveness import Liveness
 from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import Store
 from chargehand.workspace import Depot
@@ -38,7 +39,7 @@ class Registries(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything concrete that the mission flow uses."""
+    """Everything concrete that the mission flow uses; `worker` is this process among the `workers`."""
 
     home: Path
     project: str
@@ -49,7 +50,10 @@ class Services:
     driver: DriverName
     toolchain: str
     config: Config
-    liveness: Liveness
+    workers: Workers
+    worker: tuple[str, Role]
+    controls: Controls
+    version: str
     open_agent: Callable[[str], Agent]
     open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
     clock: ClockPort = field(default_factory=SystemClock)

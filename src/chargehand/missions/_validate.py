@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from chargehand.checks import CheckOutput, CheckPlan, base_tests_tree_plan, judge, run_checks
 from chargehand.core import (
@@ -44,28 +47,37 @@ class Gates:
 class Validator:
     """Gives verdicts for one mission."""
 
-    def __init__(self, services: Services, journal: Journal, *, ground: Ground, gates: Gates) -> None:
+    def __init__(
+        self, services: Services, journal: Journal, *, ground: Ground, gates: Gates, places: Places
+    ) -> None:
         self._services = services
         self._journal = journal
         self._ground = ground
         self._gates = gates
-        self._places = Places(services, journal)
+        self._places = places
         self._untested: frozenset[str] = frozenset()
         self.outputs: dict[str, CheckOutput] = {}
 
     async def base(self) -> Verdict:
-        """Return how the checks end on the base itself, from the cache where they were run before."""
+        """Return how the checks end on the base itself: recorded, from the cache, or by running them."""
         tree = self._ground.base.tree
-        key = self._cache_key("base", ())
-        kept = self._services.store.verdicts.get(self._services.project, tree, plan_digest=key)
-        if kept is None:
-            checks = await self._run(tree, acceptance=())
-            verdict = Verdict(tree=tree, scope="base", status=self._judge(checks, ()), checks=checks)
-            self._services.store.verdicts.put(self._services.project, verdict, plan_digest=key)
-        else:
-            verdict = kept
+
+        async def judged() -> object:
+            kept = self._services.store.verdicts.get(self._services.project, tree, plan_digest=self._base_key)
+            return {"verdict": kept or await self._base(tree), "reused": kept is not None}
+
+        def told(output: Any) -> tuple[VerdictGiven, ...]:
+            return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
+
+        output = await self._journal.step("verdict/base", [tree, self._base_key], judged, notes=told)
+        verdict = msgspec.convert(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
-        self._journal.note(VerdictGiven(verdict=verdict, reused=kept is not None))
+        return verdict
+
+    async def _base(self, tree: str) -> Verdict:
+        checks = await self._run(tree, acceptance=())
+        verdict = Verdict(tree=tree, scope="base", status=self._judge(checks, ()), checks=checks)
+        self._services.store.verdicts.put(self._services.project, verdict, plan_digest=self._base_key)
         return verdict
 
     async def candidate(
@@ -75,16 +87,13 @@ class Validator:
         scope: VerdictScope,
         changes: Sequence[Change],
         findings: Sequence[Finding],
-        attempt: str | None,
     ) -> Verdict:
         """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface."""
         checks = await self._run(tree, acceptance=self._gates.acceptance)
         if all(check.status == "passed" for check in checks):
             checks += await self._with_base_tests(tree, changes)
         status = self._judge(checks, findings)
-        verdict = Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=tuple(findings))
-        self._journal.note(VerdictGiven(verdict=verdict, attempt=attempt))
-        return verdict
+        return Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=tuple(findings))
 
     async def _with_base_tests(self, tree: str, changes: Sequence[Change]) -> tuple[CheckResult, ...]:
         depot = self._services.depot
@@ -137,10 +146,10 @@ class Validator:
             _show_to_sandbox(Path(directory))
             yield tuple(binds)
 
-    def _cache_key(self, scope: str, extra: Sequence[str]) -> str:
+    @property
+    def _base_key(self) -> str:
         layer = self._ground.environment.name if self._ground.environment else "-"
-        parts = (scope, self._gates.plan.digest(), layer, self._services.toolchain, *extra)
-        return "/".join(parts)
+        return "/".join(("base", self._gates.plan.digest(), layer, self._services.toolchain))
 
 
 def _show_to_sandbox(directory: Path) -> None:

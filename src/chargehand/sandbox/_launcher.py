@@ -240,13 +240,15 @@ def _remove_cgroup(directory: str) -> None:
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument."""
+    """Serve on the descriptor given as first argument; hold the one given as second, if any, to the end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner decides; a Ctrl-C reaches the whole terminal group
-    fd = int(sys.argv[1])
+    fd, *held = map(int, sys.argv[1:])
     os.closerange(3, fd)  # what our starter left open and inheritable must not reach a sandbox
-    os.closerange(fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    os.closerange(max(fd, *held, 0) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    for each in held:
+        os.set_inheritable(each, False)
     control = socket.socket(fileno=fd)
     control.set_inheritable(False)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import marshal
 import os
@@ -22,17 +23,22 @@ from chargehand.sandbox._seccomp import compile_filter, machine_name
 from chargehand.sandbox._session import START_SECONDS, ProcessSandbox
 from chargehand.sandbox._toolchain import Toolchain
 
-_LAUNCHER_FD = 3
+_LAUNCHER_FD, _ALIVE_FD = 3, 4
+_ABOVE = 16
+"""The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other."""
 
 
 class ProcessTier:
     """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started.
 
-    One instance per Chargehand process. Use it as an asynchronous context manager.
+    One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
+    the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
+    others that something of ours may still run.
     """
 
-    def __init__(self, toolchain: Toolchain) -> None:
+    def __init__(self, toolchain: Toolchain, *, alive: int | None = None) -> None:
         self._toolchain = toolchain
+        self._alive = alive
         self._cgroups = Cgroups()
         self._control: socket.socket | None = None
         self._launcher_pid = 0
@@ -56,17 +62,21 @@ class ProcessTier:
         self._server = _compiled_server()
         self._cgroups.sweep()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [sys.executable, "-I", "-S", "-E", _launcher.__file__, str(_LAUNCHER_FD)]
+        given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
+        copies = {wanted: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for wanted, fd in given.items()}
+        argv = [sys.executable, "-I", "-S", "-E", _launcher.__file__, *map(str, given)]
         self._launcher_pid = os.posix_spawn(
             sys.executable,
             argv,
             {"PATH": "/usr/bin:/bin"},
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs.fileno(), _LAUNCHER_FD),
+                *((os.POSIX_SPAWN_DUP2, copy, wanted) for wanted, copy in copies.items()),
                 *((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)),
             ],
             setsid=True,
         )
+        for copy in copies.values():
+            os.close(copy)
         theirs.close()
         ours.setblocking(False)
         self._control = ours

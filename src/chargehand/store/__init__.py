@@ -1,9 +1,12 @@
 """What the state directory keeps: the event log, projects, trust, verdicts (SQLite) and artifacts (files)."""
 
 from chargehand.store._artifacts import ArtifactRow, Artifacts
-from chargehand.store._audit import AuditProblem, AuditReport, ProblemKind, verify
+from chargehand.store._audit import verify
+from chargehand.store._audit_export import export_log, verify_export
+from chargehand.store._chain import AuditProblem, AuditReport, ProblemKind
 from chargehand.store._log import EventLog, MissionRow
 from chargehand.store._projects import ProjectRow, Projects, Trust, TrustRow
+from chargehand.store._signing import SignedHead
 from chargehand.store._store import Store, open_store
 from chargehand.store._verdicts import Verdicts
 
@@ -17,10 +20,13 @@ __all__ = [
     "ProblemKind",
     "ProjectRow",
     "Projects",
+    "SignedHead",
     "Store",
     "Trust",
     "TrustRow",
     "Verdicts",
+    "export_log",
     "open_store",
     "verify",
+    "verify_export",
 ]

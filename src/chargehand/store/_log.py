@@ -13,8 +13,13 @@ from chargehand.core import (
     GENESIS,
     Clock,
     Event,
+    FencedError,
+    MissionFinished,
+    MissionPaused,
+    MissionResumed,
     NotFoundError,
     Payload,
+    RefusedError,
     UsageError,
     chain_hash,
     encode,
@@ -24,7 +29,7 @@ from chargehand.core import (
 from chargehand.core import MissionCreated as Created
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
-from chargehand.store._schema import erasures, events, missions
+from chargehand.store._schema import TAKEABLE, erasures, events, missions
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
@@ -34,13 +39,20 @@ _LOG_HINT = "`chargehand mission log` lists them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionRow:
-    """A mission and where its log ends; `created` is ISO 8601 in UTC."""
+    """A mission and where its log ends; `created` is ISO 8601 in UTC.
+
+    `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
+    says that a worker should go on with it: derived from the log with each line.
+    """
 
     id: str
     project: str
     created: str
     last_seq: int
     last_hash: str
+    epoch: int = 0
+    owner: str | None = None
+    runnable: bool = False
 
 
 class EventLog:
@@ -51,13 +63,15 @@ class EventLog:
         self._clock = clock
         self._heads = Heads(database.home)
 
-    def append(self, mission: str, *payloads: Payload, durable: bool = False) -> tuple[Event, ...]:
+    def append(
+        self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
+    ) -> tuple[Event, ...]:
         """Append all payloads or none, in order, and return their lines.
 
         The first line of a mission is `mission.created`, and no other is. `durable` returns only when the lines
         survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
-        Raises `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second creation,
-        `StoreError`.
+        With `epoch`, the writer's claim must be the last one. Raises `FencedError` where it is not,
+        `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second one, `StoreError`.
         """
         if not payloads:
             return ()
@@ -65,10 +79,16 @@ class EventLog:
             raise UsageError(f"{mission!r} cannot be a mission's id", hint="lower case letters, digits and dashes")
         bodies = [(payload.type, encode(payload)) for payload in payloads]
         with self._database.write(durable=durable) as connection:
-            lines = tuple(self._chained(_head(connection, mission), mission, bodies))
+            tip = connection.execute(_tip, {"mission": mission}).one_or_none()
+            if epoch is not None and (tip is None or tip.epoch != epoch):
+                raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
+            lines = tuple(self._chained(_head(tip), mission, bodies))
             self._open_or_refuse(connection, payloads, line=lines[0])
             connection.execute(sa.insert(events), [asdict(line) for line in lines])
             connection.execute(_move_head, _head_values(lines[-1]))
+            runnable = _runnable_after(payloads)
+            if runnable is not None:
+                connection.execute(_set_runnable, {"mission": mission, "wanted": runnable})
         if durable:
             with typed_errors(self._database.home):
                 self._heads.put(mission, head=Head(seq=lines[-1].seq, hash=lines[-1].hash))
@@ -91,7 +111,36 @@ class EventLog:
             query = query.where(missions.c.project == project)
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
-        return tuple(MissionRow(**row) for row in rows)
+        return tuple(map(_row, rows))
+
+    def takeable(self) -> tuple[MissionRow, ...]:
+        """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
+        query = sa.select(missions).where(TAKEABLE).order_by(missions.c.created, missions.c.id)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(map(_row, rows))
+
+    def claim(self, mission: str, *, owner: str, epoch: int) -> int:
+        """Make `owner` the holder of a mission last seen at `epoch`, and return its new epoch.
+
+        What the holder before appends from now on raises `FencedError`. Raises `RefusedError` (`mission_held`)
+        where another claim came first, `NotFoundError`, `StoreError`.
+        """
+        with self._database.write() as connection:
+            values = {"mission": mission, "seen": epoch, "holder": owner}
+            if connection.execute(_claim, values).rowcount == 1:
+                return epoch + 1
+        self.get(mission)
+        raise RefusedError(
+            f"mission {mission!r} is held by another process",
+            code="mission_held",
+            hint=f"chargehand mission cancel {mission} stops it",
+        )
+
+    def release(self, mission: str, *, epoch: int) -> None:
+        """Let go of a mission held at `epoch`; no effect once another claimed it. Raises `StoreError`."""
+        with self._database.write() as connection:
+            connection.execute(_release, {"mission": mission, "seen": epoch})
 
     def latest(self, project: str) -> MissionRow | None:
         """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
@@ -99,7 +148,7 @@ class EventLog:
         query = sa.select(missions).where(missions.c.project == project).order_by(*newest).limit(1)
         with self._database.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else MissionRow(**row)
+        return None if row is None else _row(row)
 
     def get(self, mission: str) -> MissionRow:
         """Return the row of one mission by its whole id. Raises `NotFoundError`, `StoreError`."""
@@ -107,7 +156,7 @@ class EventLog:
             row = connection.execute(sa.select(missions).where(missions.c.id == mission)).mappings().one_or_none()
         if row is None:
             raise self._unknown(mission)
-        return MissionRow(**row)
+        return _row(row)
 
     def find(self, name: str) -> str:
         """Return the id that `name` is, or begins (with or without `m-`), or ends, when it is the only one.
@@ -169,7 +218,7 @@ class EventLog:
         if not isinstance(first, Created):
             raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
         row = MissionRow(id=line.mission, project=first.project, created=line.time, last_seq=0, last_hash=GENESIS)
-        connection.execute(sa.insert(missions), asdict(row))
+        connection.execute(sa.insert(missions), {**asdict(row), "runnable": 1})
 
     def _only(self, name: str, *, found: list[str], exact: str) -> str:
         if exact in found:
@@ -198,7 +247,9 @@ _lines = (
     .where(events.c.mission == sa.bindparam("mission"), events.c.seq > sa.bindparam("after"))
     .order_by(events.c.seq)
 )
-_tip = sa.select(missions.c.last_seq, missions.c.last_hash).where(missions.c.id == sa.bindparam("mission"))
+_tip = sa.select(missions.c.last_seq, missions.c.last_hash, missions.c.epoch).where(
+    missions.c.id == sa.bindparam("mission")
+)
 _move_head = (
     sa.update(missions)
     .where(missions.c.id == sa.bindparam("mission"))
@@ -206,9 +257,30 @@ _move_head = (
 )
 
 
-def _head(connection: sa.Connection, mission: str) -> Head:
-    row = connection.execute(_tip, {"mission": mission}).one_or_none()
-    return Head(seq=0, hash=GENESIS) if row is None else Head(seq=row.last_seq, hash=row.last_hash)
+_set_runnable = (
+    sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(runnable=sa.bindparam("wanted"))
+)
+_held = (missions.c.id == sa.bindparam("mission")) & (missions.c.epoch == sa.bindparam("seen"))
+_claim = sa.update(missions).where(_held).values(epoch=missions.c.epoch + 1, owner=sa.bindparam("holder"))
+_release = sa.update(missions).where(_held).values(owner=None)
+
+
+def _row(row: sa.RowMapping) -> MissionRow:
+    return MissionRow(**{**row, "runnable": bool(row["runnable"])})
+
+
+def _runnable_after(payloads: Sequence[Payload]) -> int | None:
+    """Return whether a worker should go on after these lines, `None` where they change nothing about that."""
+    for payload in reversed(payloads):
+        if isinstance(payload, MissionFinished | MissionPaused):
+            return 0
+        if isinstance(payload, MissionResumed):
+            return 1
+    return None
+
+
+def _head(tip: sa.Row[*tuple[Any, ...]] | None) -> Head:
+    return Head(seq=0, hash=GENESIS) if tip is None else Head(seq=tip.last_seq, hash=tip.last_hash)
 
 
 def _head_values(line: Event) -> dict[str, Any]:

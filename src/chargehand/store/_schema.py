@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = "0001"
+VERSION = "0002"
 """The schema this program reads and writes: the newest file in `_migrations/versions`."""
 
 metadata = sa.MetaData()
+
+TAKEABLE = sa.text("runnable = 1 OR owner IS NOT NULL")
+"""Missions that a worker may have to take: they should go on, or somebody held them and may have died."""
 
 missions = sa.Table(
     "missions",
@@ -17,7 +20,11 @@ missions = sa.Table(
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("last_seq", sa.Integer, nullable=False),
     sa.Column("last_hash", sa.Text, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("owner", sa.Text),
+    sa.Column("runnable", sa.Integer, nullable=False, server_default="0"),
     sa.Index("missions_by_project", "project", "created"),
+    sa.Index("missions_to_take", "created", sqlite_where=TAKEABLE, postgresql_where=TAKEABLE),
 )
 
 # Clustered by mission, so that reading one mission's log touches neighbouring pages only.

@@ -15,6 +15,7 @@ from chargehand.store._database import Database, typed_errors
 from chargehand.store._log import EventLog
 from chargehand.store._migrate import ensure_current
 from chargehand.store._projects import Projects, Trust
+from chargehand.store._signing import SignedHead, sign_head
 from chargehand.store._verdicts import Verdicts
 
 
@@ -27,6 +28,7 @@ class Store:
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self.database = database
         self.home = database.home
+        self._clock = clock
         self.log = EventLog(database, clock=clock)
         self.projects = Projects(database, clock=clock)
         self.trust = Trust(database, clock=clock)
@@ -42,10 +44,20 @@ class Store:
         with self.database.plain() as connection:
             _sqlite.forget_old_pages(connection)
 
+    def sign_head(self, mission: str) -> SignedHead:
+        """Sign and keep the head of the last line of `mission` that is on the disk; the key is made at first use.
+
+        The same line is signed once. Raises `NotFoundError` for an unknown mission, `StoreError`: `head_missing`
+        when no durable append was made, `log_changed` when the log no longer has that line or it was signed
+        otherwise, `key_missing`, `key_damaged`.
+        """
+        return sign_head(self.database, mission, clock=self._clock)
+
     def backup(self, target: Path) -> None:
         """Write a copy to `target`, which must not exist, that opens as a store; others may write meanwhile.
 
-        It is there whole or not at all. Raises `UsageError` when `target` exists, `StoreError`.
+        It is there whole or not at all, and as secret as the state directory: it holds the key that signs heads.
+        Raises `UsageError` when `target` exists, `StoreError`.
         """
         if target.exists():
             raise UsageError(f"{str(target)!r} exists", hint="name a directory that does not exist yet")
@@ -74,6 +86,7 @@ class Store:
     def _copy_to(self, part: Path) -> None:
         # In this order no copied head is ahead of the copied log, and no artifact that the copy names is missing.
         _copy_tree(self.home / "heads", part / "heads")
+        _copy_tree(self.home / "keys", part / "keys")
         os.close(os.open(part / "store.db", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with self.database.plain() as connection:
             _sqlite.copy(connection, part / "store.db")

@@ -23,6 +23,7 @@ from chargehand.workspace._history import (
     write_commit,
 )
 from chargehand.workspace._merge import MergeResult, merge_commits
+from chargehand.workspace._notes import NotesPlace, add_note, note_bytes, read_note
 from chargehand.workspace._objects import ObjectWriter
 from chargehand.workspace._repository import Repository, find_repository, resolve
 from chargehand.workspace._trees import Entry, ObjectReader, compare, edit_tree
@@ -69,6 +70,8 @@ class Depot:
         self.path = root / "depot.git"
         self.git: Git = private_git(self.path)
         self.reader = ObjectReader(self.path / "objects")
+        self.notes_lock = root / "locks" / "notes.lock"
+        self._notes = NotesPlace(self.git, self.reader.objects)
         self._bases = Bases(root, reader=self.reader, git=self.git, fault=fault)
 
     @classmethod
@@ -215,6 +218,20 @@ class Depot:
     def merge(self, ours: str, theirs: str, base: str | None = None) -> MergeResult:
         """Merge commit `theirs` into `ours` without a working tree; nothing but objects is written."""
         return merge_commits(self.git, self.path, ours=ours, theirs=theirs, base=base)
+
+    def annotate(self, commit: str, text: str) -> bool:
+        """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
+
+        On the disk when this returns, beside the notes of others who do so at the same time. Raises
+        `NotFoundError` for an unknown commit, `UsageError` (`note_empty`), `InfrastructureError` (`no_space`).
+        """
+        with locked(self.notes_lock):
+            return add_note(self._notes, commit, note_bytes(text), fault=self.fault)
+
+    def annotation(self, commit: str) -> str | None:
+        """Return the note of a commit, each line with its newline, `None` where there is none."""
+        note = read_note(self._notes, commit)
+        return None if note is None else note.decode("utf-8", "replace")
 
     def tree_of(self, commit: str) -> str:
         """Return the tree of a commit."""

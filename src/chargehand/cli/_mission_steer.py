@@ -1,0 +1,77 @@
+"""`chargehand mission pause`, `resume`, `send`, `cancel` and `discard`: by order where it runs, else here."""
+
+from __future__ import annotations
+
+import time
+
+from chargehand.app import App, ensure_worker
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import find_mission
+from chargehand.cli._result import result_document, show_result
+from chargehand.core import SETTLED, MissionState
+
+_CANCEL_SECONDS = 30.0
+
+
+def pause(out: Output, mission: str, *, reason: str) -> int:
+    """Stop a mission where it is; nothing of it runs any more when this returns."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        ordered = app.order(found, "pause", reason=reason)
+        _show(out, app.look.state(found) if ordered else app.steering.pause(found, reason))
+    return 0
+
+
+def resume(out: Output, mission: str) -> int:
+    """Let a mission go on: in its worker, or in one that is started for it."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        if app.order(found, "resume"):
+            _show(out, app.look.state(found))
+            return 0
+        state = app.steering.resume(found)
+        if ensure_worker(app):
+            out.notice("a worker was started for it")
+        _show(out, state)
+    return 0
+
+
+def send(out: Output, mission: str, text: str) -> int:
+    """Tell the agent something."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        ordered = app.order(found, "send", text=text)
+        state = app.look.state(found) if ordered else app.steering.send(found, text)
+        out.document({"mission": found, "status": state.status, "messages": len(state.messages)})
+        out.text("kept; the agent gets it with its next attempt")
+    return 0
+
+
+def cancel(out: Output, mission: str) -> int:
+    """Stop the process that runs a mission, and wait for it; or close one that waits."""
+    with App.open() as app:
+        found = find_mission(app, mission)
+        ordered = app.order(found, "cancel")
+        _show(out, _stopped(app, found) if ordered else app.steering.cancel(found))
+    return 0
+
+
+def discard(out: Output, mission: str) -> int:
+    """Settle a mission as not wanted."""
+    with App.open() as app:
+        _show(out, app.steering.discard(find_mission(app, mission)))
+    return 0
+
+
+def _stopped(app: App, mission: str) -> MissionState:
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    while True:
+        state = app.look.state(mission)
+        if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
+            return state
+        time.sleep(0.05)
+
+
+def _show(out: Output, state: MissionState) -> None:
+    out.document(result_document(state))
+    show_result(out, state)

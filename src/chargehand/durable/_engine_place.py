@@ -1,0 +1,104 @@
+"""Where the engine keeps its rows: a SQLite file of its own, or a PostgreSQL database by URL."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chargehand.core import ConfigError, InfrastructureError
+
+SCHEMA = "chargehand_engine"
+_SQLITE = "sqlite:///"
+_BUSY_SECONDS = 30.0
+_POOL = {"pool_size": 4, "max_overflow": 12, "pool_timeout": 30}
+POSTGRES_ARGUMENTS = {
+    "application_name": "chargehand",
+    "connect_timeout": 5,
+    # A server that is gone without a word is noticed in about 20 s instead of in hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def is_sqlite(url: str) -> bool:
+    """Tell whether the URL names a SQLite file: `sqlite:///` and its path, taken literally."""
+    return url.startswith(_SQLITE)
+
+
+def shown(url: str) -> str:
+    """Return the URL as a person may see it: without its password."""
+    if is_sqlite(url):
+        return url
+    import sqlalchemy as sa
+
+    try:
+        return sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return url.split("@")[-1]
+
+
+@contextmanager
+def typed_errors(url: str) -> Iterator[None]:
+    """Turn errors of SQLAlchemy, of the drivers and of the file system into `InfrastructureError`."""
+    import sqlalchemy as sa
+
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+        detail = str(getattr(error, "orig", None) or error).strip()
+        raise InfrastructureError(
+            f"the engine's database {shown(url)!r} failed: {detail}",
+            code="engine_database",
+            hint="nothing is lost: the event log has all steps; try again when the database can be reached",
+        ) from error
+
+
+def check_url(url: str, *, sqlite: bool = True) -> None:
+    """Raise `ConfigError` where the URL is of no database that can be used; `sqlite`: whether a file will do."""
+    import sqlalchemy as sa
+
+    try:
+        usable = (sqlite and is_sqlite(url)) or (
+            sa.make_url(url).get_backend_name() == "postgresql" and bool(sa.make_url(url).database)
+        )
+    except sa.exc.ArgumentError:
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"no database of the engine: {shown(url)!r}",
+            code="engine_url",
+            hint=("sqlite:///PATH or " if sqlite else "") + "postgresql://USER@HOST/DATABASE",
+        )
+
+
+def prepare(url: str) -> tuple[str, dict[str, Any]]:
+    """Make the place ready; return the URL for DBOS and the arguments of its SQLAlchemy engine.
+
+    Raises `sqlite3.Error` and `OSError`.
+    """
+    if not is_sqlite(url):
+        return url, {**_POOL, "connect_args": dict(POSTGRES_ARGUMENTS)}
+    path = Path(url.removeprefix(_SQLITE))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = _connect(path)
+    try:
+        # Kept in the file; set while nobody else is inside, which is why DBOS cannot do it later.
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+    # The path goes round the URL: a '?' or '%' in a directory's name is nobody's syntax.
+    return f"{_SQLITE}engine.db", {**_POOL, "creator": partial(_connect, path)}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+    # Rows are triggers and the event log is the truth: one lost to a power cut is triggered again.
+    connection.execute("PRAGMA synchronous=NORMAL")
+    return connection

@@ -1,0 +1,222 @@
+"""Why an attempt or a mission ended as it did: one class, the code it came from, and what to do about it.
+
+The class follows from typed codes alone (of reasons, errors and findings), never from the words of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from chargehand.core import SETTLED, AttemptState, AttemptStatus, MissionState, MissionStatus, Reason
+
+CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
+CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)
+ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
+"""Statuses in which a mission goes on only if a person makes it; a paused one has not ended."""
+MEANINGS: Mapping[CauseClass, str] = {
+    "agent": "the agent ended badly, or left nothing that could be judged",
+    "check": "a check or a rule of the project refused what the agent left",
+    "provider": "a service outside (a model, a registry, a forge) failed or refused",
+    "budget": "time or money is used up",
+    "person": "a person stopped it, or is asked: to decide, or to mend the request, configuration or repository",
+    "engine": "Chargehand or the machine under it failed: neither the agent's fault nor a person's",
+}
+CAUSELESS = frozenset({"paused", "recovered"})
+"""Codes of reasons that explain no end: of a mission that goes on, or of one that went well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One class, with what to do next; `code` is `None` where the log gives no reason."""
+
+    kind: CauseClass
+    code: str | None
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What to do about some codes of one class."""
+
+    kind: CauseClass
+    codes: tuple[str, ...]
+    text: str
+
+
+def _remedy(kind: CauseClass, codes: str, text: str) -> Remedy:
+    return Remedy(kind=kind, codes=tuple(codes.split()), text=text)
+
+
+REMEDIES: tuple[Remedy, ...] = (
+    _remedy(
+        "agent",
+        "agent_failed",
+        "`chargehand mission log MISSION` shows how it ended; mend its command, or name another agent",
+    ),
+    _remedy(
+        "agent",
+        "no_change",
+        "say more precisely what is to change, or name another agent",
+    ),
+    _remedy(
+        "check",
+        "check_failed",
+        "`chargehand mission show MISSION` names what failed; let the agent try again with `--attempts`",
+    ),
+    _remedy("check", "check_timed_out", "make the check faster, or raise `limits.check_time`"),
+    _remedy("check", "check_missing", "mend the check's command, or let `project.setup` install what it needs"),
+    _remedy(
+        "check",
+        "check_error",
+        "try the check by hand: `chargehand exec --mission MISSION -- CMD`",
+    ),
+    _remedy(
+        "check",
+        "merged_red not_green refused",
+        "`chargehand mission show MISSION` names what failed; mend it with a new mission",
+    ),
+    _remedy(
+        "check",
+        "area_forbidden area_outside config_protected",
+        "ask for less, or widen `project.allow` and `project.forbid`; chargehand.toml is changed by hand alone",
+    ),
+    _remedy(
+        "check",
+        "assertions_removed test_deleted test_removed test_skipped tolerance_loosened",
+        "say in the request that the tests have to stay; tests that have to go are changed by hand",
+    ),
+    _remedy("check", "secret", "take the secret out, and revoke it where it is a real one"),
+    _remedy(
+        "check",
+        "entry_executable entry_link_out entry_name entry_nested_git entry_setuid entry_special entry_submodule "
+        "entry_unreadable gitignore_changed",
+        "leave plain files, directories and links that stay inside the repository",
+    ),
+    _remedy(
+        "check",
+        "binary_file large_file quota",
+        "keep what is built in ignored paths, or raise `sandbox.disk_mb`",
+    ),
+    _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
+    _remedy("provider", "registry_refused", "try again later; `chargehand project setup` shows what it says"),
+    _remedy("budget", "time", "give more with `--time`, or ask for less at once"),
+    _remedy("budget", "exhausted", "raise the limit that `chargehand config show` names, or ask for less at once"),
+    _remedy(
+        "person",
+        "area_protected check_surface checks_missing waiting",
+        "look at `chargehand mission diff MISSION`, then `chargehand mission promote MISSION` or `discard`",
+    ),
+    _remedy("person", "cancelled discarded", "none needed; start a new mission where it is wanted after all"),
+    _remedy("person", "setup_failed", "mend `project.setup`; `chargehand project setup` tries it"),
+    _remedy(
+        "person",
+        "merge_conflict promoted ref_moved rolled_back",
+        "`chargehand mission show MISSION` tells what is promoted; roll it back, or start from the new state",
+    ),
+    _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
+    _remedy(
+        "person",
+        "area_invalid config_invalid",
+        "mend the configuration: `chargehand config show --origin` tells where each value comes from",
+    ),
+    _remedy(
+        "person",
+        "apply_bare apply_base apply_detached bare base_not_found base_tree not_a_repository repository "
+        "repository_empty repository_format repository_gone repository_incomplete repository_owner "
+        "repository_path",
+        "bring the repository into the state that the message names",
+    ),
+    _remedy(
+        "person",
+        "agent_ambiguous ambiguous command_invalid commit_not_found malformed_order mission_exists mission_held "
+        "no_agent no_base not_cancellable not_discardable not_found not_promotable not_promoted object_not_found "
+        "request_too_long since_invalid tree_not_found usage workspace_not_found",
+        "say it as the message asks; `chargehand --help` lists the commands",
+    ),
+    _remedy(
+        "engine",
+        "fenced sandbox_died worker_lost",
+        "start it again; where it comes back, the machine may lack memory: see `sandbox.memory_mb`",
+    ),
+    _remedy(
+        "engine",
+        "git_missing git_timeout sandbox_unavailable too_many_files no_memory",
+        "`chargehand doctor` says what this machine lacks and how to mend it",
+    ),
+    _remedy(
+        "engine", "no_space store_full", "free some space: `chargehand gc --dry-run` shows what it would remove"
+    ),
+    _remedy(
+        "engine",
+        "not_permitted store_missing store_newer store_not_writable store_older",
+        "give this version of the program a state directory it may write: CHARGEHAND_HOME",
+    ),
+    _remedy(
+        "engine",
+        "artifact_corrupt disk_failed store store_busy store_corrupt store_io",
+        "`chargehand audit verify` tells whether the log is whole; then look at the disk",
+    ),
+    _remedy(
+        "engine",
+        "base_differs demo_git depot error freeze_timeout freeze_unavailable git_failed infrastructure "
+        "launcher_lost registries_unreachable registry_socket request_too_large server_missing tier_closed "
+        "workspace",
+        "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
+    ),
+)
+"""Every code of the product, each once; MISSION stands for the mission's id."""
+
+_BY_CODE = {code: remedy for remedy in REMEDIES for code in remedy.codes}
+_UNNAMED: Mapping[CauseClass, str] = {
+    "agent": "look at `chargehand mission log MISSION`, or name another agent",
+    "check": "`chargehand mission show MISSION` shows the verdict",
+    "provider": "try again later",
+    "budget": "give more time or money, or ask for less at once",
+    "person": "`chargehand mission show MISSION` tells what is asked",
+    "engine": "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
+}
+_BY_ATTEMPT: Mapping[AttemptStatus, CauseClass] = {
+    "refused": "check",
+    "failed": "engine",
+    "timed_out": "budget",
+    "cancelled": "person",
+    "lost": "engine",
+}
+_BY_MISSION: Mapping[MissionStatus, CauseClass] = {
+    "waiting": "person",
+    "refused": "check",
+    "failed": "engine",
+    "exhausted": "budget",
+    "cancelled": "person",
+    "discarded": "person",
+}
+
+
+def attempt_cause(attempt: AttemptState) -> Cause | None:
+    """Return why an attempt did not succeed; `None` for one that did, or that runs."""
+    if attempt.status == "lost":
+        return _known("worker_lost")
+    return _cause(_BY_ATTEMPT.get(attempt.status), attempt.reasons)
+
+
+def mission_cause(state: MissionState) -> Cause | None:
+    """Return why a mission did not end promoted; `None` for one that did, or that has not ended."""
+    return _cause(_BY_MISSION.get(state.status), state.reasons)
+
+
+def _cause(by_status: CauseClass | None, reasons: Sequence[Reason]) -> Cause | None:
+    """Return the cause by the first reason of a known code; what only the status tells has no known code."""
+    if by_status is None:
+        return None
+    for reason in reasons:
+        if reason.code in _BY_CODE:
+            return _known(reason.code)
+    code = next((reason.code for reason in reasons if reason.code not in CAUSELESS), None)
+    return Cause(kind=by_status, code=code, remedy=_UNNAMED[by_status])
+
+
+def _known(code: str) -> Cause:
+    remedy = _BY_CODE[code]
+    return Cause(kind=remedy.kind, code=code, remedy=remedy.text)

@@ -1,0 +1,161 @@
+"""How a running mission is steered from outside: paused, resumed, cancelled, told something."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Literal
+
+from chargehand.core import MessageSent, MissionPaused, MissionResumed, RefusedError
+from chargehand.durable import Order
+from chargehand.missions._journal import Journal
+from chargehand.sandbox import Sandbox
+
+Stop = Literal["cancel", "release", "lost"]
+"""Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others."""
+
+
+class Control:
+    """The handle of one running mission; everything happens in the loop that runs it."""
+
+    def __init__(self, task: asyncio.Task[object], journal: Journal) -> None:
+        self.stopped: Stop | None = None
+        self._task = task
+        self._journal = journal
+        self._sandboxes: list[Sandbox] = []
+        self._open = asyncio.Event()
+        self._open.set()
+        self._limit: asyncio.Timeout | None = None
+        self._left: float | None = None
+        self._finishing = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return not self._open.is_set()
+
+    def stop(self, why: Stop) -> None:
+        """End the work here and now; what it means for the mission is for whoever runs it to say."""
+        if self.stopped is None:
+            self.stopped = why
+            self._task.cancel()
+
+    async def pause(self, identity: str, reason: str = "") -> None:
+        """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
+
+        Raises `RefusedError` (`promoting`) while a promotion is under way, which ends by itself in a moment.
+        """
+        if self.paused:
+            return
+        if self._finishing:
+            raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
+        self._open.clear()
+        self._hold_limit()
+        await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
+        self._journal.note(MissionPaused(identity=identity, reason=reason))
+
+    async def resume(self, identity: str) -> None:
+        """Let it go on where it stood; the time it stood still counts for no limit."""
+        if not self.paused:
+            return
+        self._journal.note(MissionResumed(identity=identity, in_place=True))
+        self._open.set()
+        self._run_limit()
+        await asyncio.gather(*(sandbox.thaw() for sandbox in self._sandboxes), return_exceptions=True)
+
+    def tell(self, identity: str, text: str) -> None:
+        """Keep a message to the agent."""
+        self._journal.note(MessageSent(identity=identity, text=text))
+
+    async def may_go_on(self) -> None:
+        """Wait while the mission is paused."""
+        await self._open.wait()
+
+    def hold(self, sandbox: Sandbox) -> None:
+        """Let a pause freeze this sandbox until it is let go."""
+        self._sandboxes.append(sandbox)
+
+    @contextlib.asynccontextmanager
+    async def finishing(self) -> AsyncIterator[None]:
+        """Begin what must not be paused half-way, once the mission is not paused."""
+        await self.may_go_on()
+        self._finishing = True
+        try:
+            yield
+        finally:
+            self._finishing = False
+
+    def let_go(self, sandbox: Sandbox) -> None:
+        """Leave the sandbox to itself from now on: a resume must not thaw what is to stay frozen."""
+        if sandbox in self._sandboxes:
+            self._sandboxes.remove(sandbox)
+
+    @contextlib.asynccontextmanager
+    async def still(self, sandbox: Sandbox) -> AsyncIterator[None]:
+        """Freeze a sandbox for the block; it stays frozen afterwards where the mission was paused meanwhile."""
+        await sandbox.freeze()
+        try:
+            yield
+        finally:
+            if not self.paused:
+                await asyncio.shield(sandbox.thaw())
+
+    @contextlib.asynccontextmanager
+    async def limited(self, seconds: float) -> AsyncIterator[None]:
+        """Bound the block by `seconds`, pauses not counted; raises `TimeoutError`."""
+        async with asyncio.timeout(seconds) as self._limit:
+            yield
+
+    def _hold_limit(self) -> None:
+        if self._limit is None or self._limit.expired():
+            return
+        if (when := self._limit.when()) is not None:
+            self._left = when - asyncio.get_running_loop().time()
+            self._limit.reschedule(None)
+
+    def _run_limit(self) -> None:
+        if self._limit is not None and self._left is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
+            self._left = None
+
+
+class Controls:
+    """All missions that run in this process."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Control] = {}
+
+    @contextlib.contextmanager
+    def running(self, mission: str, control: Control) -> Iterator[None]:
+        """Let a mission be steered while the block runs."""
+        self._running[mission] = control
+        try:
+            yield
+        finally:
+            del self._running[mission]
+
+    def stop_all(self, why: Stop) -> None:
+        """Stop every mission."""
+        for control in tuple(self._running.values()):
+            control.stop(why)
+
+    async def take(self, order: Order) -> Order:
+        """Carry out an order that came to this process; raises `RefusedError` for one that cannot be."""
+        mission = str(order.get("mission"))
+        control = self._running.get(mission)
+        if control is None:
+            raise RefusedError(f"mission {mission!r} does not run here", code="not_running")
+        identity = str(order.get("identity"))
+        match order.get("order"):
+            case "cancel":
+                control.stop("cancel")
+            case "pause":
+                await control.pause(identity, str(order.get("reason", "")))
+            case "resume":
+                await control.resume(identity)
+            case "send":
+                control.tell(identity, str(order.get("text", "")))
+            case other:
+                raise RefusedError(f"a worker knows no order {other!r}", code="unknown_order")
+        return {}

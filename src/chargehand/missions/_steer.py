@@ -1,0 +1,92 @@
+"""Steering missions that no worker runs at the moment; those that run take orders (`Control`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chargehand.core import (
+    MessageSent,
+    MissionFinished,
+    MissionPaused,
+    MissionResumed,
+    MissionState,
+    MissionStatus,
+    Payload,
+    Reason,
+    RefusedError,
+)
+from chargehand.missions._hold import hold
+from chargehand.missions._missions import Look
+from chargehand.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """What a person does to a mission at rest; needs neither its repository nor a sandbox.
+
+    Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a
+    worker has it, else with the status that forbids it.
+    """
+
+    store: Store
+    look: Look
+    worker: str
+    identity: str
+
+    def pause(self, mission: str, reason: str = "") -> MissionState:
+        """Keep a mission that waits for a worker from being taken."""
+        paused = MissionPaused(identity=self.identity, reason=reason)
+        return self._note(mission, paused, among=("planned", "paused"), verb="pause")
+
+    def resume(self, mission: str) -> MissionState:
+        """Let a worker take a paused mission; one that waits for a worker already is left as it is."""
+        if self.look.state(mission).status == "planned" or self.store.log.get(mission).runnable:
+            return self.look.state(mission)
+        return self._note(mission, MissionResumed(identity=self.identity), among=("paused",), verb="resume")
+
+    def cancel(self, mission: str) -> MissionState:
+        """End a mission that has not come to its end."""
+        reason = Reason(code="cancelled", message="a person cancelled the mission")
+        finished = MissionFinished(status="cancelled", reasons=(reason,))
+        return self._note(mission, finished, among=("planned", "paused", "waiting"), verb="cancel")
+
+    def discard(self, mission: str) -> MissionState:
+        """Settle a mission as not wanted; its checkpoints stay until `gc`."""
+        if self.look.state(mission).status == "discarded":
+            return self.look.state(mission)
+        reason = Reason(code="discarded", message="a person discarded the mission")
+        among: tuple[MissionStatus, ...] = (
+            *("planned", "paused", "waiting"),
+            *("refused", "failed", "exhausted", "cancelled"),
+        )
+        finished = MissionFinished(status="discarded", reasons=(reason,))
+        return self._note(mission, finished, among=among, verb="discard")
+
+    def send(self, mission: str, text: str) -> MissionState:
+        """Keep a message for the agent's next attempt."""
+        message = MessageSent(identity=self.identity, text=text)
+        return self._note(mission, message, among=("planned", "paused"), verb="send to")
+
+    def _note(
+        self, mission: str, payload: Payload, *, among: tuple[MissionStatus, ...], verb: str
+    ) -> MissionState:
+        with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
+            status = self._at_rest(mission)
+            if status not in among:
+                raise RefusedError(
+                    f"mission {mission!r} is {status}: there is nothing to {verb}",
+                    code=f"not_{verb.split()[0]}able",
+                    hint=_HINTS.get(status, f"chargehand mission show {mission}").format(mission=mission),
+                )
+            self.store.log.append(mission, payload, epoch=epoch, durable=True)
+        return self.look.state(mission)
+
+    def _at_rest(self, mission: str) -> MissionStatus:
+        """Return the status it had before we held it: what looks as if it ran is our own hold."""
+        return self.look.at_rest(mission).status
+
+
+_HINTS: dict[MissionStatus, str] = {
+    "promoted": "chargehand mission rollback {mission} undoes it",
+    "running": "chargehand mission cancel {mission} stops it",
+}

@@ -1,0 +1,222 @@
+"""Every code that the source can make has a cause class, and the table of causes names no other code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from chargehand.core import CheckStatus
+from chargehand.missions._causes import CAUSELESS, REMEDIES
+from chargehand.missions._system import _KNOWN
+from chargehand.store._database import _HINTS
+
+SOURCE = Path(__file__).parents[2] / "src/chargehand"
+WORDS = {"code", "rule"}
+"""The keywords and keys under which a code is handed on."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def first_of_returned_tuples(file: str, function: str) -> set[str]:
+    """Return the constants that stand first in the tuples that a function returns."""
+    (node,) = (each for each in functions(parse(SOURCE / file)) if each.name == function)
+    returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+    firsts = [value.elts[0] for value in returned if isinstance(value, ast.Tuple)]
+    return {first.value for first in firsts if isinstance(first, ast.Constant)}
+
+
+MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
+    # file and function where a code is no constant: how to know all that it can be
+    ("checks/_areas.py", "findings"): lambda: first_of_returned_tuples("checks/_areas.py", "_broken"),
+    ("missions/_judgement.py", "after_checks"): lambda: (
+        {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
+    ),
+    ("missions/_system.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
+    ("store/_database.py", "_failed"): lambda: set(_HINTS),
+    ("workspace/_scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/_rules.py", "file_problem"),
+}
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """A function that hands one of its arguments on as a code: where it stands, and how many it takes."""
+
+    name: str
+    argument: str
+    position: int
+    least: int
+    most: int
+
+
+class Collector:
+    """Finds the codes of one package: in keywords, class attributes and replies, through its own functions."""
+
+    def __init__(self, files: dict[str, ast.Module]) -> None:
+        self.files = files
+        self.codes: set[str] = set()
+        self.unknown: set[tuple[str, str, str]] = set()
+        self._forwarders: list[Forwarder] = []
+
+    def collect(self) -> None:
+        for file, tree in self.files.items():
+            self._attributes(tree)
+            self._each_call(file, tree, _keyword_values)
+        for forwarder in self._forwarders:  # grows while it is gone through: one may call another
+            for file, tree in self.files.items():
+                self._each_call(file, tree, lambda call, to=forwarder: _argument_values(call, to))
+
+    def _attributes(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Dict):
+                pairs = zip(node.keys, node.values, strict=True)
+                self._constants(v for k, v in pairs if isinstance(k, ast.Constant) and k.value in WORDS)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                self._constants([node.value] if ast.unparse(target) == "default_code" else [])
+
+    def _constants(self, values: Iterator[ast.expr] | list[ast.expr]) -> None:
+        self.codes |= {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
+
+    def _each_call(self, file: str, tree: ast.Module, values: Callable[[ast.Call], list[ast.expr]]) -> None:
+        for call, function in _calls(tree):
+            for value in values(call):
+                self._take(file, function, value)
+
+    def _take(self, file: str, function: Function | None, value: ast.expr) -> None:
+        if isinstance(value, ast.Constant):
+            self.codes |= {value.value} if value.value else set()
+        elif isinstance(value, ast.IfExp):
+            self._take(file, function, value.body)
+            self._take(file, function, value.orelse)
+        elif _is_handed_on(value):
+            return
+        elif function is not None and (file, function.name) in MADE:
+            self.codes |= MADE[file, function.name]()
+        elif (forwarder := _forwarder(function, value)) is not None:
+            if forwarder not in self._forwarders:
+                self._forwarders.append(forwarder)
+        else:
+            self.unknown.add((file, function.name if function else "", ast.unparse(value)))
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, Function | None]]:
+    """Yield all calls with the innermost function around each."""
+    around: dict[ast.AST, Function] = {}
+    for function in functions(tree):  # outer ones come first
+        around.update(dict.fromkeys(ast.walk(function), function))
+    return ((node, around.get(node)) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _keyword_values(call: ast.Call) -> list[ast.expr]:
+    if ast.unparse(call.func) == "Cause":  # what the table is read into
+        return []
+    return [keyword.value for keyword in call.keywords if keyword.arg in WORDS]
+
+
+def _argument_values(call: ast.Call, to: Forwarder) -> list[ast.expr]:
+    given = len(call.args) + len(call.keywords)
+    # The number of arguments tells `add` of the findings from `add` of a set.
+    if ast.unparse(call.func).rpartition(".")[2] != to.name or not to.least <= given <= to.most:
+        return []
+    named = [keyword.value for keyword in call.keywords if keyword.arg == to.argument]
+    return named or call.args[to.position : to.position + 1]
+
+
+def _is_handed_on(value: ast.expr) -> bool:
+    """Tell whether a code was made elsewhere: `error.code`, `found.rule`, `reply["code"]`."""
+    if isinstance(value, ast.Attribute):
+        return value.attr in WORDS
+    return (
+        isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value in WORDS
+    )
+
+
+def _forwarder(function: Function | None, value: ast.expr) -> Forwarder | None:
+    if function is None or not isinstance(value, ast.Name):
+        return None
+    names = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
+    everything = [*names, *(each.arg for each in function.args.kwonlyargs)]
+    if value.id not in everything:
+        return None
+    position = names.index(value.id) if value.id in names else len(names)
+    optional = [*function.args.defaults, *(each for each in function.args.kw_defaults if each is not None)]
+    return Forwarder(function.name, value.id, position, len(everything) - len(optional), len(everything))
+
+
+def collected(files: dict[str, ast.Module]) -> Collector:
+    made = Collector(files)
+    made.collect()
+    return made
+
+
+PACKAGES = sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__")
+
+
+@cache
+def package(name: str) -> Collector:
+    return collected(
+        {str(path.relative_to(SOURCE)): parse(path) for path in sorted((SOURCE / name).rglob("*.py"))}
+    )
+
+
+TABLE = {code for remedy in REMEDIES for code in remedy.codes}
+OLDER: set[str] = set()
+"""Codes that only older versions wrote: their logs are read all the same."""
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_code_that_the_source_makes_has_a_class(name: str) -> None:
+    found = package(name)
+    assert not found.unknown, "these are no constants: say in MADE how to know what they can be"
+    missing = sorted(found.codes - TABLE - CAUSELESS)
+    assert not missing, "add them to REMEDIES in chargehand/missions/_causes.py, with what a person can do"
+
+
+def test_the_table_names_no_code_that_is_not_made() -> None:
+    made = set().union(*(package(name).codes for name in PACKAGES))
+    assert not sorted(TABLE - made - OLDER)
+
+
+def test_what_the_rules_and_forwarding_functions_make_is_found() -> None:
+    assert {"test_deleted", "assertions_removed", "area_outside", "secret"} <= package("checks").codes
+    assert {"quota", "entry_setuid", "entry_special", "entry_name", "no_space"} <= package("workspace").codes
+    assert {"store_corrupt", "store_busy"} <= package("store").codes
+    assert {"check_timed_out", "too_many_files", "agent_failed"} <= package("missions").codes
+
+
+@pytest.mark.parametrize(
+    ("source", "codes"),
+    [
+        ("raise RefusedError('x', code='new')", {"new"}),
+        ("class E(ChargehandError):\n    default_code: str = 'new'", {"new"}),
+        ("def f(a, rule):\n    Finding(path=a, rule=rule)\nf(1, 'new' if a else 'other')", {"new", "other"}),
+        ("def g(rule):\n    f(1, rule)\ndef f(a, rule):\n    Finding(rule=rule)\ng('new')", {"new"}),
+        ("def f(*, code):\n    E(code=code)\nf(code='new')", {"new"}),
+        ("reply = {'code': 'new'}", {"new"}),
+        ("Reason(code=error.code)", set()),
+    ],
+)
+def test_a_new_code_is_found(source: str, codes: set[str]) -> None:
+    found = collected({"some.py": ast.parse(source)})
+    assert (found.codes, found.unknown) == (codes, set())
+
+
+@pytest.mark.parametrize(
+    "source", ["Reason(code=f'a_{b}')", "Reason(code=names[0])", "def f():\n    Reason(code=x)"]
+)
+def test_a_code_that_cannot_be_known_is_told(source: str) -> None:
+    assert collected({"some.py": ast.parse(source)}).unknown

@@ -1,0 +1,59 @@
+"""Real missions through the real program: each end has its cause, and `stats` counts them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.integration.desk import Desk, repository, shell
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+def test_a_promoted_a_refused_and_an_agent_failed_mission_have_the_right_classes(tmp_path: Path) -> None:
+    desk, place = Desk(tmp_path), repository(tmp_path / "repo")
+    promoted = desk.run(place)
+    refused = desk.run(place, "--only-check", "grep -q never f.txt")
+    failed = desk.run(place, agent=shell("echo b > f.txt; exit 3"))
+    idle = desk.run(place, agent="command:true")
+    documents = [said.document for said in (promoted, refused, failed, idle)]
+    assert [document["status"] for document in documents] == ["promoted", "refused", "failed", "refused"]
+    causes = [document["cause"] for document in documents]
+    assert causes[0] is None
+    assert [(cause["class"], cause["code"]) for cause in causes[1:]] == [
+        ("check", "check_failed"),
+        ("agent", "agent_failed"),
+        ("agent", "no_change"),
+    ]
+    assert [document["attempts"][0]["cause"] for document in documents] == causes
+    for document in documents:
+        shown = desk.say("mission", "show", document["mission"], cwd=place).document
+        assert shown["cause"] == shown["attempts"][0]["cause"] == document["cause"]
+
+    stats = desk.say("stats", "--since", "1d", cwd=place).document
+    assert stats["rates"] == {"completion": 1.0, "promotion": 0.25, "engine_failure": 0.0}
+    assert (stats["attempts"]["ended"], stats["attempts"]["succeeded"]) == (4, 1)
+    assert (stats["attempts"]["by_class"]["check"], stats["attempts"]["by_class"]["agent"]) == (1, 2)
+    assert stats["missions"]["seconds"]["known"] == stats["attempts"]["seconds"]["known"] == 4
+    assert stats["attempts"]["cost"]["unknown"] == 0  # a program costs nothing, and that is known
+
+
+def test_a_setup_that_fails_is_a_persons_to_mend_and_no_engine_failure(tmp_path: Path) -> None:
+    files = {"f.txt": "aaa\n", "chargehand.toml": '[project]\nsetup = "exit 4"\n'}
+    desk, place = Desk(tmp_path), repository(tmp_path / "repo", files)
+    said = desk.run(place)
+    assert said.document["status"] == "failed"
+    assert (said.document["cause"]["class"], said.document["cause"]["code"]) == ("person", "setup_failed")
+    stats = desk.say("stats", cwd=place).document
+    assert stats["rates"] == {"completion": 0.0, "promotion": 0.0, "engine_failure": 0.0}
+    assert stats["attempts"]["ended"] == 0
+
+
+def test_the_words_of_a_mission_name_its_cause(tmp_path: Path) -> None:
+    desk, place = Desk(tmp_path), repository(tmp_path / "repo")
+    mission = desk.run(place, agent="command:true").document["mission"]
+    argv = [word for word in desk.argv("mission", "show", mission) if word != "--json"]
+    done = subprocess.run(argv, cwd=place, env=desk.environ, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "cause" in line]
+    assert [line.split(":")[0].split() for line in lines] == [["cause", "agent"]] * 2

@@ -1,0 +1,141 @@
+"""A throw-away PostgreSQL cluster: its own directory, a socket and a loopback port, gone with the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_USER = "postgres"
+_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_SETTINGS = ("max_connections=100", "shared_buffers=32MB", "autovacuum=off", "logging_collector=off")
+
+
+def programs() -> Path | None:
+    """Return where the server's programs are: Debian keeps them off the search path."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
+    return max(found, key=lambda path: int((re.findall(r"\d+", str(path)) or ["0"])[0]), default=None)
+
+
+class Postgres:
+    """A server of the tests; starts empty and trusts everybody on this machine."""
+
+    def __init__(self, directory: Path, *, quick: bool = True) -> None:
+        found = programs()
+        assert found is not None, "no PostgreSQL server: run scripts/bootstrap"
+        self._programs = found
+        self._server: subprocess.Popen[bytes] | None = None
+        self._data = directory / "data"
+        self._directory = directory
+        self._settings = (*_SETTINGS, *(_QUICK if quick else ()))
+        self.port = _free_port()
+        if os.geteuid() == 0:
+            shutil.chown(directory, _USER)
+        self._run("initdb", "--no-sync", "-A", "trust", "-U", "chargehand", "-E", "UTF8", "--locale=C")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        settings = [word for setting in self._settings for word in ("-c", setting)]
+        place = ["-p", str(self.port), "-k", str(self._directory), "-h", "127.0.0.1"]
+        # A child of ours, which pg_ctl's would not be: a killed one must be reaped before the next can start.
+        with (self._directory / "log").open("ab") as log:
+            self._server = subprocess.Popen(
+                [self._programs / "postgres", *settings, *place], stdout=log, stderr=log, **self._as_its_user()
+            )
+        while not self._answers():
+            assert self._server.poll() is None, (self._directory / "log").read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop the server as an administrator does: connections are cut, what was committed stays."""
+        self._end(signal.SIGINT)
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """Kill the server with all its processes, as a power cut would; `start` brings it back."""
+        pid = self._server.pid if self._server else 0
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        self._end(signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            while _runs(child):
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Stop the server where it runs."""
+        if self._server is not None:
+            self.stop()
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._server is not None, "the server does not run"
+        self._server.send_signal(how)
+        self._server.wait()
+        self._server = None
+
+    def _answers(self) -> bool:
+        asked = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(asked, check=False).returncode == 0
+
+    def database(self) -> str:
+        """Make an empty database and return its URL."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "chargehand", name)
+        return f"postgresql://chargehand@127.0.0.1:{self.port}/{name}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([self._programs / program, *arguments], check=True, **quiet, **self._as_its_user())
+
+    def _as_its_user(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"user": _USER, "group": _USER, "extra_groups": []} if os.geteuid() == 0 else {}
+        environment = {"PATH": os.environ["PATH"], "PGDATA": str(self._data), "LC_ALL": "C"}
+        return {"env": environment, "cwd": self._directory, "stdin": subprocess.DEVNULL, **own}
+
+
+@contextlib.contextmanager
+def cluster(*, quick: bool = True) -> Iterator[Postgres]:
+    """Run a server of its own for a test that stops or kills it, or wants its commits on the disk (`quick=False`).
+
+    Skips where no server is installed, and fails in CI.
+    """
+    if programs() is None and not os.environ.get("CI"):
+        pytest.skip("no PostgreSQL server is installed")
+    # Not below pytest's directories: the server's user may not enter them, and a socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="chargehand-pg-", ignore_cleanup_errors=True) as directory:
+        server = Postgres(Path(directory), quick=quick)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

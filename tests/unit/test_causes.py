@@ -1,0 +1,164 @@
+"""One class for every end, from typed codes alone; remedies that name what there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.app._config_keys import section_keys
+from chargehand.cli import chargehand
+from chargehand.core import AttemptState, AttemptStatus, MissionState, MissionStatus, Reason
+from chargehand.missions import CAUSE_CLASSES, CauseClass, attempt_cause, mission_cause
+from chargehand.missions._causes import CAUSELESS, ENDED, MEANINGS, REMEDIES
+from chargehand.missions._causes_reference import render_causes
+
+PAGE = Path(__file__).parents[2] / "docs/reference/causes.md"
+CODES = [code for remedy in REMEDIES for code in remedy.codes]
+WELL: set[AttemptStatus] = {"running", "succeeded"}
+
+
+def attempt(status: AttemptStatus, *codes: str, message: str = "") -> AttemptState:
+    reasons = tuple(Reason(code=code, message=message) for code in codes)
+    return AttemptState(id="a-1", number=1, agent="a", workspace="w-1", status=status, reasons=reasons)
+
+
+def mission(status: MissionStatus, *codes: str) -> MissionState:
+    return MissionState(id="m-1", status=status, reasons=tuple(Reason(code=code, message="") for code in codes))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        ("failed", "agent_failed", "agent"),
+        ("refused", "no_change", "agent"),
+        ("refused", "check_failed", "check"),
+        ("refused", "secret", "check"),
+        ("failed", "registry_refused", "provider"),
+        ("timed_out", "time", "budget"),
+        ("cancelled", "cancelled", "person"),
+        ("failed", "config_invalid", "person"),
+        ("failed", "sandbox_died", "engine"),
+        ("failed", "no_space", "engine"),
+    ],
+)
+def test_the_code_of_an_ended_attempt_decides(status: AttemptStatus, code: str, kind: CauseClass) -> None:
+    cause = attempt_cause(attempt(status, code))
+    assert cause is not None
+    assert (cause.kind, cause.code) == (kind, code)
+    assert cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("refused", "check"), ("failed", "engine"), ("timed_out", "budget"), ("cancelled", "person")],
+)
+@pytest.mark.parametrize("codes", [(), ("of_a_newer_version",)])
+def test_without_a_known_code_the_status_decides(
+    status: AttemptStatus, kind: CauseClass, codes: tuple[str, ...]
+) -> None:
+    cause = attempt_cause(attempt(status, *codes))
+    assert cause is not None
+    assert (cause.kind, cause.code) == (kind, codes[0] if codes else None)
+    assert cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        ("refused", "merge_conflict", "person"),
+        ("failed", "setup_failed", "person"),
+        ("failed", "worker_lost", "engine"),
+        ("failed", "of_a_newer_version", "engine"),
+        ("waiting", "checks_missing", "person"),
+        ("waiting", "of_a_newer_version", "person"),
+        ("exhausted", "of_a_newer_version", "budget"),
+        ("cancelled", "cancelled", "person"),
+        ("discarded", "discarded", "person"),
+        ("refused", "of_a_newer_version", "check"),
+    ],
+)
+def test_the_code_of_an_ended_mission_decides(status: MissionStatus, code: str, kind: CauseClass) -> None:
+    cause = mission_cause(mission(status, code))
+    assert cause is not None
+    assert (cause.kind, cause.code) == (kind, code)
+
+
+def test_a_lost_attempt_is_the_engines_whatever_stands_beside_it() -> None:
+    for lost in (attempt("lost"), attempt("lost", "check_failed")):
+        cause = attempt_cause(lost)
+        assert cause is not None
+        assert (cause.kind, cause.code) == ("engine", "worker_lost")
+
+
+def test_the_first_known_reason_decides() -> None:
+    cause = attempt_cause(attempt("refused", "of_a_newer_version", "secret", "no_change"))
+    assert cause is not None
+    assert (cause.kind, cause.code) == ("check", "secret")
+
+
+@given(st.text(), st.sampled_from(CODES), st.sampled_from(get_args(AttemptStatus)))
+def test_no_message_changes_the_cause(message: str, code: str, status: AttemptStatus) -> None:
+    assert attempt_cause(attempt(status, code, message=message)) == attempt_cause(attempt(status, code))
+
+
+@given(st.lists(st.sampled_from([*CODES, *CAUSELESS, "other", ""]), max_size=4))
+def test_every_end_has_exactly_one_class_and_nothing_else_has_any(codes: list[str]) -> None:
+    for status in get_args(AttemptStatus):
+        cause = attempt_cause(attempt(status, *codes))
+        assert (cause is None) == (status in WELL)
+        assert cause is None or cause.kind in CAUSE_CLASSES
+    for status in get_args(MissionStatus):
+        found = mission_cause(mission(status, *codes))
+        assert (found is None) == (status == "promoted" or status not in ENDED)
+
+
+def test_a_mission_that_waits_for_a_worker_has_not_ended() -> None:
+    assert mission_cause(mission("paused", "worker_lost")) is None
+    assert mission_cause(mission("promoted", "recovered")) is None
+    assert mission_cause(mission("running")) is None
+
+
+def test_each_code_stands_in_the_table_once() -> None:
+    assert len(CODES) == len(set(CODES))
+    assert not set(CODES) & CAUSELESS
+    assert {remedy.kind for remedy in REMEDIES} == set(CAUSE_CLASSES) == set(MEANINGS)
+
+
+@pytest.mark.parametrize("text", [remedy.text for remedy in REMEDIES])
+def test_a_remedy_names_commands_and_keys_that_exist(text: str) -> None:
+    for quoted in re.findall(r"`([^`]+)`", text):
+        if quoted.startswith("chargehand "):
+            command_of(quoted.split()[1:])
+        elif "." in quoted:
+            assert quoted in section_keys(), quoted
+
+
+def command_of(words: list[str]) -> None:
+    command: click.Command = chargehand
+    while isinstance(command, click.Group) and not words[0].startswith("-"):
+        command = command.commands[words.pop(0)]
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    before = words[: words.index("--")] if "--" in words else words
+    assert {word for word in before if word.startswith("-")} <= known
+
+
+def test_a_remedy_that_names_no_command_is_found() -> None:
+    with pytest.raises(KeyError):
+        command_of(["mission", "mend", "MISSION"])
+    with pytest.raises(AssertionError):
+        command_of(["mission", "show", "--cause"])
+
+
+def test_the_page_is_current_and_is_what_the_module_writes() -> None:
+    command = "python -m chargehand.missions._causes_reference > docs/reference/causes.md"
+    assert PAGE.read_text() == render_causes(), f"run: {command}"
+    run = [sys.executable, "-m", "chargehand.missions._causes_reference"]
+    assert subprocess.run(run, capture_output=True, check=True, text=True).stdout == render_causes()
