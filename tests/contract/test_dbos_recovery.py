@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -175,10 +177,10 @@ async def test_the_engine_can_be_used_from_within_a_turn(url: str) -> None:
 
 async def test_a_turn_is_never_given_up_however_often_its_workers_died(tmp_path: Path) -> None:
     """DBOS itself buries a workflow after 100 recoveries."""
-    async with opened(f"sqlite:///{tmp_path / 'engine.db'}", slots=1) as here:
-        from dbos import DBOS
-
-        info = DBOS._registry if hasattr(DBOS, "_registry") else None
-        assert info is None
-        await here.engine.trigger("m-1", 1)
-        await here.next()
+    path = tmp_path / "engine.db"
+    await left_behind(f"sqlite:///{path}", tmp_path, "hang-1")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE workflow_status SET recovery_attempts = 1000")
+    async with opened(f"sqlite:///{path}") as here:
+        assert await here.engine.rescue() == ("hang-1",)
+        assert await here.next() == "hang-1"

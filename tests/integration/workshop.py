@@ -60,7 +60,9 @@ class Workshop:
         app = self.app()
         try:
             async with app.session() as session:
-                mission = session.missions.create(wanted, repository=str(self.repository), base=session.base, config={})
+                mission = session.missions.create(
+                    wanted, repository=str(self.repository), base=session.base, config={}
+                )
                 return await session.missions.run(mission)
         finally:
             app.close()

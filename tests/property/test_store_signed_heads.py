@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from chargehand.core import MissionCreated, MissionRequest, StepFinished, UsageError, chain_hash, payload_digest
@@ -278,13 +278,12 @@ def test_keys_that_are_gone_are_named_and_heads_still_compared(kept: Path) -> No
 
 
 @given(st.sampled_from(["audit.key", "audit.pub"]), bits)
-@settings(max_examples=60, deadline=None)
-def test_a_flipped_bit_of_a_key_is_named_or_changes_nothing(kept: Path, name: str, bit: int) -> None:
+@settings(max_examples=150, deadline=None)
+def test_a_flipped_bit_of_a_key_is_named(kept: Path, name: str, bit: int) -> None:
     content = (kept / "keys" / name).read_bytes()
     report = audited(kept, lambda home: (home / "keys" / name).write_bytes(flipped(content, bit)))
     kinds = {kind for _, _, kind in found(report)}
-    assert kinds <= {"key_changed", "key_unknown"}
-    assert "key_changed" in kinds or (name == "audit.key" and report.signed_heads == 3)
+    assert {"key_changed"} <= kinds <= {"key_changed", "key_unknown"}
 
 
 def test_a_directory_where_a_head_should_be_is_a_problem_not_a_crash(kept: Path) -> None:
@@ -358,13 +357,20 @@ def test_a_dropped_line_of_an_export(exported: list[bytes], data: st.DataObject)
 
 
 @given(seqs, seqs)
+@example(LINES - 1, LINES)
 @settings(max_examples=30, deadline=None)
 def test_two_swapped_lines_of_an_export(exported: list[bytes], one: int, two: int) -> None:
     assume(one != two)
     lines = list(exported)
     lines[one], lines[two] = lines[two], lines[one]  # line 0 is the header, then m-1 from 1 on
     places = {(problem.mission, problem.seq) for problem in verify_export(lines).problems}
-    assert places >= {("m-1", one), ("m-1", two)}
+    last_two = {one, two} == {LINES - 1, LINES}  # nothing follows that would miss the second of them
+    assert places >= {("m-1", min(one, two))} | ({("m-1", max(one, two))} if not last_two else set())
+
+
+def test_what_the_chain_does_not_cover_is_covered_by_the_end(exported: list[bytes]) -> None:
+    tampered = [line.replace(b"asked for", b"asked f0r") for line in exported]
+    assert found(verify_export(tampered)) == {("", None, "export_malformed")}
 
 
 def sealed(documents: list[dict[str, object]]) -> list[bytes]:

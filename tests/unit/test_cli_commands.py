@@ -20,6 +20,7 @@ from chargehand.core import (
     BaseResolved,
     Checkpoint,
     CheckpointMade,
+    MissionClaimed,
     MissionCreated,
     MissionFinished,
     MissionRequest,
@@ -365,10 +366,12 @@ def test_a_mission_without_its_process_is_shown_as_lost(desk: Desk) -> None:
     with App.open() as app:
         project = app.project()
         request = MissionRequest(text="x", agent="a", command=("true",), slug="x")
-        app.store.log.append("m-lost", MissionCreated(project=project.id, repository="/gone", request=request))
+        claimed = MissionClaimed(worker="k-dead", role="command", epoch=1, version="0")
+        app.store.log.append(
+            "m-lost", MissionCreated(project=project.id, repository="/gone", request=request), claimed
+        )
     shown = desk.json("mission", "show", "m-lost")
-    assert (shown["status"], shown["reasons"][0]["code"]) == ("failed", "worker_lost")
-    assert desk.json("mission", "watch", "m-lost")["type"] == "mission.created"
+    assert (shown["status"], shown["reasons"][0]["code"]) == ("paused", "worker_lost")
     assert desk.error("mission", "diff", "m-lost", code=1)["code"] == "no_base"
     assert desk.error("mission", "rollback", "m-lost", code=2)["code"] == "repository_gone"
 

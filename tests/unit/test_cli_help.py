@@ -43,7 +43,7 @@ COMMANDS = dict(commands())
 
 def test_every_command_of_this_version_is_there() -> None:
     groups = {
-        "mission": "list show watch diff log cancel rollback promote discard",
+        "mission": "list show watch diff log pause resume send cancel rollback promote discard",
         "checkpoint": "list show diff restore",
         "agent": "list",
         "project": "list show setup trust",
@@ -51,7 +51,9 @@ def test_every_command_of_this_version_is_there() -> None:
         "config": "show set",
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
-    expected |= {(name,) for name in ["init", "doctor", "demo", "run", "exec", "gc", "stats", "completion"]}
+    expected |= {
+        (name,) for name in ["init", "doctor", "demo", "run", "exec", "worker", "gc", "stats", "completion"]
+    }
     assert set(COMMANDS) == expected
 
 

@@ -116,7 +116,7 @@ def test_the_words(desk: Desk) -> None:
     assert "came to their own end  2 of 2    100.0 %" in shown
     assert "failed by the engine   0 of 2    0.0 %" in shown
     assert "check  check_failed  1         1" in shown
-    assert "cost         0.25 USD and 1 unknown" in shown
+    assert "cost  0.25 USD and 1 unknown" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert [row[:3] for row in rows if row[:1] in (["ada"], ["bob"])] == [["ada", "1", "1"], ["bob", "1", "0"]]
     assert next(row for row in rows if row[:1] == ["bob"])[-1] == "unknown"

@@ -65,12 +65,12 @@ def test_no_sequence_of_events_gives_an_illegal_status(events: list[Event], live
 @settings(max_examples=40, deadline=None)
 def test_a_mission_that_nobody_holds_never_looks_as_if_it_ran(events: list[Event]) -> None:
     state, held = fold(events, live=False), fold(events, live=True)
-    assert state.status in SETTLED
-    if held.status in SETTLED:
-        assert state == held
+    assert state.status in SETTLED | {"planned"}
+    assert all(attempt.status != "running" for attempt in state.attempts)
+    if held.status == "running":
+        assert (state.status, state.reasons[0].code) == ("paused", "worker_lost")
     else:
-        assert (state.status, state.reasons[0].code) == ("failed", "worker_lost")
-        assert all(attempt.status != "running" for attempt in state.attempts)
+        assert (state.status, state.reasons) == (held.status, held.reasons)
 
 
 @given(logs)
@@ -125,7 +125,7 @@ def test_a_lost_worker_takes_its_running_attempt_along() -> None:
     events = log(CREATED, STARTED, done, second)
     state = fold(events, live=False)
     assert [attempt.status for attempt in state.attempts] == ["failed", "lost"]
-    assert state.status == "failed"
+    assert state.status == "paused"
     assert [attempt.status for attempt in fold(events, live=True).attempts] == [
         "failed",
         "running",

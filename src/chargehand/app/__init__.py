@@ -10,9 +10,11 @@ from chargehand.app._config_resolve import resolve
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app._worker import SLOTS, Worker
 
 __all__ = [
     "REPOSITORY_FILE",
+    "SLOTS",
     "App",
     "Detected",
     "Found",
@@ -21,6 +23,7 @@ __all__ = [
     "Resolved",
     "Session",
     "UntrustedKey",
+    "Worker",
     "agent_from_option",
     "describe_untrusted",
     "ensure_worker",

@@ -185,6 +185,10 @@ class App:
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
         return give_order(self._local.socket(row.owner), request) is not None
 
+    def has_work(self) -> bool:
+        """Tell whether any mission should go on that nobody alive holds."""
+        return any(not self.look.live(row) for row in self.store.log.takeable())
+
     @property
     def steering(self) -> Steering:
         """What steers missions that nobody runs."""

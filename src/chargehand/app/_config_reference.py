@@ -54,6 +54,7 @@ _FORMS = {
     "area": "pattern",
     "path": "absolute path",
     "host": "host name",
+    "url": "postgresql://…; a password belongs into ~/.pgpass",
 }
 
 

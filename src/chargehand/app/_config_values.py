@@ -232,12 +232,19 @@ def _host(item: str) -> tuple[str, str]:
     return "", ""
 
 
+def _url(item: str) -> tuple[str, str]:
+    if not item.startswith(("postgresql://", "postgres://")) or _CONTROL.search(item):
+        return "holds no address of a PostgreSQL database", "write 'postgresql://user@host/database'"
+    return "", ""
+
+
 _FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
     "": lambda _: ("", ""),
     "command": _command,
     "area": _area,
     "path": _path,
     "host": _host,
+    "url": _url,
 }
 _PARSERS: dict[str, Callable[[Key, object, str], Any]] = {
     "text": _text,

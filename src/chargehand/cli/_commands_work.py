@@ -72,6 +72,7 @@ def demo(keep: bool, as_json: bool) -> int:
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
 @click.option("--partial", is_flag=True, help="Let in what remains after violating files were set back.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
+@click.option("--detach", is_flag=True, help="Leave it to a worker in the background and return at once.")
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @json_option
 def run(as_json: bool, **options: Any) -> int:
@@ -89,6 +90,22 @@ def run(as_json: bool, **options: Any) -> int:
     from chargehand.cli._run import run
 
     return run(Output(as_json=as_json), RunOptions(**options))
+
+
+@click.command()
+@click.option("--until-idle", is_flag=True, help="End when no mission is left to go on with.")
+@click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
+@json_option
+def worker(until_idle: bool, slots: int, as_json: bool) -> int:
+    """Go on with every mission that nobody runs: detached, resumed, or left by a process that died.
+
+    Any number of workers may run side by side. A signal lets go of what runs; another worker resumes it from its
+    last recorded step.
+    """
+    from chargehand.cli._output import Output
+    from chargehand.cli._worker import work
+
+    return work(Output(as_json=as_json), until_idle=until_idle, slots=slots)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

@@ -49,6 +49,10 @@ def _resumed(event: core.MissionResumed) -> str:
     return f"resumed by {event.identity}"
 
 
+def _cancel_asked(event: core.CancelAsked) -> str:
+    return f"{event.identity} wants it to end"
+
+
 def _message(event: core.MessageSent) -> str:
     return f"{event.identity} says: {_first_line(event.text)}"
 
@@ -143,6 +147,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MissionClaimed: _claimed,
     core.MissionPaused: _paused,
     core.MissionResumed: _resumed,
+    core.CancelAsked: _cancel_asked,
     core.MessageSent: _message,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,

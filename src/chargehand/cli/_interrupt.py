@@ -22,6 +22,8 @@ class Stop:
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task
         self.asked = False
+        self.end: Callable[[], bool] = lambda: False
+        """Ends what runs, where something does that has an end of its own."""
 
     def __call__(self) -> None:
         """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
@@ -32,7 +34,8 @@ class Stop:
         self.asked = True
         if sys.stderr.isatty():
             os.write(2, b"\nstopping; once more forces it\n")
-        self._task.cancel()
+        if not self.end():
+            self._task.cancel()
 
     def survive(self) -> None:
         """Go on after a cancellation that was seen to."""

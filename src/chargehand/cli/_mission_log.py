@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from chargehand.app import App
+from chargehand.app import App, ensure_worker
 from chargehand.cli._happenings import describe_event
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import show_result
-from chargehand.core import SETTLED, Event
+from chargehand.core import SETTLED, Event, MissionState
 
 _LOOK_SECONDS = 0.2
 
@@ -30,6 +30,8 @@ def watch_mission(out: Output, mission: str) -> int:
     """Write what happens to a mission until it is settled, and how it stands then."""
     with App.open() as app:
         found = find_mission(app, mission)
+        if app.has_work():
+            ensure_worker(app)
         for event in _followed(app, out, found):
             text = describe_event(event)
             if text or out.as_json:
@@ -43,13 +45,19 @@ def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
     """Yield what is in the log and what comes, until the mission is settled or nobody reads."""
     seen = 0
     while not out.closed:
-        settled = app.look.state(mission).status in SETTLED
+        state = app.look.state(mission)
+        settled = state.status in SETTLED and not _goes_on(state)
         for event in app.store.log.read(mission, after=seen):
             seen = event.seq
             yield event
         if settled:
             return
         time.sleep(_LOOK_SECONDS)
+
+
+def _goes_on(state: MissionState) -> bool:
+    """Tell whether a mission whose worker was lost is taken up by another one."""
+    return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
 
 
 def _show(out: Output, event: Event, line: str) -> None:

@@ -38,6 +38,7 @@ class RunOptions:
     strategy: str | None = None
     partial: bool = False
     apply: bool = False
+    detach: bool = False
     yes: bool = False
 
     def configuration(self) -> Mapping[str, Option]:

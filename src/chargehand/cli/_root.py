@@ -14,7 +14,7 @@ from chargehand.cli._commands_mission import mission
 from chargehand.cli._commands_project import agent, project
 from chargehand.cli._commands_settings import audit, config
 from chargehand.cli._commands_stats import stats
-from chargehand.cli._commands_work import completion, demo, doctor, exec_, gc, init, run
+from chargehand.cli._commands_work import completion, demo, doctor, exec_, gc, init, run, worker
 from chargehand.cli._failures import guarded
 from chargehand.cli._options import PROGRAM, json_wanted
 
@@ -75,7 +75,7 @@ def chargehand(as_json: bool) -> None:
     """
 
 
-_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, gc, stats, completion)
+_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, worker, gc, stats, completion)
 _GROUPS: tuple[click.Command, ...] = (mission, checkpoint, agent, project, audit, config)
 for _command in (*_WORK, *_GROUPS):
     chargehand.add_command(_command)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from chargehand.app import App, Found, Resolved, Session, require_tier, require_trust
+from chargehand.app import App, Resolved, Session, ensure_worker, require_tier, require_trust
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
-from chargehand.cli._prepare import base_line, check_apply, prepare, settle_trust
+from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, settle_trust
 from chargehand.cli._progress import progress
 from chargehand.cli._request import RunOptions, build_request, choose_agent, keep_check_files, request_text
 from chargehand.cli._result import exit_code, result_document, show_result
 from chargehand.core import ChargehandError, MissionState
+from chargehand.missions import create_mission
 from chargehand.sandbox import OnOutput
 
 
@@ -30,12 +31,31 @@ class Ended:
 def run(out: Output, options: RunOptions) -> int:
     """Run one mission and show its result; return the exit code."""
     with App.open() as app:
+        if options.detach:
+            return _detach(app, out, options)
         ended = run_mission(app, out, options)
-        return show_ended(out, ended)
+        code = show_ended(out, ended)
+        if app.has_work() and ensure_worker(app):
+            out.notice("a worker was started for missions that were left to go on with")
+        return code
 
 
 def run_mission(app: App, out: Output, options: RunOptions) -> Ended:
     """Run one mission to where it is settled. Raises for whatever was wrong before there was a mission."""
+    wanted = _wanted(app, out, options)
+    return run_async(lambda stop: _run(stop, app, out, options, wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is asked for, found to be possible before anything begins."""
+
+    prepared: Prepared
+    text: str
+    check_files: tuple[tuple[str, str], ...]
+
+
+def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
     text = request_text(options)
     prepared = prepare(app, options.repo, revision=options.base, options=options.configuration())
     choose_agent(prepared.resolved, options.agent)
@@ -44,7 +64,31 @@ def run_mission(app: App, out: Output, options: RunOptions) -> Ended:
         check_apply(prepared)
     check_files = keep_check_files(options.check_files, app.store.artifacts)
     settle_trust(app, out, prepared, ask=not options.yes)
-    return run_async(lambda stop: _run(stop, app, out, options, prepared, text, check_files))
+    return _Wanted(prepared=prepared, text=text, check_files=check_files)
+
+
+def _detach(app: App, out: Output, options: RunOptions) -> int:
+    """Record the mission and leave it to a worker."""
+    wanted = _wanted(app, out, options)
+    found = wanted.prepared
+    resolved = app.configuration(
+        found.project, found.depot, found.base, options=options.configuration(), head=options.base is None
+    )
+    agent, _ = choose_agent(resolved, options.agent)
+    mission = create_mission(
+        app.store,
+        project=found.project.id,
+        request=build_request(options, resolved, text=wanted.text, agent=agent, check_files=wanted.check_files),
+        repository=str(found.project.path),
+        base=found.base,
+        config=_recorded(resolved),
+    )
+    ensure_worker(app)
+    state = app.look.state(mission)
+    out.document(result_document(state))
+    out.text(f"mission   {mission}")
+    out.text(f"a worker goes on with it; chargehand mission watch {mission} shows how")
+    return 0
 
 
 async def _run(
@@ -52,21 +96,21 @@ async def _run(
     app: App,
     out: Output,
     options: RunOptions,
-    found: Found,
-    text: str,
-    check_files: tuple[tuple[str, str], ...],
+    wanted: _Wanted,
 ) -> Ended:
     with progress(out) as shown:
         async with app.session(
             options.repo,
             revision=options.base,
             options=options.configuration(),
-            found=found,
+            found=wanted.prepared,
             watch=shown.watch,
         ) as session:
             require_trust(session.resolved)
             agent, why = choose_agent(session.resolved, options.agent)
-            request = build_request(options, session.resolved, text=text, agent=agent, check_files=check_files)
+            request = build_request(
+                options, session.resolved, text=wanted.text, agent=agent, check_files=wanted.check_files
+            )
             mission = session.missions.create(
                 request,
                 repository=str(session.project.path),
@@ -76,6 +120,7 @@ async def _run(
             notes = _beginning(session, mission, f"{agent} ({why})")
             for line in notes:
                 shown.note(line)
+            stop.end = lambda: app.controls.stop_all("cancel", identity=app.identity())
             state, failure = await _settled(stop, session, mission, shown.output)
     notes = () if out.shows_progress else notes
     return Ended(state=state, notes=notes, failure=failure, interrupted=stop.asked)

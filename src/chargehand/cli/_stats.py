@@ -135,12 +135,15 @@ def _show_causes(out: Output, stats: Stats) -> None:
 
 def _show_times(out: Output, stats: Stats) -> None:
     out.text()
-    spreads = {"mission": stats.missions.seconds, "attempt": stats.attempts.seconds}
+    spreads = {
+        "mission": stats.missions.seconds,
+        "attempt": stats.attempts.seconds,
+        "checkpoint": stats.checkpoints.seconds,
+    }
     rows = [(name, *map(_seconds, _values(spread)), _known(spread)) for name, spread in spreads.items()]
     out.table(("SECONDS OF A", *(name.upper() for name in _PERCENTILES), "KNOWN"), rows)
     out.text()
-    out.text(f"checkpoints  {stats.checkpoints}")
-    out.text(f"cost         {_cost(stats.attempts.cost)}")
+    out.text(f"cost  {_cost(stats.attempts.cost)}")
 
 
 def _values(spread: Spread) -> tuple[float | None, ...]:

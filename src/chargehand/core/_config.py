@@ -24,7 +24,7 @@ def _key(
 
     `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
-    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host` or `seconds`.
+    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url` or `seconds`.
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -105,7 +105,9 @@ class SandboxConfig:
 class EngineConfig:
     """[engine]: what schedules missions over workers."""
 
-    url: str | None = _key("PostgreSQL that workers on several machines share; absent: a file of our own")
+    url: str | None = _key(
+        "PostgreSQL that workers of several machines share; absent: a file", form="url"
+    )
     lease: float = _key("time after which a worker that says nothing is given up", default=20.0, form="seconds")
 
 

@@ -59,6 +59,14 @@ class MissionResumed(Payload):
     in_place: bool = False
 
 
+@event("mission.cancel_asked")
+@dataclass(frozen=True, kw_only=True)
+class CancelAsked(Payload):
+    """A person wants a running mission to end: from here on nobody goes on with it, even if its worker dies."""
+
+    identity: str
+
+
 @event("message.sent")
 @dataclass(frozen=True, kw_only=True)
 class MessageSent(Payload):

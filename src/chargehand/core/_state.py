@@ -76,6 +76,7 @@ class MissionState:
     claims: int = 0
     fruitless_claims: int = 0
     program: str = ""
+    cancel_asked: bool = False
     messages: list[p.MessageSent] = field(default_factory=list)
     unknown_events: int = 0
 
@@ -115,6 +116,9 @@ def apply(state: MissionState, line: Event) -> None:
 
 
 def _mark_lost(state: MissionState) -> None:
+    if state.cancel_asked and state.status in ("running", "paused"):
+        state.status = "cancelled"
+        state.reasons = (Reason(code="cancelled", message="a person cancelled the mission"),)
     if state.status == "running":
         state.status = "paused"
         state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
@@ -154,6 +158,10 @@ def _paused(state: MissionState, event: p.MissionPaused) -> None:
 def _resumed(state: MissionState, event: p.MissionResumed) -> None:
     if state.status == "paused":
         state.status, state.reasons = "running" if event.in_place else "planned", ()
+
+
+def _cancel_asked(state: MissionState, event: p.CancelAsked) -> None:
+    state.cancel_asked = True
 
 
 def _message(state: MissionState, event: p.MessageSent) -> None:
@@ -234,6 +242,7 @@ def _applied(state: MissionState, event: p.ApplyChanged) -> None:
 
 
 def _finished(state: MissionState, event: p.MissionFinished) -> None:
+    state.cancel_asked = False
     if event.status != "discarded":  # what a person thinks of it later takes none of its time
         state.finished = state.updated
     state.status, state.reasons = event.status, event.reasons
@@ -247,6 +256,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.MissionClaimed: _claimed,
     p.MissionPaused: _paused,
     p.MissionResumed: _resumed,
+    p.CancelAsked: _cancel_asked,
     p.MessageSent: _message,
     p.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,

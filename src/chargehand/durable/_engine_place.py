@@ -94,7 +94,7 @@ def prepare(url: str) -> tuple[str, dict[str, Any]]:
     finally:
         connection.close()
     # The path goes round the URL: a '?' or '%' in a directory's name is nobody's syntax.
-    return f"{_SQLITE}engine.db", {**_POOL, "creator": partial(_connect, path)}
+    return f"{_SQLITE}engine.db", {**_POOL, "pool_pre_ping": False, "creator": partial(_connect, path)}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -1,8 +1,8 @@
 """Who is alive among several machines: a lease per worker in PostgreSQL, by the database's clock.
 
-Between machines nothing but time tells a dead worker from a slow one. So a lease ends by itself; a worker that could
-not renew its own in time is told so, by its own clock, no later than the others may take it for dead; and calling a
-worker dead deletes its lease, so it can never be renewed after somebody acted on it.
+Between machines nothing but time tells a dead worker from a slow one. So a lease ends by itself; a worker that
+could not renew its own in time is told so, by its own clock, no later than the others may take it for dead; and
+calling a worker dead deletes its lease, so it can never be renewed after somebody acted on it.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class LeasedWorkers:
 
     @cached_property
     def _place(self) -> str:
-        # The running kernel and the directory's inode in it: there, and only there, a lock says who lives. The boot
-        # id alone would not do: two containers share it, and neither sees the other's files.
+        # The running kernel and the directory's inode in it: there, and only there, a lock says who lives. The
+        # boot id alone would not do: two containers share it, and neither sees the other's files.
         self._local.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         info = self._local.directory.stat()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

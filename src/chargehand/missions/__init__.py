@@ -4,7 +4,7 @@ from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attemp
 from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
 from chargehand.missions._journal import Journal, Watch, ignore
-from chargehand.missions._missions import Look, Missions, find_checkpoint
+from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Registries, Services, Tier
@@ -35,6 +35,7 @@ __all__ = [
     "Tier",
     "Watch",
     "attempt_cause",
+    "create_mission",
     "find_checkpoint",
     "gather",
     "ignore",

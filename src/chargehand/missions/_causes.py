@@ -118,21 +118,23 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
     _remedy(
         "person",
-        "area_invalid config_invalid",
+        "area_invalid config_invalid engine_database engine_url",
         "mend the configuration: `chargehand config show --origin` tells where each value comes from",
     ),
     _remedy(
         "person",
-        "apply_bare apply_base apply_detached bare base_not_found base_tree not_a_repository repository "
-        "repository_empty repository_format repository_gone repository_incomplete repository_owner "
-        "repository_path",
+        "apply_bare apply_base apply_detached bare base_not_found base_tree not_a_repository "
+        "notes_unusable repository repository_empty repository_format repository_gone "
+        "repository_incomplete repository_owner repository_path",
         "bring the repository into the state that the message names",
     ),
     _remedy(
         "person",
-        "agent_ambiguous ambiguous command_invalid commit_not_found malformed_order mission_exists mission_held "
-        "no_agent no_base not_cancellable not_discardable not_found not_promotable not_promoted object_not_found "
-        "request_too_long since_invalid tree_not_found usage workspace_not_found",
+        "agent_ambiguous ambiguous command_invalid commit_not_found head_malformed head_of_other_mission "
+        "malformed_order mission_exists mission_held no_agent no_base not_cancellable not_discardable "
+        "not_found not_pausable not_promotable not_promoted not_resumable not_running not_sendable "
+        "note_empty object_not_found output_exists output_unwritable promoting request_too_long "
+        "since_invalid tree_not_found unknown_order usage workspace_not_found",
         "say it as the message asks; `chargehand --help` lists the commands",
     ),
     _remedy(
@@ -155,14 +157,15 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "engine",
-        "artifact_corrupt disk_failed store store_busy store_corrupt store_io",
+        "artifact_corrupt disk_failed head_missing key_damaged key_missing log_changed store store_busy "
+        "store_corrupt store_io",
         "`chargehand audit verify` tells whether the log is whole; then look at the disk",
     ),
     _remedy(
         "engine",
-        "base_differs demo_git depot error freeze_timeout freeze_unavailable git_failed infrastructure "
-        "launcher_lost registries_unreachable registry_socket request_too_large server_missing tier_closed "
-        "workspace",
+        "base_differs demo_git depot engine_open error freeze_timeout freeze_unavailable git_failed "
+        "infrastructure internal launcher_lost registries_unreachable registry_socket request_too_large "
+        "server_missing tier_closed workspace",
         "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
     ),
 )

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Literal
 
-from chargehand.core import MessageSent, MissionPaused, MissionResumed, RefusedError
+from chargehand.core import CancelAsked, MessageSent, MissionPaused, MissionResumed, RefusedError
 from chargehand.durable import Order
 from chargehand.missions._journal import Journal
 from chargehand.sandbox import Sandbox
@@ -35,11 +35,16 @@ class Control:
         """Whether it stands still."""
         return not self._open.is_set()
 
-    def stop(self, why: Stop) -> None:
-        """End the work here and now; what it means for the mission is for whoever runs it to say."""
+    def stop(self, why: Stop, *, identity: str = "") -> None:
+        """End the work here and now; what it means for the mission is for whoever runs it to say.
+
+        That a person cancelled it is noted before anything else: it holds even where this process dies meanwhile.
+        """
         if self.stopped is None:
             self.stopped = why
             self._task.cancel()
+            if why == "cancel":
+                self._journal.note(CancelAsked(identity=identity))
 
     async def pause(self, identity: str, reason: str = "") -> None:
         """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
@@ -135,10 +140,12 @@ class Controls:
         finally:
             del self._running[mission]
 
-    def stop_all(self, why: Stop) -> None:
-        """Stop every mission."""
-        for control in tuple(self._running.values()):
-            control.stop(why)
+    def stop_all(self, why: Stop, *, identity: str = "") -> bool:
+        """Stop every mission; return whether there was any."""
+        running = tuple(self._running.values())
+        for control in running:
+            control.stop(why, identity=identity)
+        return bool(running)
 
     async def take(self, order: Order) -> Order:
         """Carry out an order that came to this process; raises `RefusedError` for one that cannot be."""
@@ -149,7 +156,7 @@ class Controls:
         identity = str(order.get("identity"))
         match order.get("order"):
             case "cancel":
-                control.stop("cancel")
+                control.stop("cancel", identity=identity)
             case "pause":
                 await control.pause(identity, str(order.get("reason", "")))
             case "resume":

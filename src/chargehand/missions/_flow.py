@@ -115,6 +115,8 @@ class MissionFlow:
         if self._journal.state.fruitless_claims > _FRUITLESS_CLAIMS:
             message = f"its worker ended {_FRUITLESS_CLAIMS} times without coming one step further"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
+        elif self._journal.state.base is None:
+            self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
         elif self._promoter.settle_prepared():
             await self.deliver()
         else:

@@ -72,6 +72,16 @@ class Look:
         return fold(self.store.log.read(row.id), live=live)
 
 
+def create_mission(
+    store: Store, *, project: str, request: MissionRequest, repository: str, base: Base, config: dict[str, object]
+) -> str:
+    """Record a new mission on a base and return its id; from now on any worker may take it."""
+    mission = new_id("mission")
+    created = MissionCreated(project=project, repository=repository, request=request, config=config)
+    store.log.append(mission, created, BaseResolved(base=base), durable=True)
+    return mission
+
+
 class Missions:
     """Everything that changes a mission of one project."""
 
@@ -81,13 +91,15 @@ class Missions:
         self.look = Look(store=services.store, workers=services.workers)
 
     def create(self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]) -> str:
-        """Record a new mission on a base and return its id; from now on any worker may take it."""
-        mission = new_id("mission")
-        created = MissionCreated(
-            project=self._services.project, repository=repository, request=request, config=config
+        """Record a new mission of this project; see `create_mission`."""
+        return create_mission(
+            self._services.store,
+            project=self._services.project,
+            request=request,
+            repository=repository,
+            base=base,
+            config=config,
         )
-        self._services.store.log.append(mission, created, BaseResolved(base=base))
-        return mission
 
     async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:
         """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`."""

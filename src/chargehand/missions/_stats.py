@@ -107,18 +107,23 @@ class CauseStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Everything that `chargehand stats` tells: causes and agents with the most first.
+class CheckpointStats:
+    """Checkpoints that were made, of any mission; how long one took is not in the log, so it is unknown."""
 
-    `checkpoints` are all that were made; how long one took is not in the log.
-    """
+    made: int
+    seconds: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Everything that `chargehand stats` tells: causes and agents with the most first."""
 
     missions: MissionStats
     rates: Rates
     attempts: AttemptStats
     causes: tuple[CauseStats, ...]
     agents: Mapping[str, AttemptStats]
-    checkpoints: int
+    checkpoints: CheckpointStats
 
 
 def gather(look: Look, *, project: str | None = None, since: datetime | None = None) -> Stats:
@@ -130,9 +135,11 @@ def gather(look: Look, *, project: str | None = None, since: datetime | None = N
     for row in look.store.log.missions(project=project):
         if since is not None and datetime.fromisoformat(row.created) < since:
             continue
-        state = look.state(row.id)
-        discarded = state.status == "discarded"
-        tally.add(state, before=before_discard(look.store.log.read(row.id)) if discarded else None)
+        events = look.store.log.read(row.id)
+        state = fold(events, live=False)
+        if state.status not in ENDED:  # only then it matters who holds it now
+            state = look.state(row.id)
+        tally.add(state, before=before_discard(events) if state.status == "discarded" else None)
     return tally.stats()
 
 
@@ -219,12 +226,12 @@ class Tally:
         self._attempts = _Attempts()
         self._agents: dict[str, _Attempts] = {}
         self._causes: dict[Cause, Counter[str]] = {}
-        self._checkpoints = 0
+        self._checkpoints = _Durations()
 
     def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
         """Count one mission; `before` is its state before a person discarded it."""
         self._statuses[state.status] += 1
-        self._checkpoints += len(state.checkpoints)
+        self._checkpoints.unknown += len(state.checkpoints)
         ended = state.status in ENDED
         for attempt in state.attempts:
             self._add_attempt(attempt, ended=ended)
@@ -266,7 +273,7 @@ class Tally:
             attempts=self._attempts.stats(),
             causes=self._cause_stats(),
             agents=self._agent_stats(),
-            checkpoints=self._checkpoints,
+            checkpoints=CheckpointStats(made=self._checkpoints.unknown, seconds=self._checkpoints.spread()),
         )
 
     def _mission_stats(self) -> MissionStats:

@@ -36,19 +36,23 @@ class Steering:
     def pause(self, mission: str, reason: str = "") -> MissionState:
         """Keep a mission that waits for a worker from being taken."""
         paused = MissionPaused(identity=self.identity, reason=reason)
-        return self._note(mission, paused, among=("planned", "paused"), verb="pause")
+        return self._note(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
     def resume(self, mission: str) -> MissionState:
         """Let a worker take a paused mission; one that waits for a worker already is left as it is."""
         if self.look.state(mission).status == "planned" or self.store.log.get(mission).runnable:
             return self.look.state(mission)
-        return self._note(mission, MissionResumed(identity=self.identity), among=("paused",), verb="resume")
+        return self._note(
+            mission, MissionResumed(identity=self.identity), among=("paused",), verb="resume", code="not_resumable"
+        )
 
     def cancel(self, mission: str) -> MissionState:
         """End a mission that has not come to its end."""
         reason = Reason(code="cancelled", message="a person cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
-        return self._note(mission, finished, among=("planned", "paused", "waiting"), verb="cancel")
+        return self._note(
+            mission, finished, among=("planned", "paused", "waiting"), verb="cancel", code="not_cancellable"
+        )
 
     def discard(self, mission: str) -> MissionState:
         """Settle a mission as not wanted; its checkpoints stay until `gc`."""
@@ -60,22 +64,22 @@ class Steering:
             *("refused", "failed", "exhausted", "cancelled"),
         )
         finished = MissionFinished(status="discarded", reasons=(reason,))
-        return self._note(mission, finished, among=among, verb="discard")
+        return self._note(mission, finished, among=among, verb="discard", code="not_discardable")
 
     def send(self, mission: str, text: str) -> MissionState:
         """Keep a message for the agent's next attempt."""
         message = MessageSent(identity=self.identity, text=text)
-        return self._note(mission, message, among=("planned", "paused"), verb="send to")
+        return self._note(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
     def _note(
-        self, mission: str, payload: Payload, *, among: tuple[MissionStatus, ...], verb: str
+        self, mission: str, payload: Payload, *, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
         with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             status = self._at_rest(mission)
             if status not in among:
                 raise RefusedError(
                     f"mission {mission!r} is {status}: there is nothing to {verb}",
-                    code=f"not_{verb.split()[0]}able",
+                    code=code,
                     hint=_HINTS.get(status, f"chargehand mission show {mission}").format(mission=mission),
                 )
             self.store.log.append(mission, payload, epoch=epoch, durable=True)
@@ -87,6 +91,6 @@ class Steering:
 
 
 _HINTS: dict[MissionStatus, str] = {
-    "promoted": "chargehand mission rollback {mission} undoes it",
+    "promoted": "roll it back first: chargehand mission rollback {mission}",
     "running": "chargehand mission cancel {mission} stops it",
 }

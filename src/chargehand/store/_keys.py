@@ -5,6 +5,7 @@ cryptography is imported inside the functions: only what signs or checks a signa
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from chargehand.store._files import sync_directory, write_whole
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+_KEY_BYTES = 32
+_PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # what RFC 8410 puts before the bytes of a key
+_PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 _RESTORE = "bring the directory 'keys' back from a backup; `chargehand audit verify` tells what it affects"
 
 
@@ -30,29 +34,14 @@ class PublicKey:
 
     @classmethod
     def parse(cls, pem: bytes) -> PublicKey:
-        """Return the Ed25519 key that a PEM file holds. Raises `ValueError` for any other content."""
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-        try:
-            key = load_pem_public_key(pem)
-        except UnsupportedAlgorithm as error:
-            raise ValueError(str(error)) from error
-        if not isinstance(key, Ed25519PublicKey):
-            raise ValueError("it is not an Ed25519 key")
-        return cls.from_raw(key.public_bytes_raw())
+        """Return the key that a PEM file of ours holds. Raises `ValueError` for any other content."""
+        return cls.from_raw(_from_pem(pem, "PUBLIC KEY", prefix=_PUBLIC_DER))
 
     @classmethod
     def from_raw(cls, raw: bytes) -> PublicKey:
         """Return the key of these 32 bytes; its id is the hex SHA-256 of the DER form, as openssl prints it."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-        key = Ed25519PublicKey.from_public_bytes(raw)
-        der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        return cls(raw=raw, pem=pem.decode(), id=hashlib.sha256(der).hexdigest())
+        der = _PUBLIC_DER + raw
+        return cls(raw=raw, pem=_to_pem(der, "PUBLIC KEY").decode(), id=hashlib.sha256(der).hexdigest())
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Return whether this key's owner signed `message`."""
@@ -82,18 +71,10 @@ class AuditKey:
 
     @classmethod
     def parse(cls, pem: bytes) -> AuditKey:
-        """Return the key that an unencrypted PEM file holds. Raises `ValueError` for any other content."""
-        from cryptography.exceptions import UnsupportedAlgorithm
+        """Return the key that a PEM file of ours holds. Raises `ValueError` for any other content."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        try:
-            key = load_pem_private_key(pem, password=None)
-        except (TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted
-            raise ValueError(str(error)) from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError("it is not an Ed25519 key")
-        return cls(key)
+        return cls(Ed25519PrivateKey.from_private_bytes(_from_pem(pem, "PRIVATE KEY", prefix=_PRIVATE_DER)))
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of `message`, 64 bytes; equal messages have equal signatures."""
@@ -101,9 +82,7 @@ class AuditKey:
 
     def to_pem(self) -> bytes:
         """Return the key for its file, unencrypted: who may read the state directory may sign."""
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return _to_pem(_PRIVATE_DER + self._key.private_bytes_raw(), "PRIVATE KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +125,7 @@ class KeyFiles:
         """Return the keys that signatures are checked against; nothing is made. Raises `OSError`."""
         faults: list[str] = []
         keys: list[PublicKey] = []
-        for path, parse in ((self.private, _public_of), (self.public, _exactly)):
+        for path, parse in ((self.private, _public_of), (self.public, PublicKey.parse)):
             pem = _read(path)
             if pem is not None:
                 try:
@@ -168,11 +147,17 @@ def _public_of(pem: bytes) -> PublicKey:
     return AuditKey.parse(pem).public
 
 
-def _exactly(pem: bytes) -> PublicKey:
-    key = PublicKey.parse(pem)
-    if key.pem.encode() != pem:  # a reader of PEM passes over some bytes
-        raise ValueError("it is not as it was written")
-    return key
+def _to_pem(der: bytes, label: str) -> bytes:
+    return f"-----BEGIN {label}-----\n{base64.b64encode(der).decode()}\n-----END {label}-----\n".encode()
+
+
+def _from_pem(pem: bytes, label: str, *, prefix: bytes) -> bytes:
+    # Not left to a reader of any PEM: that passes over some bytes, and fails in ways of its own on damaged ones.
+    lines = pem.split(b"\n")
+    der = base64.b64decode(lines[1], validate=True) if len(lines) > 1 else b""
+    if len(der) != len(prefix) + _KEY_BYTES or not der.startswith(prefix) or _to_pem(der, label) != pem:
+        raise ValueError(f"it is not an Ed25519 {label.lower()} as it was written")
+    return der[len(prefix) :]
 
 
 def _read(path: Path) -> bytes | None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from chargehand.core import (
     GENESIS,
+    CancelAsked,
     Clock,
     Event,
     FencedError,
@@ -272,7 +273,7 @@ def _row(row: sa.RowMapping) -> MissionRow:
 def _runnable_after(payloads: Sequence[Payload]) -> int | None:
     """Return whether a worker should go on after these lines, `None` where they change nothing about that."""
     for payload in reversed(payloads):
-        if isinstance(payload, MissionFinished | MissionPaused):
+        if isinstance(payload, CancelAsked | MissionFinished | MissionPaused):
             return 0
         if isinstance(payload, MissionResumed):
             return 1

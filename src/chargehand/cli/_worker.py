@@ -1,0 +1,45 @@
+"""`chargehand worker`: goes on with missions that nobody runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from chargehand.app import App
+from chargehand.app import Worker as AppWorker
+from chargehand.cli._output import Output
+
+
+def work(out: Output, *, until_idle: bool, slots: int) -> int:
+    """Work until there is nothing to do, or until a signal says so."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    while True:
+        with App.open(role="worker") as app:
+            out.notice(f"worker {app.member.id} takes missions of {app.home}")
+            stopped = asyncio.run(_work(app, until_idle=until_idle, slots=slots))
+        # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
+        with App.open() as app:
+            if stopped or not until_idle or not app.has_work():
+                return 0
+
+
+async def _work(app: App, *, until_idle: bool, slots: int) -> bool:
+    """Run one worker; return whether a signal ended it. A second signal ends the process at once."""
+    worker = AppWorker(app, slots=slots)
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        worker.stop()
+
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+    await worker.work(until_idle=until_idle)
+    return stopped

@@ -1,0 +1,442 @@
+"""Killing real missions at chosen and at random moments, and holding them to what was promised.
+
+A `Yard` is one state directory with a repository per mission. A mission is killed there (`kill_at`, `kill_after`),
+others go on with it (`go_on`), and `examine` holds the end to that of an undisturbed run of the same `Scene`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.app import App
+from chargehand.core import Event, MissionState, Payload, decode
+from chargehand.durable import LocalWorkers
+from chargehand.store import verify
+from tests.conftest import git, make_repository, repository_state
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ROOT = Path(__file__).parents[1]
+FILES = {"f.txt": "aaa\n", "g.txt": "ggg\n", ".gitignore": "ignored\n"}
+CHECK = "grep -q b ?.txt"
+SECOND_TRY = (
+    'if test -z "$CHARGEHAND_REPORT"; then echo x >> f.txt; touch ignored; exit; fi; '
+    'grep -q grep "$CHARGEHAND_REPORT" && sed -i s/a/b/ f.txt'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A mission that always ends the same way when nothing disturbs it."""
+
+    name: str
+    script: str = "sed -i s/a/b/ f.txt"
+    words: tuple[str, ...] = ()
+    setup: str = ""
+
+
+SCENES = {
+    scene.name: scene
+    for scene in (
+        Scene(name="second try", script=SECOND_TRY, words=("--attempts", "2")),
+        Scene(name="refused", script="echo x >> f.txt"),
+        Scene(name="applied", words=("--apply",)),
+        Scene(name="partly", script="sed -i s/a/b/ f.txt; rm g.txt", words=("--forbid", "g.txt", "--partial")),
+        Scene(name="set up", script="test -e ignored && sed -i s/a/b/ f.txt", setup="touch ignored"),
+        Scene(
+            name="slow", script="for i in 1 2 3 4 5 6 7 8; do echo $i > n; sleep 0.1; done; sed -i s/a/b/ f.txt"
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What must be the same however often a mission was disturbed: all but ids and times."""
+
+    status: str
+    reasons: tuple[str, ...]
+    tree: str | None
+    export: tuple[str, str] | None
+    applied: str | None
+    attempts: tuple[tuple[int, str, str | None], ...]
+    last: str | None
+    verdicts: frozenset[tuple[str, str, str]]
+    reverted: tuple[tuple[str, str], ...]
+    branch_tree: str | None
+    head_tree: str
+    head_moved: bool
+
+    @classmethod
+    def of(cls, state: MissionState, repository: Path) -> Outcome:
+        """Return the outcome of a mission on a repository of its own."""
+        branches = git(repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/").split()
+        assert len(branches) <= 1, branches
+        assert state.base is not None
+        return cls(
+            status=state.status,
+            reasons=tuple(reason.code for reason in state.reasons),
+            tree=state.tree,
+            export=(state.export.ref, state.export.state) if state.export else None,
+            applied=state.applied.state if state.applied else None,
+            attempts=tuple((each.number, each.status, each.verdict) for each in state.attempts),
+            last=state.checkpoints[-1].tree if state.checkpoints else None,
+            verdicts=frozenset((each.scope, each.tree, each.status) for each in state.verdicts),
+            reverted=tuple((each.path, each.rule) for each in state.reverted),
+            branch_tree=git(repository, "rev-parse", f"{branches[0]}^{{tree}}") if branches else None,
+            head_tree=git(repository, "rev-parse", "HEAD^{tree}"),
+            head_moved=git(repository, "rev-parse", "HEAD") != state.base.commit,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One mission's repository, and what it was like before the mission began."""
+
+    scene: Scene
+    repository: Path
+    before: str
+
+    @property
+    def head(self) -> str:
+        """The commit that is checked out."""
+        return git(self.repository, "rev-parse", "HEAD")
+
+
+class Yard:
+    """One state directory, the missions in it and every process that was started for them."""
+
+    def __init__(self, place: Path, *, like: Yard | None = None) -> None:
+        self.place = place
+        self.home = place / "state"
+        self.home.mkdir(parents=True, mode=0o700)
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(place),
+            "CHARGEHAND_HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(_ROOT),
+        }
+        self._sites = 0
+        for name in ("probe.json", "toolchain.json"):
+            if like is not None and (like.home / name).exists():
+                shutil.copy(like.home / name, self.home / name)
+
+    # --- what is begun
+
+    def site(self, scene: Scene) -> Site:
+        """Make a repository for one mission."""
+        self._sites += 1
+        files = dict(FILES)
+        if scene.setup:
+            config = self.place / ".config/chargehand/config.toml"
+            config.parent.mkdir(parents=True, exist_ok=True)
+            config.write_text(f'[project]\nsetup = "{scene.setup}"\n')
+        repository = make_repository(self.place / f"repo-{self._sites}", files)
+        return Site(scene=scene, repository=repository, before=repository_state(repository))
+
+    def run(self, site: Site, *words: str, plan: str | None = None) -> subprocess.Popen[bytes]:
+        """Start `chargehand run` for a site's mission; with a plan, as tests/dying.py has it."""
+        agent = f"command:sh -c {shlex.quote(site.scene.script)}"
+        asked = ("run", "mend it", "--agent", agent, "--only-check", CHECK, *site.scene.words, *words)
+        return self.start(*asked, cwd=site.repository, plan=plan)
+
+    def detach(self, site: Site) -> str:
+        """Record a site's mission for a worker that is still to come; return its id."""
+        code = self.run(site, "--detach", plan="-").wait()
+        assert code == 0, self.said()
+        return self.mission(site)
+
+    def worker(self, *, plan: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a worker."""
+        return self.start("worker", "--until-idle", cwd=self.place, plan=plan)
+
+    def start(self, *words: str, cwd: Path, plan: str | None = None) -> subprocess.Popen[bytes]:
+        """Start the program, in a session of its own."""
+        program = ["chargehand"] if plan is None else ["tests.dying", plan]
+        with (self.place / "said").open("ab") as said:
+            return subprocess.Popen(
+                [sys.executable, "-m", *program, *words],
+                cwd=cwd,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        """Return all that the programs said."""
+        return (self.place / "said").read_text(errors="replace")
+
+    @contextlib.contextmanager
+    def app(self) -> Iterator[App]:
+        """Open the store as a command does."""
+        with App.open(environ=self.environ, cwd=self.place) as app:
+            yield app
+
+    def mission(self, site: Site) -> str:
+        """Return the id of a site's mission."""
+        found = self.missions(site)
+        assert len(found) == 1, found
+        return found[0].id
+
+    def missions(self, site: Site) -> list[MissionState]:
+        """Return the missions of a site."""
+        with self.app() as app:
+            return [state for state in app.look.all() if state.repository == str(site.repository)]
+
+    # --- what is done to it
+
+    def die_at(self, point: str, site: Site) -> None:
+        """Run a site's mission in the foreground until it dies at a point."""
+        code = self.run(site, plan=point).wait()
+        assert code == -signal.SIGKILL, (point, code, self.said())
+        self.undisturbed(site)
+
+    def worker_dies_at(self, point: str, site: Site) -> None:
+        """Leave a site's mission to a worker that dies at a point."""
+        self.detach(site)
+        code = self.worker(plan=point).wait()
+        assert code == -signal.SIGKILL, (point, code, self.said())
+        self.undisturbed(site)
+
+    def undisturbed(self, site: Site) -> None:
+        """Hold that the person's repository is as it was, but for a branch that holds what was promoted."""
+        if site.scene.name != "applied" or repository_state(site.repository) == site.before:
+            assert repository_state(site.repository) == site.before, site
+        else:
+            assert git(site.repository, "status", "--porcelain") == "", site
+        heads = git(site.repository, "for-each-ref", "--format=%(objectname)", "refs/heads/chargehand/").split()
+        for head in heads:
+            assert git(site.repository, "show", f"{head}:f.txt").startswith("b")
+
+    def go_on(self, *, rounds: int = 3) -> None:
+        """Let workers work until nothing is left to do."""
+        for _ in range(rounds):
+            assert self.worker().wait() == 0, self.said()
+            with self.app() as app:
+                if not app.has_work():
+                    return
+        raise AssertionError(f"still to do after {rounds} workers: {self.said()}")
+
+    # --- what must hold
+
+    def examine(self, site: Site, expected: Outcome | None = None) -> Outcome | None:
+        """Hold a settled mission to its promises and to the outcome of an undisturbed run.
+
+        Returns its outcome, `None` where the crash came before there was a mission.
+        """
+        found = self.missions(site)
+        if not found:
+            assert repository_state(site.repository) == site.before
+            return None
+        (state,) = found
+        outcome = Outcome.of(state, site.repository)
+        with self.app() as app:
+            once_only(app.store.log.read(state.id))
+            depot = app.depot(app.project(site.repository)).path
+        for checkpoint in state.checkpoints:
+            assert git(depot, "for-each-ref", "--count=1", "--contains", checkpoint.commit), checkpoint
+            assert git(depot, "rev-parse", f"{checkpoint.commit}^{{tree}}") == checkpoint.tree
+            git(depot, "ls-tree", "-r", checkpoint.tree)
+        if expected is not None:
+            assert outcome == expected, self.said()
+        self.undisturbed(site)
+        return outcome
+
+    def at_rest(self) -> None:
+        """Hold that nothing of the missions is left but what they promised, and that the log is whole."""
+        with self.app() as app:
+            found = verify(app.store)
+            assert found.ok, found
+            LocalWorkers(self.home, version="").sweep()
+        left = [
+            *self.home.glob("projects/*/workspaces/*"),
+            *(
+                path
+                for name in ("workers/*", "acceptance-*", "registries-*", "probe-*")
+                for path in self.home.glob(name)
+            ),
+        ]
+        assert left == [], left
+
+
+def once_only(lines: tuple[Event, ...]) -> None:
+    """Hold that no step's effect is in a log twice, and that claims follow each other."""
+    done: Counter[object] = Counter()
+    epochs: list[int] = []
+    for line in lines:
+        assert line.payload is not None
+        payload = decode(line.type, line.payload)
+        done[_effect(payload)] += 1
+        if payload.type == "mission.claimed":
+            epochs.append(payload.epoch)  # type: ignore[attr-defined]
+    done.pop(None, None)
+    assert [effect for effect, times in done.items() if times > 1] == []
+    assert epochs == sorted(set(epochs))
+
+
+def _effect(payload: Payload) -> object:
+    """Return what an event does that must be done once; `None` for one that may come again."""
+    match payload.type:
+        case "step.finished":
+            return payload.type, payload.step, payload.input  # type: ignore[attr-defined]
+        case "attempt.started" | "attempt.finished":
+            return payload.type, payload.attempt  # type: ignore[attr-defined]
+        case "checkpoint.made":
+            return payload.type, payload.checkpoint.commit  # type: ignore[attr-defined]
+        case "promotion.done" | "export.changed" | "apply.changed" | "mission.finished" | "mission.created":
+            return payload.type
+    return None
+
+
+def undisturbed_run(place: Path, scene: Scene, *, by: str) -> tuple[Outcome, list[str], Yard]:
+    """Run a scene to its end, by a `command` or a `worker`; return its outcome and the points it passed."""
+    yard = Yard(place)
+    site = yard.site(scene)
+    trace = f"trace:{place / 'trace'}"
+    if by == "worker":
+        yard.detach(site)
+        yard.worker(plan=trace).wait()
+    else:
+        yard.run(site, plan=trace).wait()
+    outcome = yard.examine(site)
+    assert outcome is not None, yard.said()
+    yard.at_rest()
+    return outcome, (place / "trace").read_text().splitlines(), yard
+
+
+def sample(points: list[str], count: int) -> list[str]:
+    """Return about `count` of the points, the same ones every time, spread over the whole run."""
+    if count >= len(points):
+        return points
+    return [points[number * len(points) // count] for number in range(count)]
+
+
+# --- processes
+
+
+@contextlib.contextmanager
+def nothing_survives() -> Iterator[None]:
+    """Hold that no process that the block started, however deep, and no mount of it outlives the block."""
+    before, mounts = descendants(os.getpid()), _mounts()
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become ours, so that none is overlooked
+    try:
+        yield
+        wait_until(lambda: not _new(before))
+        assert _mounts() == mounts
+        assert _cgroups_of_dead() == []
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in _new(before):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _new(before: dict[int, str]) -> list[int]:
+    """Return our living descendants that were not there before; the dead ones among them are buried."""
+    found = {pid: start for pid, start in descendants(os.getpid()).items() if before.get(pid) != start}
+    living = survivors(found)
+    for pid in set(found) - set(living):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return living
+
+
+def _mounts() -> int:
+    return len(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def _cgroups_of_dead() -> list[str]:
+    """Return control groups of ours whose makers are gone."""
+    found = Path("/sys/fs/cgroup").glob("**/chargehand-*")
+    return [str(path) for path in found if not Path("/proc", path.name.split("-")[1]).exists()]
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Return the processes below `root`, those inside sandboxes included, with their start times."""
+    stats = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            stats[int(entry.name)] = (int(fields[1]), fields[19])
+    found: dict[int, str] = {}
+    fresh = {root}
+    while fresh:
+        fresh = {pid for pid, (parent, _) in stats.items() if parent in fresh and pid not in found}
+        found |= {pid: stats[pid][1] for pid in fresh}
+    return found
+
+
+def survivors(processes: dict[int, str]) -> list[int]:
+    """Return those of the processes that still live."""
+    found = []
+    for pid, started in processes.items():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[19] == started and fields[0] not in "ZX":
+            found.append(pid)
+    return found
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the command line of a process, nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def kill_some(root: int, chance: random.Random) -> str:
+    """Kill a process that runs missions, and perhaps some of what it started; return what was killed."""
+    below = descendants(root)
+    fate = chance.choice(("alone", "launcher", "bwrap", "server", "some", "all"))
+    chosen = [pid for pid in below if _falls(command_line(pid), fate, chance)]
+    for pid in (root, *chosen):  # its owner first: without it, what else dies is no failure of a sandbox
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return f"{fate} ({len(chosen)} of {len(below)})"
+
+
+def _falls(words: list[str], fate: str, chance: random.Random) -> bool:
+    name = os.path.basename(words[0]) if words else ""
+    match fate:
+        case "alone":
+            return False
+        case "launcher":
+            return any(word.endswith("_launcher.py") for word in words)
+        case "bwrap":
+            return name == "bwrap"
+        case "server":
+            return name.startswith("python") and not any(word.endswith("_launcher.py") for word in words)
+        case "some":
+            return chance.random() < 0.5
+    return True
+
+
+def wait_until(holds: Callable[[], object], *, seconds: float = 60.0) -> None:
+    """Wait until `holds()`; fail after `seconds`."""
+    limit = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < limit, "it did not come to hold"
+        time.sleep(0.02)

@@ -1,0 +1,74 @@
+"""The real program, told where to die: `python -m tests.dying PLAN WORDS…`.
+
+Every write to a mission's log, every claim and every named fault point is a *point*. PLAN is `trace:FILE` (write
+the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chargehand.cli._run as run_command
+from chargehand.cli import main
+from chargehand.missions import Missions
+from chargehand.store import EventLog
+from chargehand.workspace import Depot
+
+
+class Points:
+    """Passes points, until the one that is the last."""
+
+    def __init__(self, plan: str) -> None:
+        traced = plan.removeprefix("trace:")
+        self._trace = Path(traced) if traced != plan else None
+        self._last = plan
+        self._passed: Counter[str] = Counter()
+
+    def reach(self, name: str) -> None:
+        """Pass a point, or die there."""
+        self._passed[name] += 1
+        point = f"{name}#{self._passed[name]}"
+        if self._trace is not None:
+            with self._trace.open("a") as file:
+                file.write(f"{point}\n")
+        elif point == self._last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, method: str, *, named: Callable[..., str]) -> None:
+        """Put a point before and one after every call of a method of the event log."""
+        inner: Callable[..., Any] = getattr(EventLog, method)
+
+        def outer(log: EventLog, mission: str, *words: Any, **options: Any) -> Any:
+            name = named(*words)
+            self.reach(f"before {name}")
+            result = inner(log, mission, *words, **options)
+            self.reach(f"after {name}")
+            return result
+
+        setattr(EventLog, method, outer)
+
+
+def _types(*payloads: Any) -> str:
+    return "+".join(payload.type for payload in payloads)
+
+
+def _arm(points: Points) -> None:
+    points.around("append", named=_types)
+    points.around("claim", named=lambda: "claim")
+    points.around("release", named=lambda: "release")
+    Missions.__init__.__kwdefaults__["fault"] = points.reach  # type: ignore[attr-defined]
+    Depot.open.__func__.__kwdefaults__["fault"] = points.reach  # type: ignore[attr-defined]
+    # What is left behind is for the test to go on with.
+    run_command.ensure_worker = lambda app: False
+
+
+if __name__ == "__main__":
+    _arm(Points(sys.argv[1]))
+    sys.argv[1:] = sys.argv[2:]
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""Leases of workers on PostgreSQL: who is alive among machines, and that the dead stay dead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.postgres import Postgres, cluster
+
+from chargehand.core import ConfigError, InfrastructureError, UsageError
+from chargehand.durable import LeasedMembership, LeasedWorkers, LocalWorkers
+
+ROOT = Path(__file__).parents[2]
+WAIT = 30.0
+
+
+class Lost:
+    """Counts how often a worker was told that it is lost."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.told = threading.Event()
+
+    def __call__(self) -> None:
+        self.times += 1
+        self.told.set()
+
+
+def workers(url: str, home: Path, *, ttl: float = 20.0, beat: float = 5.0) -> LeasedWorkers:
+    return LeasedWorkers(url, LocalWorkers(home, version="1"), ttl=ttl, beat=beat)
+
+
+@contextlib.contextmanager
+def joined(asked: LeasedWorkers, lost: Callable[[], None] | None = None) -> Iterator[LeasedMembership]:
+    membership = asked.join("worker", on_lost=lost or Lost())
+    try:
+        yield membership
+    finally:
+        membership.leave()
+
+
+@contextlib.contextmanager
+def process(url: str, home: Path, *, ttl: float, beat: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    program = [sys.executable, "-m", "tests.lease_kit", url, str(home), str(ttl), str(beat)]
+    with subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            yield started, said(started).removeprefix("joined ")
+        finally:
+            started.send_signal(signal.SIGCONT)
+            started.kill()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def execute(url: str, statement: str) -> None:
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_worker_is_alive_to_other_machines_until_it_leaves(postgres_url: str, tmp_path: Path) -> None:
+    here, there = (workers(postgres_url, tmp_path / name) for name in ("a", "b"))
+    lost = Lost()
+    with joined(here, lost) as one, joined(there) as two:
+        for asked in (here, there):
+            assert asked.live(one.id)
+            assert asked.live(two.id)
+            assert {member.id for member in asked.members()} == {one.id, two.id}
+        assert {(member.role, member.pid) for member in there.members()} == {("worker", os.getpid())}
+        assert there.sweep() == ()
+    one.leave()
+    assert not there.live(one.id)
+    assert there.members() == ()
+    assert lost.times == 0
+    assert not [path for path in (tmp_path / "a" / "workers").iterdir() if path.suffix == ".lock"]
+
+
+def test_nobody_is_alive_by_an_unknown_name(postgres_url: str, tmp_path: Path) -> None:
+    assert not workers(postgres_url, tmp_path).live("k-nobody")
+
+
+def test_a_lease_outlives_its_ttl_by_being_renewed(postgres_url: str, tmp_path: Path) -> None:
+    lost = Lost()
+    other = workers(postgres_url, tmp_path / "b")
+    with joined(workers(postgres_url, tmp_path / "a", ttl=2, beat=0.3), lost) as one:
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            assert other.live(one.id)
+            time.sleep(0.2)
+    assert lost.times == 0
+
+
+def test_a_killed_worker_of_this_directory_is_dead_at_once_and_elsewhere_after_its_ttl(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    here, there = workers(postgres_url, tmp_path / "a"), workers(postgres_url, tmp_path / "b")
+    with process(postgres_url, tmp_path / "a", ttl=4, beat=1) as (victim, name):
+        assert here.live(name)
+        assert there.live(name)
+        victim.kill()
+        victim.wait()
+        assert not here.live(name)
+        assert here.members() == ()
+        assert there.live(name), "to another machine it may only be slow"
+        until(lambda: not there.live(name))
+
+
+def test_what_the_dead_left_is_swept_here_and_there(postgres_url: str, tmp_path: Path) -> None:
+    here = workers(postgres_url, tmp_path / "a")
+    with process(postgres_url, tmp_path / "a", ttl=60, beat=5) as (victim, name), joined(here) as living:
+        victim.kill()
+        victim.wait()
+        assert here.sweep() == (name,)
+        assert here.sweep() == ()
+        assert [member.id for member in workers(postgres_url, tmp_path / "b").members()] == [living.id]
+
+
+def test_a_stopped_and_continued_worker_is_told_and_never_lives_again(postgres_url: str, tmp_path: Path) -> None:
+    there = workers(postgres_url, tmp_path / "b")
+    with process(postgres_url, tmp_path / "a", ttl=2, beat=0.5) as (zombie, name):
+        assert there.live(name)
+        zombie.send_signal(signal.SIGSTOP)
+        until(lambda: not there.live(name))
+        zombie.send_signal(signal.SIGCONT)
+        assert said(zombie) == "lost"
+        assert zombie.stdin
+        zombie.stdin.write("renew\n")
+        zombie.stdin.flush()
+        assert said(zombie) == "renewed False"
+        assert not there.live(name)
+
+
+def test_calling_a_worker_dead_is_final_even_if_it_renews_at_that_moment(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Whoever is told "dead" may act on it: so no renewal may succeed after the answer."""
+    here, there = (workers(postgres_url, tmp_path / name, ttl=60) for name in ("a", "b"))
+    for _ in range(10):
+        with joined(here) as one, ThreadPoolExecutor(1) as threads:
+            execute(postgres_url, "UPDATE chargehand.workers SET until = clock_timestamp() + interval '20 ms'")
+            renewing = threads.map(here.renew, [one.id] * 8)
+            answers = [there.live(one.id) for _ in range(8)]
+            renewals = list(renewing)
+            after = here.renew(one.id)
+        assert answers == sorted(answers, reverse=True), "nobody rises again"
+        assert renewals == sorted(renewals, reverse=True)
+        assert after == renewals[-1] == answers[-1]
+
+
+def test_a_lease_that_somebody_deleted_is_lost_once(postgres_url: str, tmp_path: Path) -> None:
+    lost = Lost()
+    with joined(workers(postgres_url, tmp_path, ttl=60, beat=0.2), lost):
+        execute(postgres_url, "DELETE FROM chargehand.workers")
+        assert lost.told.wait(WAIT)
+    assert lost.times == 1
+
+
+def test_one_who_is_told_may_leave_from_there(postgres_url: str, tmp_path: Path) -> None:
+    left = threading.Event()
+    member: list[LeasedMembership] = []
+
+    def leave() -> None:
+        member[0].leave()
+        left.set()
+
+    member.append(workers(postgres_url, tmp_path, ttl=60, beat=0.2).join("worker", on_lost=leave))
+    execute(postgres_url, "DELETE FROM chargehand.workers")
+    assert left.wait(WAIT)
+
+
+def test_the_clock_of_the_host_does_not_matter(postgres_url: str, tmp_path: Path) -> None:
+    """A lease holds times of the database only: another wall clock changes nothing about it."""
+    with joined(workers(postgres_url, tmp_path / "a", ttl=20, beat=5)) as one:
+        engine = sa.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.connect() as connection:
+            left = connection.execute(
+                sa.text("SELECT extract(epoch FROM until - clock_timestamp()) FROM chargehand.workers")
+            ).scalar_one()
+        engine.dispose()
+        assert 10 < left <= 20
+        source = (ROOT / "src/chargehand/durable/_leases.py").read_text()
+        assert "time.time" not in source
+        assert "datetime" not in source
+        assert workers(postgres_url, tmp_path / "b").live(one.id)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    with cluster() as server:
+        yield server
+
+
+def test_a_database_that_is_away_for_longer_than_the_ttl_loses_the_lease(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
+    url, lost = own_postgres.database(), Lost()
+    asked = workers(url, tmp_path, ttl=2, beat=0.5)
+    with joined(asked, lost) as one:
+        own_postgres.stop()
+        assert lost.told.wait(WAIT)
+        for ask in (lambda: asked.live(one.id), asked.members, asked.sweep):
+            with pytest.raises(InfrastructureError) as failed:
+                ask()
+            assert failed.value.code == "engine_database"
+    own_postgres.start()
+    assert not asked.live(one.id)
+    assert lost.times == 1
+
+
+def test_a_database_that_is_away_for_less_than_the_ttl_costs_nothing(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
+    url, lost = own_postgres.database(), Lost()
+    asked = workers(url, tmp_path, ttl=10, beat=0.3)
+    with joined(asked, lost) as one:
+        for _ in range(3):
+            own_postgres.restart()
+        own_postgres.kill()
+        own_postgres.start()
+        assert asked.renew(one.id)
+        assert asked.live(one.id)
+    assert lost.times == 0
+
+
+def test_many_join_a_new_database_at_once(postgres_url: str, tmp_path: Path) -> None:
+    def join(number: int) -> LeasedMembership:
+        return workers(postgres_url, tmp_path / str(number)).join("worker", on_lost=Lost())
+
+    with ThreadPoolExecutor(6) as threads:
+        members = list(threads.map(join, range(6)))
+    assert len(workers(postgres_url, tmp_path / "x").members()) == 6
+    for member in members:
+        member.leave()
+
+
+def test_nothing_is_left_of_one_who_left(postgres_url: str, tmp_path: Path) -> None:
+    with joined(workers(postgres_url, tmp_path)):
+        pass
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with joined(workers(postgres_url, tmp_path)):
+            assert threading.active_count() == before[0] + 2
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_one_who_cannot_join_holds_no_lock(tmp_path: Path) -> None:
+    asked = workers("postgresql://ada:hunter2@127.0.0.1:1/none", tmp_path)
+    with pytest.raises(InfrastructureError) as failed:
+        asked.join("worker", on_lost=Lost())
+    assert "hunter2" not in str(failed.value)
+    assert list((tmp_path / "workers").iterdir()) == []
+
+
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        workers("sqlite:///x", tmp_path)
+    with pytest.raises(UsageError, match="every 3 s"):
+        workers("postgresql://h/d", tmp_path, ttl=4, beat=3)

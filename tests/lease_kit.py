@@ -1,0 +1,26 @@
+"""A worker with a lease, as a process of its own: `python -m tests.lease_kit URL HOME TTL BEAT`.
+
+It says `joined ID`, `lost` when it is told so, and `renewed True|False` for every line that it reads; it leaves
+with the end of its stdin.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from chargehand.durable import LeasedWorkers, LocalWorkers
+
+
+def main(url: str, home: Path, ttl: float, beat: float) -> None:
+    """Live."""
+    workers = LeasedWorkers(url, LocalWorkers(home, version="1"), ttl=ttl, beat=beat)
+    membership = workers.join("worker", on_lost=lambda: print("lost", flush=True))
+    print(f"joined {membership.id}", flush=True)
+    for _ in sys.stdin:
+        print(f"renewed {workers.renew(membership.id)}", flush=True)
+    membership.leave()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
