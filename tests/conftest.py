@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -61,10 +62,14 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
-def repository_state(repository: Path, *, without: str = "refs/heads/chargehand/") -> str:
+EXPORTED = r"refs/(heads/chargehand/|notes/chargehand$)"
+"""The refs that a promotion writes into the user's repository."""
+
+
+def repository_state(repository: Path, *, without: str = EXPORTED) -> str:
     """Return a digest of all that is the user's: refs, HEAD, index, configuration, hooks and work tree."""
     digest = hashlib.sha256()
-    refs = [line for line in git(repository, "show-ref").splitlines() if without not in line]
+    refs = [line for line in git(repository, "show-ref").splitlines() if not re.search(without, line)]
     digest.update("\n".join(refs).encode())
     own = ("HEAD", "index", "config", "hooks", "info", "packed-refs")
     roots = [repository / ".git" / name for name in own]

@@ -1,7 +1,8 @@
 """The real program, told where to die: `python -m tests.dying PLAN WORDS…`.
 
 Every write to a mission's log, every claim and every named fault point is a *point*. PLAN is `trace:FILE` (write
-the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point).
+the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point). The
+file `durable` in the state directory holds how long the write-ahead log was after the last durable write.
 """
 
 from __future__ import annotations
@@ -48,10 +49,17 @@ class Points:
             name = named(*words)
             self.reach(f"before {name}")
             result = inner(log, mission, *words, **options)
+            if options.get("durable"):
+                _note_durable(log._database.home)
             self.reach(f"after {name}")
             return result
 
         setattr(EventLog, method, outer)
+
+
+def _note_durable(home: Path) -> None:
+    log = home / "store.db-wal"
+    (home / "durable").write_text(str(log.stat().st_size))
 
 
 def _types(*payloads: Any) -> str:

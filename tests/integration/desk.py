@@ -144,6 +144,8 @@ def snapshot(root: Path) -> dict[bytes, tuple[int, int, str]]:
             continue
         if place.endswith(b"refs/heads") and b"chargehand" in directories:
             directories.remove(b"chargehand")
+        if b"notes" in directories and place.endswith((b"/refs", b"/logs/refs")):
+            directories.remove(b"notes")
         for name in (*directories, *files):
             path = os.path.join(place, name)
             info = os.lstat(path)

@@ -116,6 +116,12 @@ def _promoted(event: core.PromotionDone) -> str:
     return f"promoted to {event.commit[:12]}"
 
 
+def _signed(event: core.HeadSigned) -> str:
+    if event.problem:
+        return f"the log could not be signed: {event.problem}"
+    return f"log signed up to line {event.seq}, noted on {event.commit[:12]}"
+
+
 def _export(event: core.ExportChanged | core.ApplyChanged) -> str:
     what = "export" if isinstance(event, core.ExportChanged) else "apply"
     reason = f": {event.export.reason}" if event.export.reason else ""
@@ -163,6 +169,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.QuestionAsked: _asked,
     core.ApprovalGiven: _approved,
     core.PromotionDone: _promoted,
+    core.HeadSigned: _signed,
     core.ExportChanged: _export,
     core.ApplyChanged: _export,
     core.MissionFinished: _finished,

@@ -105,9 +105,7 @@ class SandboxConfig:
 class EngineConfig:
     """[engine]: what schedules missions over workers."""
 
-    url: str | None = _key(
-        "PostgreSQL that workers of several machines share; absent: a file", form="url"
-    )
+    url: str | None = _key("PostgreSQL that workers of several machines share; absent: a file", form="url")
     lease: float = _key("time after which a worker that says nothing is given up", default=20.0, form="seconds")
 
 

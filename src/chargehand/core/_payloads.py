@@ -244,6 +244,17 @@ class PromotionDone(Payload):
     tree: str
 
 
+@event("head.signed")
+@dataclass(frozen=True, kw_only=True)
+class HeadSigned(Payload):
+    """The log up to line `seq` was signed and noted on a commit; `problem` says why not, "" where it was."""
+
+    commit: str
+    seq: int = 0
+    key: str = ""
+    problem: str = ""
+
+
 @event("export.changed")
 @dataclass(frozen=True, kw_only=True)
 class ExportChanged(Payload):

@@ -27,7 +27,7 @@ from chargehand.core import (
 )
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
-from chargehand.missions._places import Ground, Places
+from chargehand.missions._places import Ground, Places, attempt_purpose
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.sandbox import OnOutput, Sandbox
@@ -107,7 +107,8 @@ class AttemptRunner:
 
     @contextlib.asynccontextmanager
     async def _new_place(self, agent: Agent, assignment: Assignment, tree: str) -> AsyncIterator[Workspace]:
-        async with self._places.workspace(self._ground, tree=tree) as workspace:
+        purpose = attempt_purpose(assignment.number)
+        async with self._places.workspace(self._ground, purpose=purpose, tree=tree) as workspace:
             self._journal.note(
                 AttemptStarted(
                     attempt=assignment.attempt,

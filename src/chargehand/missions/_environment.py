@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chargehand.core import Base, ChangesReverted, CommandFinished, RefusedError, Reverted, printable
 from chargehand.missions._journal import Notes
-from chargehand.missions._places import VENV, Ground, Places
+from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._services import Services
 from chargehand.sandbox import ExecResult, Sandbox
 from chargehand.workspace import EnvironmentLayers
@@ -57,11 +57,11 @@ async def _build(
     signs = (services.depot.lookup(ground.base.tree, name) for name in _PYTHON_SIGNS)
     python = bool(_PYTHON_COMMAND.search(setup)) or any(signs)
     path = (f"{VENV}/bin",) if python else ()
-    async with services.open_registries() as registries, places.workspace(ground) as workspace:
+    async with services.open_registries() as registries, places.workspace(ground, purpose=SETUP) as workspace:
         async with places.sandbox(
             workspace,
             ground,
-            purpose="setup",
+            purpose=SETUP,
             registries=registries,
             path=path,
             environment=registries.environment(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from chargehand.checks import inspect
 from chargehand.core import (
+    SETTLED,
     ApprovalGiven,
     Base,
     BaseResolved,
@@ -33,7 +34,7 @@ from chargehand.missions._flow import MissionFlow, areas_of, find_gates
 from chargehand.missions._hold import hold
 from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, person_may_promote
-from chargehand.missions._places import Ground, Places
+from chargehand.missions._places import Ground, Places, clear
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
@@ -123,8 +124,12 @@ class Missions:
             journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
             journal.note(MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version))
             control = Control(task, journal)
-            with services.controls.running(mission, control):
-                yield journal, control
+            try:
+                with services.controls.running(mission, control):
+                    yield journal, control
+            finally:
+                if journal.state.status in SETTLED - {"paused"}:
+                    await asyncio.shield(asyncio.to_thread(clear, services, journal.state))
 
     def _journal(self, mission: str) -> Journal:
         services = self._services
@@ -228,7 +233,7 @@ class Missions:
         ground = Ground(base=base, environment=environment)
         places = Places(self._services, journal)
         async with (
-            places.workspace(ground, tree=tree) as workspace,
+            places.workspace(ground, purpose="exec", tree=tree) as workspace,
             places.sandbox(workspace, ground, purpose="exec") as sandbox,
         ):
             yield sandbox

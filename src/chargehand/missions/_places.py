@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, Bind, NotFoundError, SandboxOpened
+from chargehand.core import Base, Bind, ChargehandError, MissionState, NotFoundError, SandboxOpened
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Notes
 from chargehand.missions._services import Registries, Services
@@ -16,6 +17,7 @@ from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace import Workspace, WorkspaceLimits
 
 VENV = f"{WORKSPACE}/.venv"
+SETUP, CHECKS = "setup", "checks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,22 @@ class Places:
         self._control = control
 
     @contextlib.asynccontextmanager
-    async def workspace(self, ground: Ground, *, tree: str | None = None) -> AsyncIterator[Workspace]:
-        """Make a workspace that shows `tree` (the base's by default) and remove its files at the end."""
-        async with self._kept(lambda: self._make(ground, tree)) as workspace:
+    async def workspace(
+        self, ground: Ground, *, purpose: str, tree: str | None = None
+    ) -> AsyncIterator[Workspace]:
+        """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
+
+        A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first.
+        """
+        mission = self._journal.mission
+        name = None if mission is None else _workspace_id(mission, purpose)
+
+        def make() -> Workspace:
+            if name is not None:
+                _discard(self._services, name)
+            return self._make(ground, tree, id=name)
+
+        async with self._kept(make) as workspace:
             yield workspace
 
     @contextlib.asynccontextmanager
@@ -149,3 +164,33 @@ class Places:
             if self._control is not None:
                 self._control.let_go(sandbox)
             await asyncio.shield(sandbox.close())
+
+
+def clear(services: Services, state: MissionState) -> None:
+    """Remove what dead workers left of a settled mission; its checkpoints stay in the depot."""
+    started = {attempt.workspace for attempt in state.attempts}
+    purposes = (SETUP, CHECKS, attempt_purpose(len(state.attempts) + 1))
+    for name in sorted(started | {_workspace_id(state.id, purpose) for purpose in purposes}):
+        with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
+            _discard(services, name)
+    shutil.rmtree(acceptance_place(services, state.id), ignore_errors=True)
+
+
+def attempt_purpose(number: int) -> str:
+    """Return what the workspace of that attempt is for."""
+    return f"attempt-{number}"
+
+
+def acceptance_place(services: Services, mission: str) -> Path:
+    """Return where a mission's acceptance files lie while its checks run."""
+    return services.home / f"acceptance-{mission}"
+
+
+def _workspace_id(mission: str, purpose: str) -> str:
+    """Return an id that the next worker finds again, unlike a fresh one."""
+    return f"w-{mission.removeprefix('m-')}-{purpose}"
+
+
+def _discard(services: Services, id: str) -> None:
+    with contextlib.suppress(NotFoundError):
+        Workspace.load(services.depot, id).discard()

@@ -16,6 +16,8 @@ from chargehand.core import (
     ChargehandError,
     Export,
     ExportChanged,
+    FencedError,
+    HeadSigned,
     MissionRolledBack,
     MissionState,
     PromotionDone,
@@ -28,7 +30,7 @@ from chargehand.core import (
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._services import Services
-from chargehand.workspace import RefMovedError
+from chargehand.workspace import RefMovedError, export_notes
 from chargehand.workspace import apply as apply_branch
 from chargehand.workspace import export as export_branch
 
@@ -145,10 +147,27 @@ class Promoter:
         """Bring what is promoted to where it is wanted and is not yet: export it, apply it where asked."""
         state = self._journal.state
         assert state.request is not None
+        assert state.commit is not None
+        await self._sign(state.commit)
         if not _exported(state):
             await self.export()
         if state.request.apply and not _applied(state):
             await self.apply()
+
+    async def _sign(self, commit: str) -> None:
+        """Sign the log and note that on the commit, once; what hinders it is noted and undoes no promotion."""
+        try:
+            if self._services.depot.annotation(commit) is not None:
+                return
+            head = await asyncio.to_thread(self._services.store.sign_head, self._journal.mission)
+            await asyncio.to_thread(self._services.depot.annotate, commit, head.encode().decode())
+            self._fault("signed")
+        except FencedError:
+            raise
+        except ChargehandError as error:
+            self._journal.note(HeadSigned(commit=commit, problem=error.message))
+        else:
+            self._journal.note(HeadSigned(commit=commit, seq=head.seq, key=head.key))
 
     async def export(self) -> Export:
         """Write the mission branch into the user's repository and record how that went."""
@@ -173,12 +192,20 @@ class Promoter:
         return other if other.state == "done" else export
 
     async def _write(self, commit: str, branch: str, old: str | None) -> Export:
+        depot = self._services.depot
         try:
-            return await asyncio.to_thread(
-                export_branch, self._services.depot, commit, branch=branch, expected_old=old
-            )
+            done = await asyncio.to_thread(export_branch, depot, commit, branch=branch, expected_old=old)
+            return replace(done, reason=await self._write_notes(commit)) if done.state == "done" else done
         except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
             return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)
+
+    async def _write_notes(self, commit: str) -> str:
+        """Bring the commit's note along; return what hindered it: the branch is there all the same."""
+        try:
+            await asyncio.to_thread(export_notes, self._services.depot, commit)
+        except ChargehandError as error:
+            return f"without the note of the signed log: {error.message}"
+        return ""
 
     def _with_way_out(self, export: Export, verb: str) -> Export:
         if export.state != "blocked":
@@ -222,6 +249,7 @@ class Promoter:
         await asyncio.to_thread(depot.swap, self._ref, commit, state.commit, durable=True)
         self._fault("rolled_back")
         self._journal.note(MissionRolledBack(ref=self._ref, commit=commit, tree=state.base.tree), durable=True)
+        await self._sign(commit)
         await self.export()
         return commit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from chargehand.core import (
     sandbox_ids,
 )
 from chargehand.missions._journal import Journal
-from chargehand.missions._places import Ground, Places
+from chargehand.missions._places import CHECKS, Ground, Places, acceptance_place
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.sandbox import WORKSPACE
@@ -120,8 +120,8 @@ class Validator:
             return ()
         with self._acceptance_files(acceptance) as binds:
             async with (
-                self._places.workspace(self._ground, tree=tree) as workspace,
-                self._places.sandbox(workspace, self._ground, purpose="checks", binds=binds) as sandbox,
+                self._places.workspace(self._ground, purpose=CHECKS, tree=tree) as workspace,
+                self._places.sandbox(workspace, self._ground, purpose=CHECKS, binds=binds) as sandbox,
             ):
                 return await run_checks(
                     self._gates.plan,
@@ -137,14 +137,22 @@ class Validator:
     @contextlib.contextmanager
     def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
         """Lay the acceptance files out as they were when the mission was created, read-only to the sandbox."""
-        with tempfile.TemporaryDirectory(dir=self._services.home, prefix="acceptance-") as directory:
+        if not files:
+            yield ()
+            return
+        directory = acceptance_place(self._services, self._journal.mission)
+        shutil.rmtree(directory, ignore_errors=True)  # a dead worker's
+        directory.mkdir(mode=0o700)
+        try:
             binds = []
             for number, (artifact, path) in enumerate(files):
-                source = Path(directory, str(number))
+                source = directory / str(number)
                 source.write_bytes(self._services.store.artifacts.get(artifact))
                 binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
-            _show_to_sandbox(Path(directory))
+            _show_to_sandbox(directory)
             yield tuple(binds)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     @property
     def _base_key(self) -> str:

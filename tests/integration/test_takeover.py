@@ -1,0 +1,167 @@
+"""P3, P8: who goes on with a mission whose worker ended, stands still, lost its disk or its last writes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.crash_kit import SCENES, Scene, Site, Yard, nothing_survives, undisturbed_run, wait_until
+
+from chargehand.core import MissionState
+from chargehand.store import verify
+
+pytestmark = pytest.mark.needs_bwrap
+
+HELD = Scene(name="held", script="touch begun; until test -e go; do sleep 0.05; done; rm go begun; sed -i s/a/b/ f.txt")
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    with nothing_survives():
+        yield Yard(tmp_path)
+
+
+def upper(yard: Yard) -> Path:
+    """Return where the files lie that the one agent has written."""
+    (found,) = yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper")
+    return found
+
+
+def agent_began(yard: Yard) -> bool:
+    return any(yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper/begun"))
+
+
+def begun(yard: Yard, site: Site) -> subprocess.Popen[bytes]:
+    """Start a worker on a mission and wait until its agent works."""
+    yard.detach(site)
+    worker = yard.worker()
+    wait_until(lambda: agent_began(yard))
+    return worker
+
+
+def let_go(yard: Yard) -> None:
+    """Let the agent end."""
+    (upper(yard) / "go").touch()
+
+
+def state_of(yard: Yard, site: Site) -> MissionState:
+    (state,) = yard.missions(site)
+    return state
+
+
+def promoted_once(yard: Yard, site: Site) -> MissionState:
+    """Hold that the mission is promoted, with all that this promises; return its state."""
+    outcome = yard.examine(site)
+    assert outcome is not None
+    assert (outcome.status, outcome.reasons) == ("promoted", ()), yard.said()
+    assert outcome.attempts == ((1, "succeeded", "green"),)
+    yard.at_rest()
+    return state_of(yard, site)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
+    site = yard.site(HELD)
+    worker = begun(yard, site)
+    worker.send_signal(number)
+    assert worker.wait(60) == 0, yard.said()
+    left = state_of(yard, site)
+    assert (left.status, left.reasons[0].code) == ("paused", "worker_lost")
+    with yard.app() as app:
+        row = app.store.log.get(left.id)
+        assert (row.owner, row.runnable) == (None, True)
+    second = yard.worker()
+    wait_until(lambda: state_of(yard, site).status == "running" and agent_began(yard))
+    let_go(yard)
+    assert second.wait(60) == 0, yard.said()
+    assert promoted_once(yard, site).claims == 2
+
+
+def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:
+    site = yard.site(HELD)
+    worker = begun(yard, site)
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        assert yard.worker().wait(60) == 0, yard.said()
+        assert state_of(yard, site).claims == 1
+        assert state_of(yard, site).status == "running"
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    let_go(yard)
+    assert worker.wait(60) == 0, yard.said()
+    assert promoted_once(yard, site).claims == 1
+
+
+def test_a_mission_that_kills_its_workers_is_given_up(yard: Yard) -> None:
+    site = yard.site(SCENES["second try"])
+    yard.detach(site)
+    deaths = 0
+    while yard.worker(plan="environment#1").wait(60) == -signal.SIGKILL:
+        deaths += 1
+        assert deaths < 7
+    state = state_of(yard, site)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["worker_lost"]), yard.said()
+    assert deaths in (5, 6)
+    assert yard.examine(site) is not None
+    yard.at_rest()
+
+
+def test_deaths_between_steps_that_are_done_do_not_count(yard: Yard) -> None:
+    site = yard.site(SCENES["second try"])
+    yard.detach(site)
+    for point in (*["after mission.claimed#1"] * 3, "verdict#1", *["after mission.claimed#1"] * 4):
+        assert yard.worker(plan=point).wait(60) == -signal.SIGKILL, yard.said()
+    yard.go_on()
+    assert state_of(yard, site).status == "promoted"
+    assert yard.examine(site) is not None
+    yard.at_rest()
+
+
+TORN = ("after sandbox.opened#3", "after verdict.given+step.finished#2", "after checkpoint.made#2", "prepared#1")
+
+
+def test_a_torn_last_write(tmp_path: Path) -> None:
+    """What no durable write had brought to the disk may be missing after a power cut, and costs only time."""
+    chance = random.Random(7)
+    scene = SCENES["second try"]
+    with nothing_survives():
+        expected, _, like = undisturbed_run(tmp_path / "like", scene, by="command")
+        yard = Yard(tmp_path / "torn", like=like)
+        for point in (*TORN, "before release#1"):
+            site = yard.site(scene)
+            yard.die_at(point, site)
+            kept = tear(yard, chance)
+            with yard.app() as app:
+                found = verify(app.store)
+                assert found.ok, (point, kept, found)
+            yard.go_on()
+            yard.examine(site, expected)
+        yard.at_rest()
+
+
+def test_a_torn_last_write_of_a_refusal(yard: Yard) -> None:
+    """The end of a refused mission is no durable write: where it is lost, the mission comes to its end again."""
+    site = yard.site(SCENES["refused"])
+    yard.worker_dies_at("before release#1", site)
+    tear(yard, None)
+    assert state_of(yard, site).status == "planned"
+    yard.go_on()
+    assert state_of(yard, site).status == "refused"
+    yard.examine(site)
+    yard.at_rest()
+
+
+def tear(yard: Yard, chance: random.Random | None) -> int:
+    """Cut the write-ahead log somewhere after the last durable write (right there without `chance`)."""
+    wal = yard.home / "store.db-wal"
+    durable, size = int((yard.home / "durable").read_text()), wal.stat().st_size
+    kept = durable if chance is None else chance.randint(durable, size)
+    os.truncate(wal, kept)
+    return kept
