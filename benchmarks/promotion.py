@@ -117,7 +117,7 @@ def _journal(services: Services, shop: Shop) -> Journal:
     request = MissionRequest(text="change one file", agent="command:true", command=("true",), slug=mission)
     created = MissionCreated(project=services.project, repository=str(shop.repository), request=request, config={})
     services.store.log.append(mission, created)
-    return Journal(services.store.log, mission, clock=services.clock)
+    return Journal(services.store, mission, clock=services.clock)
 
 
 def _services(opened: Opened) -> Services:
@@ -134,7 +134,10 @@ def _services(opened: Opened) -> Services:
         driver=opened.driver,
         toolchain=opened.toolchain.id,
         config=Config(),
-        liveness=opened.app.liveness,
+        workers=opened.app.workers,
+        worker=(opened.app.member.id, "command"),
+        controls=opened.app.controls,
+        version="benchmark",
         open_agent=unused,  # type: ignore[arg-type]
         open_registries=unused,  # type: ignore[arg-type]
     )

@@ -299,7 +299,14 @@ def _effect(payload: Payload) -> object:
             return payload.type, payload.attempt  # type: ignore[attr-defined]
         case "checkpoint.made":
             return payload.type, payload.checkpoint.commit  # type: ignore[attr-defined]
-        case "promotion.done" | "export.changed" | "apply.changed" | "mission.finished" | "mission.created":
+        case (
+            "promotion.done"
+            | "head.signed"
+            | "export.changed"
+            | "apply.changed"
+            | "mission.finished"
+            | "mission.created"
+        ):
             return payload.type
     return None
 

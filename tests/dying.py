@@ -59,7 +59,7 @@ class Points:
 
 def _note_durable(home: Path) -> None:
     log = home / "store.db-wal"
-    (home / "durable").write_text(str(log.stat().st_size))
+    (home / "durable").write_text(str(log.stat().st_size if log.exists() else 0))
 
 
 def _types(*payloads: Any) -> str:
@@ -78,5 +78,6 @@ def _arm(points: Points) -> None:
 
 if __name__ == "__main__":
     _arm(Points(sys.argv[1]))
+    _note_durable(Path(os.environ["CHARGEHAND_HOME"]))
     sys.argv[1:] = sys.argv[2:]
     sys.exit(main())

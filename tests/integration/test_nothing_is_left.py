@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from test_crashes import descendants
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
-from chargehand.missions import Missions
+from chargehand.app import App, Session
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -27,11 +28,17 @@ ENDS = {
 }
 
 
+def _not_ours(file: Path) -> bool:
+    """Tell whether a lock or socket is not that of the one worker that this process is."""
+    lock = file.with_suffix(".lock")
+    return not lock.exists() or json.loads(lock.read_bytes())["pid"] != os.getpid()
+
+
 def leftovers(home: Path) -> list[str]:
     """Return what is left in the state directory that belongs to an attempt, and control groups of ours."""
     kept = [
         *home.glob("projects/*/workspaces/*"),
-        *home.glob("running/*"),
+        *(lock for lock in home.glob("workers/*") if _not_ours(lock)),
         *home.glob("acceptance-*"),
         *home.glob("registries-*"),
         *home.glob("probe-*"),
@@ -40,7 +47,8 @@ def leftovers(home: Path) -> list[str]:
     return [str(path) for path in (*kept, *groups)]
 
 
-async def attempt(missions: Missions, shop: Workshop, session: object, kind: str) -> None:
+async def attempt(app: App, session: Session, shop: Workshop, kind: str) -> None:
+    missions = session.missions
     request = replace(
         REQUEST,
         agent=f"command:sh -c {shlex.quote(ENDS[kind])}",
@@ -48,12 +56,12 @@ async def attempt(missions: Missions, shop: Workshop, session: object, kind: str
         only_checks=(CHECK,),
         seconds=1.5 if kind in ("timed out", "killed") else 60.0,
     )
-    mission = missions.create(request, repository=str(shop.repository), config={})
-    running = asyncio.create_task(missions.run(mission, base=session.base))  # type: ignore[attr-defined]
+    mission = missions.create(request, repository=str(shop.repository), base=session.base, config={})
+    running = asyncio.create_task(missions.run(mission))
     if kind == "cancelled":
         while not missions.look.state(mission).attempts:
             await asyncio.sleep(0.05)
-        assert await asyncio.to_thread(missions.cancel, mission)
+        assert await asyncio.to_thread(app.order, mission, "cancel")
     await asyncio.wait([running])
 
 
@@ -62,7 +70,7 @@ async def many(shop: Workshop, rounds: int) -> None:
     async with app.session() as session:
         idle = len(descendants(os.getpid()))
         for number in range(rounds):
-            await attempt(session.missions, shop, session, list(ENDS)[number % len(ENDS)])
+            await attempt(app, session, shop, list(ENDS)[number % len(ENDS)])
             assert len(descendants(os.getpid())) == idle
             assert leftovers(shop.home) == []
     app.close()

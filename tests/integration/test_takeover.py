@@ -19,7 +19,9 @@ from chargehand.store import verify
 
 pytestmark = pytest.mark.needs_bwrap
 
-HELD = Scene(name="held", script="touch begun; until test -e go; do sleep 0.05; done; rm go begun; sed -i s/a/b/ f.txt")
+HELD = Scene(
+    name="held", script="touch begun; until test -e go; do sleep 0.05; done; rm go begun; sed -i s/a/b/ f.txt"
+)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def run(out: Output, options: RunOptions) -> int:
             return _detach(app, out, options)
         ended = run_mission(app, out, options)
         code = show_ended(out, ended)
-        if app.has_work() and ensure_worker(app):
+        if ended.failure is None and app.has_work() and ensure_worker(app):
             out.notice("a worker was started for missions that were left to go on with")
         return code
 
@@ -137,7 +137,8 @@ async def _settled(
         stop.survive()
         return session.missions.look.state(mission), None
     except ChargehandError as error:
-        return session.missions.look.state(mission), error
+        # At rest: a full disk may have kept us from writing that we let go of it.
+        return session.missions.look.at_rest(mission), error
 
 
 def _recorded(resolved: Resolved) -> dict[str, object]:

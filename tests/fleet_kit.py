@@ -1,0 +1,277 @@
+"""Many workers on one state directory: they are killed, stopped and joined while missions run.
+
+A `Fleet` is a `Yard` whose workers tell what they write (see tests/fleet_side.py); `examine_all` holds what they did
+to the promises: every mission is brought to its right end once, and nobody writes under a claim that is not the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chargehand.app import App
+from chargehand.core import SETTLED, MissionRequest, MissionState, MissionStatus, decode
+from chargehand.missions import create_mission
+from tests.conftest import git, repository_state
+from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
+
+REPOSITORY = Scene(name="shared")
+GATE = "gate"
+"""An agent that works behind a gate has begun when this directory is there, and ends when something is in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a mission does, and how it must end however often its workers died."""
+
+    script: str
+    ends: MissionStatus = "promoted"
+    attempts: int = 1
+
+
+JOBS = {
+    "mend": Job(script="sed -i s/a/b/ f.txt"),
+    "slow": Job(script="sleep 1.5; sed -i s/a/b/ f.txt"),
+    "second try": Job(script=SECOND_TRY, attempts=2),
+    "refused": Job(script="echo x >> f.txt", ends="refused"),
+    "held": Job(script=f'mkdir -p {GATE}; until test "$(ls {GATE})"; do sleep 0.05; done; rm -r {GATE}; '
+                "sed -i s/a/b/ f.txt"),
+}  # fmt: skip
+
+
+class Fleet(Yard):
+    """One state directory, one repository, and any number of workers."""
+
+    def __init__(self, place: Path, *, url: str | None = None, lease: float = 2.0) -> None:
+        super().__init__(place)
+        if url is not None:
+            self.environ |= {"CHARGEHAND_ENGINE_URL": url, "CHARGEHAND_ENGINE_LEASE": f"{lease}s"}
+        self.shared: Site = self.site(REPOSITORY)
+        self.jobs: dict[str, Job] = {}
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._trace = place / "trace"
+
+    def order(self, *names: str) -> list[str]:
+        """Record missions, as `run --detach` does; return their ids."""
+        with self.app() as app:
+            found = app.find(self.shared.repository)
+            return [self._order(app, found, JOBS[name]) for name in names]
+
+    def _order(self, app: App, found: Any, job: Job) -> str:
+        request = MissionRequest(
+            text="mend it",
+            agent=f"command:sh -c {shlex.quote(job.script)}",
+            command=(),
+            slug=f"job-{len(self.jobs) + 1}",
+            only_checks=(CHECK,),
+            attempts=job.attempts,
+            seconds=300.0,
+        )
+        mission = create_mission(
+            app.store,
+            project=found.project.id,
+            request=request,
+            repository=str(self.shared.repository),
+            base=found.base,
+            config={},
+        )
+        self.jobs[mission] = job
+        return mission
+
+    def join(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start one more worker that works until it is told to end."""
+        with (self.place / "said").open("ab") as said:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "tests.fleet_side", str(self._trace), "worker", *words],
+                cwd=self.place,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        self.workers.append(worker)
+        return worker
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Let workers work for the block; those that still live are told to end, and must do so in peace."""
+        try:
+            yield
+            for worker in self.workers:
+                if worker.returncode is None:
+                    worker.send_signal(signal.SIGTERM)
+            codes = [worker.wait(60) for worker in self.workers]
+            assert set(codes) <= {0, -signal.SIGKILL}, (codes, self.said())
+        finally:
+            for worker in self.workers:
+                worker.kill()
+                worker.wait()
+
+    def states(self) -> dict[str, MissionState]:
+        """Return how the missions stand."""
+        with self.app() as app:
+            return {mission: app.look.state(mission) for mission in self.jobs}
+
+    def holder(self, mission: str) -> subprocess.Popen[bytes] | None:
+        """Return the living worker of ours that holds a mission."""
+        with self.app() as app:
+            owner = app.store.log.get(mission).owner
+            pids = {member.id: member.pid for member in app.workers.members()}
+        return next((each for each in self.workers if each.pid == pids.get(owner or "")), None)
+
+    def busy(self) -> list[subprocess.Popen[bytes]]:
+        """Return the living workers that hold a mission."""
+        found = [self.holder(mission) for mission, state in self.states().items() if state.status == "running"]
+        return [worker for worker in found if worker is not None]
+
+    def at_work(self, mission: str) -> bool:
+        """Tell whether the agent of a mission waits behind its gate."""
+        return bool(self._gates(mission))
+
+    def open_gate(self, mission: str) -> None:
+        """Let the agents of a mission end, however many workers think that they run it."""
+        for gate in self._gates(mission):
+            (gate / "go").touch()
+
+    def _gates(self, mission: str) -> list[Path]:
+        name = f"projects/*/workspaces/w-{mission.removeprefix('m-')}-*/generations/*/upper/{GATE}"
+        return list(self.home.glob(name))
+
+    def settled(self) -> bool:
+        """Tell whether all missions have come to their ends."""
+        with self.app() as app:
+            if app.store.log.takeable():
+                return False
+            return all(app.look.at_rest(mission).status in SETTLED for mission in self.jobs)
+
+    def wait(self, *, seconds: float = 120.0) -> None:
+        """Wait until all missions have come to their ends."""
+        limit = time.monotonic() + seconds
+        while not self.settled():
+            assert time.monotonic() < limit, (self._unsettled(), self.said())
+            time.sleep(0.1)
+
+    def _unsettled(self) -> list[str]:
+        return [
+            f"{id} {state.status}" for id, state in self.states().items() if state.status != self.jobs[id].ends
+        ]
+
+    def examine_all(self) -> None:
+        """Hold all missions, the repository and the log to the promises."""
+        for mission, state in self.states().items():
+            self._examine(mission, state)
+        assert repository_state(self.shared.repository) == self.shared.before
+        self.writers_follow_claims()
+        self.at_rest()
+
+    def _examine(self, mission: str, state: MissionState) -> None:
+        job, repository = self.jobs[mission], self.shared.repository
+        assert (state.status, len(state.attempts)) == (job.ends, job.attempts), (state, self.said())
+        with self.app() as app:
+            lines = app.store.log.read(mission)
+            depot = app.depot(app.project(repository)).path
+        once_only(lines)
+        promoted = [line for line in lines if line.type == "promotion.done"]
+        assert len(promoted) == (job.ends == "promoted")
+        branch = git(repository, "for-each-ref", "--format=%(objectname)", f"refs/heads/chargehand/{_slug(state)}")
+        assert branch == (state.commit or "")
+        if state.commit is not None:
+            assert git(repository, "rev-parse", f"{branch}^{{tree}}") == state.tree
+            assert git(repository, "show", f"{branch}:f.txt").startswith("b")
+        for point in state.checkpoints:
+            assert git(depot, "rev-parse", f"{point.commit}^{{tree}}") == point.tree
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return what the workers wrote, in the order in which they said so."""
+        return [json.loads(line) for line in self._trace.read_text().splitlines()]
+
+    def writers_follow_claims(self) -> None:
+        """Hold that every line was written under the last claim that the log has before it."""
+        writers = {}
+        for told in self.trace():
+            if told["did"] == "append":
+                writers |= {
+                    (told["mission"], seq): told["epoch"] for seq in range(told["first"], told["last"] + 1)
+                }
+        claims: Counter[int | None] = Counter()
+        with self.app() as app:
+            for mission in self.jobs:
+                epoch = 0
+                for line in app.store.log.read(mission):
+                    if line.type == "mission.claimed" and line.payload is not None:
+                        claimed: Any = decode(line.type, line.payload)
+                        assert claimed.epoch > epoch
+                        epoch = claimed.epoch
+                    written = writers.get((mission, line.seq), epoch if line.seq > 2 else None)
+                    assert written == (epoch if line.seq > 2 else None), (mission, line)
+                    claims[epoch] += 1
+        assert claims[1] > 0
+
+    def most_at_once(self, worker: subprocess.Popen[bytes]) -> int:
+        """Return how many missions a worker held at once."""
+        held: set[str] = set()
+        most = 0
+        ends = {
+            (mission, line.seq)
+            for mission in self.jobs
+            for line in self._lines(mission)
+            if line.type == "mission.finished"
+        }
+        for told in (told for told in self.trace() if told["pid"] == worker.pid):
+            if told["did"] == "claim":
+                held.add(told["mission"])
+            elif any((told["mission"], seq) in ends for seq in range(told["first"], told["last"] + 1)):
+                held.discard(told["mission"])
+            most = max(most, len(held))
+        return most
+
+    def _lines(self, mission: str) -> tuple[Any, ...]:
+        with self.app() as app:
+            return app.store.log.read(mission)
+
+
+@contextlib.contextmanager
+def standing_still(worker: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Stop a worker for the block, as a machine that sleeps does; what it started runs on."""
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+
+
+def sandboxes(worker: subprocess.Popen[bytes]) -> list[int]:
+    """Return the processes below a worker that are sandboxes or run in one."""
+    return [pid for pid in descendants(worker.pid) if _is_bwrap(pid)]
+
+
+def _is_bwrap(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "bwrap"
+    except OSError:
+        return False
+
+
+def _slug(state: MissionState) -> str:
+    assert state.request is not None
+    return state.request.slug
+
+
+def until(holds: Callable[[], object], fleet: Fleet) -> None:
+    """Wait until something holds; what the workers said is in the failure."""
+    try:
+        wait_until(holds)
+    except AssertionError:
+        raise AssertionError(fleet.said()) from None

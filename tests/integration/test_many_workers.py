@@ -1,0 +1,147 @@
+"""P2, P3, P8 with many workers: killed, stopped, late, their database restarted; each mission is done once."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash_kit import nothing_survives, wait_until
+from tests.fleet_kit import Fleet, sandboxes, standing_still, until
+from tests.postgres import Postgres, cluster
+
+pytestmark = pytest.mark.needs_bwrap
+
+MIXED = ("slow", "mend", "second try", "slow", "refused", "mend", "slow", "second try")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    with nothing_survives():
+        yield tmp_path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with cluster() as started:
+        yield started
+
+
+def test_two_workers_share_the_missions_of_a_file(place: Path) -> None:
+    fleet = Fleet(place)
+    with fleet.working():
+        fleet.join("--slots", "2")
+        fleet.join("--slots", "2")
+        fleet.order(*MIXED)
+        until(fleet.busy, fleet)
+        fleet.busy()[0].send_signal(signal.SIGKILL)
+        fleet.join("--slots", "2")
+        fleet.wait()
+    fleet.examine_all()
+    assert max(state.claims for state in fleet.states().values()) > 1
+
+
+def test_a_full_queue_with_one_slot_each(place: Path) -> None:
+    fleet = Fleet(place)
+    with fleet.working():
+        fleet.order(*MIXED)
+        workers = [fleet.join("--slots", "1"), fleet.join("--slots", "1")]
+        fleet.wait()
+    fleet.examine_all()
+    assert [fleet.most_at_once(worker) for worker in workers] == [1, 1]
+    assert {state.claims for state in fleet.states().values()} == {1}
+
+
+def test_a_worker_that_was_given_up_does_no_harm(place: Path, server: Postgres) -> None:
+    fleet = Fleet(place, url=server.database(), lease=2.0)
+    with fleet.working():
+        zombie = fleet.join()
+        (mission,) = fleet.order("held")
+        until(lambda: fleet.at_work(mission), fleet)
+        other = fleet.join()
+        with standing_still(zombie):
+            until(lambda: fleet.holder(mission) is other, fleet)
+            until(lambda: fleet.at_work(mission) and sandboxes(other), fleet)
+            assert sandboxes(zombie)  # the stopped worker's sandbox stands beside the one of the other
+        until(lambda: not sandboxes(zombie), fleet)
+        assert fleet.states()[mission].status == "running"
+        assert fleet.holder(mission) is other
+        fleet.open_gate(mission)
+        fleet.wait()
+        assert fleet.states()[mission].claims == 2
+        other.send_signal(signal.SIGTERM)
+        assert other.wait(60) == 0, fleet.said()
+        fleet.order("mend")  # whoever was given up is as good a worker as any other afterwards
+        fleet.wait()
+    fleet.examine_all()
+
+
+def test_three_workers_and_a_database_that_is_restarted(place: Path) -> None:
+    with cluster() as server:
+        fleet = Fleet(place, url=server.database(), lease=3.0)
+        with fleet.working():
+            for _ in range(3):
+                fleet.join("--slots", "2")
+            fleet.order(*MIXED, "slow", "slow")
+            until(fleet.busy, fleet)
+            restart(server)
+            fleet.busy()[0].send_signal(signal.SIGKILL)
+            restart(server)
+            fleet.join("--slots", "2")
+            living = [worker for worker in fleet.workers if worker.poll() is None]
+            with standing_still(living[0]):
+                fleet.order("mend", "slow")
+                wait_until(lambda: len(alive(fleet)) < len(living))
+                restart(server)
+            fleet.wait()
+        fleet.examine_all()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [1])
+def test_fifty_restarts_of_the_database(place: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with cluster() as server:
+        fleet = Fleet(place, url=server.database(), lease=3.0)
+        with fleet.working():
+            for _ in range(3):
+                fleet.join("--slots", "2")
+            for _ in range(50):
+                fleet.order(chance.choice(MIXED))
+                wait_until(fleet.busy)
+                chance.choice((kill_and_join, stop_for_a_while, nothing))(fleet, chance)
+                restart(server)
+            fleet.wait(seconds=600)
+        fleet.examine_all()
+
+
+def kill_and_join(fleet: Fleet, chance: random.Random) -> None:
+    chance.choice([worker for worker in fleet.workers if worker.poll() is None]).kill()
+    fleet.join("--slots", "2")
+
+
+def stop_for_a_while(fleet: Fleet, chance: random.Random) -> None:
+    living = alive(fleet)
+    worker = chance.choice([worker for worker in fleet.workers if worker.poll() is None])
+    with standing_still(worker):
+        if worker.pid in living and chance.random() < 0.5:
+            wait_until(lambda: worker.pid not in alive(fleet))
+
+
+def nothing(fleet: Fleet, chance: random.Random) -> None:
+    pass
+
+
+def restart(server: Postgres) -> None:
+    """Let the server die at once, and come back."""
+    server.kill()
+    server.start()
+
+
+def alive(fleet: Fleet) -> set[int]:
+    """Return the processes of the workers that count as alive."""
+    with fleet.app() as app:
+        return {member.pid for member in app.workers.members() if member.role == "worker"}
