@@ -151,19 +151,10 @@ def test_the_command_line_adds_checks_or_replaces_them() -> None:
     added = _resolve(repo=repo, project__checks=["x, y"])
     assert added.config.project.checks == ("r",)
     assert (added.extra_checks, added.only_checks) == (("x, y",), None)
-    assert added.gates(("found",)) == ("r", "x, y")
     only = _resolve(repo=repo, only_checks=["o"], project__checks=["x"])
     assert only.config.project.checks == ("r",)
-    assert only.gates(None) == ("o", "x")
+    assert (only.extra_checks, only.only_checks) == (("x",), ("o",))
     assert only.origins["only_checks"] == "--only_checks"
-
-
-def test_gates_fall_back_on_what_was_found() -> None:
-    assert _resolve().gates(None) is None
-    assert _resolve().gates(("found",)) == ("found",)
-    assert _resolve(project__checks=["x"]).gates(("found",)) == ("found", "x")
-    assert _resolve(project__checks=["x"]).gates(None) == ("x",)
-    assert _resolve(repo="[project]\nchecks = []").gates(("found",)) == ()
 
 
 def test_the_repository_says_what_the_user_does_not() -> None:

@@ -66,7 +66,7 @@ class Resolved:
 
     `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is
     empty unless trust would change a value. `digest` is the hex SHA-256 of the repository file's bytes, `""`
-    where there is none. `extra_checks` and `only_checks` are the command line's; `gates` joins them.
+    where there is none. `extra_checks` and `only_checks` are the command line's.
     """
 
     config: Config
@@ -76,18 +76,6 @@ class Resolved:
     digest: str = ""
     extra_checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] | None = None
-
-    def gates(self, detected: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return the checks that must pass, `None` where there are none configured, detected or asked for.
-
-        `detected` is what was found in the base tree; it counts only where no checks are configured.
-        """
-        chosen = self.config.project.checks if self.config.project.checks is not None else detected
-        if self.only_checks is not None:
-            chosen = self.only_checks
-        if chosen is None:
-            return self.extra_checks or None
-        return tuple(dict.fromkeys((*chosen, *self.extra_checks)))
 
 
 def content_digest(content: bytes) -> str:

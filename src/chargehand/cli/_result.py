@@ -154,7 +154,7 @@ def _show_places(out: Output, state: MissionState) -> None:
     if branch is not None and state.exported is not None:
         out.text(f"  branch    {branch} @ {state.exported[:12]}")
     for what, export in (("export", state.export), ("apply", state.applied)):
-        if export is not None and export.state != "done":
+        if export is not None and (export.state != "done" or export.reason):
             out.text(f"  {what}    {export.state}: {export.reason}")
     if state.applied is not None and state.applied.state == "done":
         out.text(f"  applied   {state.applied.ref.removeprefix(_HEADS)}")
@@ -169,6 +169,10 @@ def next_steps(state: MissionState) -> list[str]:
         steps.append(f"git merge {branch}")
     if state.status == "waiting":
         steps.append(f"chargehand mission promote {state.id} --reason …")
+    if state.status == "paused":
+        steps.append(f"chargehand mission resume {state.id}")
+    if state.status in ("planned", "running"):
+        steps.append(f"chargehand mission watch {state.id}")
     if state.checkpoints:
         steps.append(f"chargehand mission diff {state.id}")
     return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate(steps)]

@@ -1,0 +1,106 @@
+"""A worker is alive exactly as long as its process, or a sandbox launcher of it, lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chargehand.durable import LocalWorkers
+
+HOLD = """
+import sys
+from pathlib import Path
+from chargehand.durable import LocalWorkers
+member = LocalWorkers(Path(sys.argv[1]), version="1").join("worker")
+print(member.id, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> LocalWorkers:
+    return LocalWorkers(tmp_path, version="1")
+
+
+def hold(home: Path) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_a_member_is_alive_until_it_leaves(workers: LocalWorkers) -> None:
+    member = workers.join("command")
+    assert workers.live(member.id)
+    (seen,) = workers.members()
+    assert (seen.id, seen.role, seen.pid, seen.version) == (member.id, "command", os.getpid(), "1")
+    assert workers.sweep() == ()
+    member.leave()
+    member.leave()
+    assert not workers.live(member.id)
+    assert (workers.members(), workers.sweep()) == ((), ())
+    with pytest.raises(ValueError, match=member.id):
+        member.fileno()
+
+
+def test_nobody_is_alive_where_nobody_ever_joined(workers: LocalWorkers) -> None:
+    assert not workers.live("k-nobody")
+    assert (workers.members(), workers.sweep()) == ((), ())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_is_dead_at_once_and_swept(tmp_path: Path, workers: LocalWorkers, how: int) -> None:
+    process, worker = hold(tmp_path)
+    with process:
+        assert workers.live(worker)
+        workers.socket(worker).touch()
+        process.send_signal(how)
+        process.wait()
+        assert not workers.live(worker)
+        assert workers.sweep() == (worker,)
+        assert list(workers.directory.iterdir()) == []
+
+
+def test_a_stopped_process_is_alive(tmp_path: Path, workers: LocalWorkers) -> None:
+    process, worker = hold(tmp_path)
+    with process:
+        process.send_signal(signal.SIGSTOP)
+        assert workers.live(worker)
+        assert workers.sweep() == ()
+        process.kill()
+
+
+def test_whoever_has_the_descriptor_keeps_the_worker_alive(tmp_path: Path, workers: LocalWorkers) -> None:
+    member = workers.join("worker")
+    launcher = subprocess.Popen(["sleep", "60"], pass_fds=(member.fileno(),))
+    with launcher:
+        os.close(member.fileno())  # as the end of this process would, without removing the file
+        assert workers.live(member.id)
+        launcher.kill()
+        launcher.wait()
+        assert not workers.live(member.id)
+
+
+def test_what_is_not_yet_a_member_is_not_swept(workers: LocalWorkers) -> None:
+    workers.directory.mkdir()
+    fresh = workers.directory / ".new-k-1"
+    fresh.touch()
+    assert workers.sweep() == ()
+    assert fresh.exists()
+    os.utime(fresh, (0, 0))
+    workers.sweep()
+    assert not fresh.exists()
+
+
+def test_a_lock_that_cannot_be_read_names_nobody(workers: LocalWorkers) -> None:
+    member = workers.join("worker")
+    (workers.directory / f"{member.id}.lock").write_bytes(b"not JSON")
+    assert workers.live(member.id)
+    assert workers.members() == ()
+    member.leave()
