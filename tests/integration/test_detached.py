@@ -1,0 +1,175 @@
+"""Missions that a worker goes on with: detached, messages, waiting over an upgrade, and what cannot be begun."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from desk import MEND, PASSES, Desk, Said, repository, shell
+
+from chargehand.app import App
+
+pytestmark = pytest.mark.needs_bwrap
+WAIT = 90.0
+TWO_TRIES = "case x$CHARGEHAND_REPORT in x) sleep 2; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    wait_until(lambda: not workers(made))  # each ends by itself once nothing is left
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo")
+
+
+def workers(desk: Desk) -> list[str]:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        return [member.id for member in app.workers.members() if member.role == "worker"]
+
+
+def detach(desk: Desk, repo: Path, *words: str, agent: str = MEND) -> Said:
+    said = desk.run(repo, "--detach", *words, agent=agent)
+    assert said.code == 0, said
+    return said
+
+
+def watched(desk: Desk, said: Said, repo: Path) -> list[str]:
+    """Watch a mission to its end and return the types of its events."""
+    seen = desk.say("mission", "watch", said.document["mission"], cwd=repo)
+    assert seen.code == 0, seen
+    return [json.loads(line)["type"] for line in seen.stdout.splitlines()]
+
+
+def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(desk: Desk, repo: Path) -> None:
+    said = detach(desk, repo)
+    assert said.document["status"] in ("planned", "running")
+    types = watched(desk, said, repo)
+    assert types[0] == "mission.created"
+    assert types[-1] == "mission.finished"
+    state = desk.state(said)
+    assert (state.status, state.claims) == ("promoted", 1)
+    assert state.exported == state.commit
+    wait_until(lambda: not workers(desk))
+    assert list((desk.home / "workers").iterdir()) == []
+
+
+def test_several_detached_missions_share_one_worker(desk: Desk, repo: Path) -> None:
+    all_of_them = [detach(desk, repo) for _ in range(3)]
+    for said in all_of_them:
+        watched(desk, said, repo)
+    assert [desk.state(said).status for said in all_of_them] == ["promoted"] * 3
+
+
+def test_what_is_asked_for_is_in_force_when_the_worker_runs_it(desk: Desk, repo: Path) -> None:
+    said = detach(desk, repo, "--forbid", "f.txt", "--attempts", "2")
+    (desk.place / ".config/chargehand").mkdir(parents=True)
+    (desk.place / ".config/chargehand/config.toml").write_text("[limits]\nattempts = 1\n")
+    watched(desk, said, repo)
+    state = desk.state(said)
+    assert (state.status, len(state.attempts)) == ("refused", 2)
+    assert {reason.code for reason in state.reasons} == {"area_forbidden"}
+
+
+def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(desk: Desk, repo: Path) -> None:
+    said = detach(desk, repo, agent=shell("sleep 300"))
+    mission = said.document["mission"]
+    wait_until(lambda: bool(desk.state(said).attempts))
+    paused = desk.say("mission", "pause", mission, "--reason", "lunch", cwd=repo)
+    assert (paused.code, paused.document["status"], paused.reasons) == (0, "paused", {"paused"}), paused
+    assert "lunch" in paused.document["reasons"][0]["message"]
+    again = desk.say("mission", "pause", mission, cwd=repo)
+    assert (again.code, again.document["status"]) == (0, "paused")
+    resumed = desk.say("mission", "resume", mission, cwd=repo)
+    assert (resumed.code, resumed.document["status"]) == (0, "running"), resumed
+    cancelled = desk.say("mission", "cancel", mission, cwd=repo)
+    assert (cancelled.code, cancelled.document["status"]) == (0, "cancelled"), cancelled
+    late = desk.say("mission", "resume", mission, cwd=repo)
+    assert (late.code, late.error["code"]) == (1, "not_resumable")
+
+
+def test_a_message_reaches_the_next_attempt(desk: Desk, repo: Path) -> None:
+    said = detach(desk, repo, "--attempts", "2", "--only-check", "test -e said.json", agent=shell(TWO_TRIES))
+    wait_until(lambda: bool(desk.state(said).attempts))
+    sent = desk.say("mission", "send", said.document["mission"], "mind the f", cwd=repo)
+    assert (sent.code, sent.document["messages"]) == (0, 1), sent
+    watched(desk, said, repo)
+    state = desk.state(said)
+    assert len(state.attempts) == 2
+    told = desk.say("exec", "--mission", state.id, "--", "cat", "said.json", cwd=repo).document["stdout"]
+    assert json.loads(told)["messages"] == ["mind the f"]
+    over = desk.say("mission", "send", said.document["mission"], "more", cwd=repo)
+    assert (over.code, over.error["code"]) == (1, "not_sendable")
+
+
+def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: Path) -> None:
+    said = desk.run(repo, "--detach", agent=shell("sleep 300"))
+    wait_until(lambda: bool(desk.state(said).attempts))
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        (worker,) = [member for member in app.workers.members() if member.role == "worker"]
+    os.kill(worker.pid, signal.SIGKILL)
+    shutil.rmtree(repo)
+    done = desk.say("worker", "--until-idle", cwd=desk.place)
+    assert done.code == 0, done
+    state = desk.state(said)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["repository_gone"])
+
+
+def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, repo: Path) -> None:
+    waiting = desk.run(repo, agent=shell("touch conftest.py"))
+    assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
+    with sqlite3.connect(desk.home / "store.db") as raw:  # as the version before kept it
+        raw.execute("DROP INDEX missions_to_take")
+        for column in ("epoch", "owner", "runnable"):
+            raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")
+        raw.execute("UPDATE alembic_version SET version_num = '0001'")
+    raw.close()
+    promoted = desk.say("mission", "promote", waiting.document["mission"], "--reason", "mine", cwd=repo)
+    assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
+
+
+def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Desk, repo: Path) -> None:
+    other = (
+        "import sys, chargehand; chargehand.__version__ = '0.0.9'; "
+        "from chargehand.cli import main; sys.argv[0] = 'chargehand'; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", other, "run", "mend", "--agent", shell("sleep 2; sed -i s/a/b/ f.txt"), *PASSES],
+        cwd=repo,
+        env=desk.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        wait_until(lambda: any(state.attempts for state in desk.missions(repo)))
+        process.kill()
+    wait_until(lambda: desk.missions(repo)[0].status == "paused")
+    (lost,) = desk.missions(repo)
+    assert (lost.status, lost.program, lost.attempts[0].status) == ("paused", "0.0.9", "lost")
+    assert desk.say("worker", "--until-idle", cwd=repo).code == 0
+    (state,) = desk.missions(repo)
+    assert (state.status, state.claims, len(state.attempts)) == ("promoted", 2, 1)
+    assert state.program != "0.0.9"
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        steps = [line.type for line in app.store.log.read(state.id)]
+    assert steps.count("agent.selected") == 1
+    assert steps.count("attempt.resumed") == 1
