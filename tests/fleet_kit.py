@@ -1,7 +1,7 @@
 """Many workers on one state directory: they are killed, stopped and joined while missions run.
 
-A `Fleet` is a `Yard` whose workers tell what they write (see tests/fleet_side.py); `examine_all` holds what they did
-to the promises: every mission is brought to its right end once, and nobody writes under a claim that is not the last.
+A `Fleet` is a `Yard` whose workers tell what they write (see tests/fleet_side.py); `examine_all` holds what they
+did to the promises: every mission is brought to its right end once, and nobody writes but under the last claim.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -131,6 +132,10 @@ class Fleet(Yard):
             pids = {member.id: member.pid for member in app.workers.members()}
         return next((each for each in self.workers if each.pid == pids.get(owner or "")), None)
 
+    def living(self) -> list[subprocess.Popen[bytes]]:
+        """Return the workers that have not ended."""
+        return [worker for worker in self.workers if worker.poll() is None]
+
     def busy(self) -> list[subprocess.Popen[bytes]]:
         """Return the living workers that hold a mission."""
         found = [self.holder(mission) for mission, state in self.states().items() if state.status == "running"]
@@ -149,6 +154,18 @@ class Fleet(Yard):
         name = f"projects/*/workspaces/w-{mission.removeprefix('m-')}-*/generations/*/upper/{GATE}"
         return list(self.home.glob(name))
 
+    def is_writable(self) -> bool:
+        """Tell whether nobody holds the store's one write lock for longer than a write takes."""
+        connection = sqlite3.connect(self.home / "store.db", timeout=1.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
+
     def settled(self) -> bool:
         """Tell whether all missions have come to their ends."""
         with self.app() as app:
@@ -165,7 +182,9 @@ class Fleet(Yard):
 
     def _unsettled(self) -> list[str]:
         return [
-            f"{id} {state.status}" for id, state in self.states().items() if state.status != self.jobs[id].ends
+            f"{mission} {state.status}"
+            for mission, state in self.states().items()
+            if state.status != self.jobs[mission].ends
         ]
 
     def examine_all(self) -> None:
@@ -243,9 +262,17 @@ class Fleet(Yard):
 
 
 @contextlib.contextmanager
-def standing_still(worker: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Stop a worker for the block, as a machine that sleeps does; what it started runs on."""
-    os.kill(worker.pid, signal.SIGSTOP)
+def standing_still(worker: subprocess.Popen[bytes], fleet: Fleet) -> Iterator[None]:
+    """Stop a worker for the block, as a machine that sleeps does; what it started runs on.
+
+    Not in the middle of a write: whoever stands still there keeps everybody from writing.
+    """
+    while True:
+        os.kill(worker.pid, signal.SIGSTOP)
+        if fleet.is_writable():
+            break
+        os.kill(worker.pid, signal.SIGCONT)
+        time.sleep(0.01)
     try:
         yield
     finally:

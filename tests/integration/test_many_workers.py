@@ -57,11 +57,11 @@ def test_a_full_queue_with_one_slot_each(place: Path) -> None:
 def test_a_worker_that_was_given_up_does_no_harm(place: Path, server: Postgres) -> None:
     fleet = Fleet(place, url=server.database(), lease=2.0)
     with fleet.working():
-        zombie = fleet.join()
+        zombie = fleet.join("--until-idle")
         (mission,) = fleet.order("held")
         until(lambda: fleet.at_work(mission), fleet)
         other = fleet.join()
-        with standing_still(zombie):
+        with standing_still(zombie, fleet):
             until(lambda: fleet.holder(mission) is other, fleet)
             until(lambda: fleet.at_work(mission) and sandboxes(other), fleet)
             assert sandboxes(zombie)  # the stopped worker's sandbox stands beside the one of the other
@@ -71,10 +71,7 @@ def test_a_worker_that_was_given_up_does_no_harm(place: Path, server: Postgres) 
         fleet.open_gate(mission)
         fleet.wait()
         assert fleet.states()[mission].claims == 2
-        other.send_signal(signal.SIGTERM)
-        assert other.wait(60) == 0, fleet.said()
-        fleet.order("mend")  # whoever was given up is as good a worker as any other afterwards
-        fleet.wait()
+        assert zombie.wait(60) == 0, fleet.said()
     fleet.examine_all()
 
 
@@ -90,10 +87,10 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path) -> None:
             fleet.busy()[0].send_signal(signal.SIGKILL)
             restart(server)
             fleet.join("--slots", "2")
-            living = [worker for worker in fleet.workers if worker.poll() is None]
-            with standing_still(living[0]):
+            stopped = next(worker for worker in fleet.living() if worker.pid in alive(fleet))
+            with standing_still(stopped, fleet):
                 fleet.order("mend", "slow")
-                wait_until(lambda: len(alive(fleet)) < len(living))
+                until(lambda: stopped.pid not in alive(fleet), fleet)
                 restart(server)
             fleet.wait()
         fleet.examine_all()
@@ -110,23 +107,24 @@ def test_fifty_restarts_of_the_database(place: Path, seed: int) -> None:
             for _ in range(3):
                 fleet.join("--slots", "2")
             for _ in range(50):
+                while len(fleet.living()) < 3:
+                    fleet.join("--slots", "2")
                 fleet.order(chance.choice(MIXED))
                 wait_until(fleet.busy)
-                chance.choice((kill_and_join, stop_for_a_while, nothing))(fleet, chance)
+                chance.choice((kill_one, stop_for_a_while, nothing))(fleet, chance)
                 restart(server)
             fleet.wait(seconds=600)
         fleet.examine_all()
 
 
-def kill_and_join(fleet: Fleet, chance: random.Random) -> None:
-    chance.choice([worker for worker in fleet.workers if worker.poll() is None]).kill()
-    fleet.join("--slots", "2")
+def kill_one(fleet: Fleet, chance: random.Random) -> None:
+    chance.choice(fleet.living()).kill()
 
 
 def stop_for_a_while(fleet: Fleet, chance: random.Random) -> None:
     living = alive(fleet)
-    worker = chance.choice([worker for worker in fleet.workers if worker.poll() is None])
-    with standing_still(worker):
+    worker = chance.choice(fleet.living())
+    with standing_still(worker, fleet):
         if worker.pid in living and chance.random() < 0.5:
             wait_until(lambda: worker.pid not in alive(fleet))
 

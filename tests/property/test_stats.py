@@ -166,6 +166,7 @@ class Truth:
     by_agent: Counter[str] = field(default_factory=Counter)
     succeeded: int = 0
     checkpoints: int = 0
+    checkpoint_seconds: list[float] = field(default_factory=list)
     quarters: int = 0
     priced: int = 0
     unpriced: int = 0
@@ -209,9 +210,10 @@ class Writer:
         self.app.store.log.append(
             mission,
             AttemptStarted(attempt=attempt, number=number, agent=agent, workspace="w-1", tree=BASE.tree),
-            CheckpointMade(attempt=attempt, checkpoint=point),
+            CheckpointMade(attempt=attempt, checkpoint=point, seconds=number / 4 if number % 2 else None),
         )
         truth.checkpoints += 1
+        truth.checkpoint_seconds += [number / 4] if number % 2 else []
         seconds = float(self.random.randint(1, 600))
         self.clock.advance(seconds)
         quarters = self.random.choice([None, 0, 1, 2, 7]) if one.status != "running" else None
@@ -321,8 +323,10 @@ def test_the_times_and_the_money_of_200_missions_equal_the_truth(writer: Writer)
     assert stats.missions.seconds.unknown == truth.missions["ended"] - len(truth.mission_seconds)
     assert stats.attempts.cost.usd == truth.quarters / 4
     assert (stats.attempts.cost.known, stats.attempts.cost.unknown) == (truth.priced, truth.unpriced)
-    assert stats.checkpoints.made == stats.checkpoints.seconds.unknown == truth.checkpoints
-    assert (stats.checkpoints.seconds.known, stats.checkpoints.seconds.p50) == (0, None)
+    spread = stats.checkpoints.seconds
+    assert stats.checkpoints.made == truth.checkpoints == spread.known + spread.unknown
+    assert spread.known == len(truth.checkpoint_seconds) > 0
+    assert spread.p99 == max(truth.checkpoint_seconds)
 
 
 def test_only_what_was_created_since_then_counts(writer: Writer) -> None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 
 from chargehand.app._app import App
-from chargehand.core import ChargehandError, FencedError, MissionFinished, Reason
+from chargehand.core import ChargehandError, FencedError, InfrastructureError, Reason, RefusedError
 from chargehand.durable import Engine
+from chargehand.store import MissionRow
 
 _LOG = logging.getLogger("chargehand.worker")
 _LOOK_SECONDS = 0.1
 _CHECK_LOOKS = 20
 _IDLE_LOOKS = 10
 _KEEP_SECONDS = 7 * 86_400.0
+_AHEAD = 100
+"""Turns that wait in the queue because of one worker: the rest is in the log, and each row costs at every look."""
+_TRIES = 1000
+"""Turns of a mission per claim: where one ended without a claim, the next number is another row."""
+_ASK_SECONDS = 0.5
+"""How long a worker that was alive is taken to be so, where asking is a query."""
+_AWAY = "engine_database"
 SLOTS = 5
 """Missions that one worker runs at once, where nobody says otherwise."""
 
@@ -27,6 +36,9 @@ class Worker:
         self._slots = slots
         self._stopping = asyncio.Event()
         self._handed: dict[str, int] = {}
+        self._spent: dict[str, int] = {}
+        self._seen_alive: dict[str, float] = {}
+        self._away = False
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
@@ -34,7 +46,11 @@ class Worker:
         self._app.controls.stop_all("release")
 
     async def work(self, *, until_idle: bool) -> None:
-        """Work until stopped, or until there is nothing to do; raises `StoreError`, `TierUnavailableError`."""
+        """Work until stopped, given up by the others, or (`until_idle`) until there is nothing to do.
+
+        A database that is away is waited for. One that was given up must join anew, under another id, before it
+        works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
+        """
         app = self._app
         async with (
             app.taking_orders(),
@@ -50,40 +66,86 @@ class Worker:
             await self._look_on(engine, until_idle=until_idle)
             app.controls.stop_all("release")
 
+    @property
+    def _ended(self) -> bool:
+        return self._stopping.is_set() or self._app.member.lost
+
     async def _look_on(self, engine: Engine, *, until_idle: bool) -> None:
         looks = idle = 0
-        while not self._stopping.is_set():
-            if looks % _CHECK_LOOKS == 0:
-                await self._check(engine)
+        while not self._ended:
+            found = await self._look(engine, check=looks % _CHECK_LOOKS == 0)
             looks += 1
-            found = await self._hand_over(engine)
             idle = 0 if found or engine.active() else idle + 1
             if until_idle and idle > _IDLE_LOOKS:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _LOOK_SECONDS)
 
+    async def _look(self, engine: Engine, *, check: bool) -> bool:
+        """Look once; return whether anything should go on, which is supposed while the database is away."""
+        try:
+            if check:
+                await self._check(engine)
+            found = await self._hand_over(engine)
+        except InfrastructureError as error:
+            if error.code != _AWAY:
+                raise
+            if not self._away:
+                _LOG.warning("%s", error)
+            self._away = True
+            return True
+        self._away = False
+        return found
+
     async def _check(self, engine: Engine) -> None:
         """Let what is lost be found: rows of dead workers, and missions handed over that no row waits for."""
-        self._app.workers.sweep()
+        await asyncio.to_thread(self._app.workers.sweep)
         await engine.rescue()
         waiting = await engine.waiting()
-        self._handed = {mission: epoch for mission, epoch in self._handed.items() if mission in waiting}
+        open_now = {row.id for row in self._app.store.log.takeable()}
+        ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
+        self._spent = {mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now}
+        self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
 
     async def _hand_over(self, engine: Engine) -> bool:
-        """Hand what may be taken to the engine; return whether anything should go on at all."""
-        rows = [row for row in self._app.store.log.takeable() if not self._app.look.live(row)]
-        for row in rows:
-            if self._handed.get(row.id) != row.epoch:
-                await engine.trigger(row.id, row.epoch)
-                self._handed[row.id] = row.epoch
+        """Hand the oldest of what may be taken to the engine; return whether anything should go on at all."""
+        rows = await asyncio.to_thread(self._free)
+        for row in rows[:_AHEAD]:
+            if self._ended:
+                break
+            turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
+            if self._handed.get(row.id) != turn:
+                await engine.trigger(row.id, turn)
+                self._handed[row.id] = turn
         return bool(rows)
+
+    def _free(self) -> list[MissionRow]:
+        """Return the missions that should go on and that nobody alive holds, oldest first; may block."""
+        rows = self._app.store.log.takeable()
+        owners = {row.owner for row in rows if row.owner is not None}
+        self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}
+        living = {owner for owner in owners if self._lives(owner)}
+        return [row for row in rows if row.owner not in living]
+
+    def _lives(self, owner: str) -> bool:
+        asked = time.monotonic()
+        is_query = self._app.engine.url is not None
+        if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
+            return True
+        living = self._app.workers.live(owner)
+        if living:
+            self._seen_alive[owner] = asked
+        else:
+            self._seen_alive.pop(owner, None)
+        return living
 
     async def _run(self, mission: str) -> None:
         """Go on with one mission; what cannot even be begun settles it."""
-        if self._stopping.is_set() or not self._takeable(mission):
-            return
+        if self._ended:
+            raise asyncio.CancelledError  # its turn goes back to the queue
         try:
+            if not await asyncio.to_thread(self._takeable, mission):
+                return
             async with self._app.mission_session(mission, recorded=True) as (_, session):
                 await session.missions.run(mission)
         except asyncio.CancelledError:
@@ -94,6 +156,8 @@ class Worker:
         except FencedError as error:
             _LOG.warning("%s", error)
         except ChargehandError as error:
+            if error.code == _AWAY:
+                raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
             if error.code != "mission_held":
                 self._give_up(mission, error.code, error.message)
         except Exception as error:  # of our own: without an end it would be tried again for ever
@@ -101,11 +165,11 @@ class Worker:
             self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
 
     def _takeable(self, mission: str) -> bool:
-        return any(row.id == mission and not self._app.look.live(row) for row in self._app.store.log.takeable())
+        """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
+        row = self._app.store.log.get(mission)
+        return (row.runnable or row.owner is not None) and not self._app.look.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
-        """Settle a mission that could not be begun."""
-        row = self._app.store.log.get(mission)
-        if row.runnable and not self._app.look.live(row):
-            finished = MissionFinished(status="failed", reasons=(Reason(code=code, message=message),))
-            self._app.store.log.append(mission, finished)
+        """Settle a mission that could not be begun, unless somebody else has it by now."""
+        with contextlib.suppress(RefusedError):
+            self._app.steering.give_up(mission, Reason(code=code, message=message))

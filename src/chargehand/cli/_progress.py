@@ -14,6 +14,8 @@ from chargehand.core import (
     AgentSelected,
     BaseResolved,
     Event,
+    MissionPaused,
+    MissionResumed,
     Payload,
     SandboxOpened,
     VerdictGiven,
@@ -79,6 +81,7 @@ class _Live:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._step = first
         self._since = time.monotonic()
+        self._paused: tuple[str, float] | None = None
         self._spinner = Spinner("dots")
         self._live = Live(console=self._console, get_renderable=self._line, refresh_per_second=8, transient=True)
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
@@ -108,7 +111,17 @@ class _Live:
         text = describe(payload)
         if text:
             self._print(text)
-        if isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
+        self._follow(payload)
+
+    def _follow(self, payload: Payload) -> None:
+        """Say what goes on from this event on."""
+        if isinstance(payload, MissionPaused):
+            self._paused = (self._step, time.monotonic() - self._since)
+            self._begin("paused")
+        elif isinstance(payload, MissionResumed) and self._paused is not None:
+            self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
+            self._paused = None
+        elif isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
             self._begin("deciding")
 
     def output(self, stream: Stream, piece: bytes, /) -> None:

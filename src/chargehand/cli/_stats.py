@@ -17,6 +17,7 @@ from chargehand.missions import CAUSE_CLASSES, AttemptStats, Cost, Spread, Stats
 
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_LONGEST_NAME = 48
 _PERCENTILES = ("p50", "p95", "p99")
 
 
@@ -113,7 +114,7 @@ def _with_all(stats: Stats) -> Mapping[str, AttemptStats]:
 def _attempt_row(name: str, attempts: AttemptStats) -> tuple[object, ...]:
     classes = (attempts.by_class[kind] for kind in CAUSE_CLASSES)
     return (
-        name,
+        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
         attempts.ended,
         attempts.succeeded,
         *classes,

@@ -165,10 +165,11 @@ class AttemptResumed(Payload):
 @event("checkpoint.made")
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMade(Payload):
-    """A tree of the attempt was kept in the depot."""
+    """A tree of the attempt was kept in the depot; `seconds` says how long reading and keeping it took."""
 
     attempt: str
     checkpoint: Checkpoint
+    seconds: float | None = None
 
 
 @event("changes.reverted")

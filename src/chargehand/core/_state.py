@@ -62,6 +62,7 @@ class MissionState:
     base: Base | None = None
     attempts: list[AttemptState] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    checkpoint_seconds: list[float] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     reverted: list[Reverted] = field(default_factory=list)
     reasons: tuple[Reason, ...] = ()
@@ -206,6 +207,8 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
 
 def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
+    if isinstance(event, p.CheckpointMade) and event.seconds is not None:
+        state.checkpoint_seconds.append(event.seconds)
 
 
 def _verdict(state: MissionState, event: p.VerdictGiven) -> None:

@@ -174,11 +174,17 @@ class LeasedMembership:
         self._until = started + workers.ttl
         self._over = threading.Event()
         self._left = False
+        self._given_up = False
         self._once = threading.Lock()
         names = {"beat": self._beat, "guard": self._guard}
         self._threads = [threading.Thread(target=names[name], name=f"lease-{name}", daemon=True) for name in names]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended before its worker did."""
+        return self._given_up
 
     def fileno(self) -> int:
         """Return the descriptor of the locked file; raises `ValueError` after `leave`."""
@@ -220,6 +226,7 @@ class LeasedMembership:
         with self._once:
             if self._over.is_set():
                 return
+            self._given_up = True
             self._over.set()
         logging.getLogger(LOGGER).error("the lease of %r was lost", self.id)
         self._on_lost()

@@ -35,9 +35,14 @@ class Member:
 
 
 class Membership(Protocol):
-    """A process' own place among the workers."""
+    """A process' own place among the workers; `lost` says that the others take it for dead, for good."""
 
     id: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether this worker was given up."""
+        ...
 
     def fileno(self) -> int:
         """Return a descriptor that keeps this worker alive to the others as long as any process has it open."""
@@ -73,6 +78,8 @@ class Workers(Protocol):
 
 class LocalMembership:
     """A locked file of this process."""
+
+    lost = False
 
     def __init__(self, id: str, path: Path, fd: int) -> None:
         self.id = id

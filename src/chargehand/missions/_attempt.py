@@ -154,10 +154,11 @@ class AttemptRunner:
             self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
             self._note_command(agent, sandbox, outcome)
             await sandbox.freeze()
+            since = self._services.clock.monotonic()
             # A file mapped into memory changes without a new time stamp: the last look trusts none.
             scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
-            await self._checkpoint(assignment.attempt, workspace, trigger, scan)
+            await self._checkpoint(assignment.attempt, workspace, trigger, scan, since=since)
             return outcome, scan
 
     def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
@@ -192,12 +193,21 @@ class AttemptRunner:
             last, files = clock.monotonic(), now
 
     async def _checkpoint(
-        self, attempt: str, workspace: Workspace, trigger: str, scan: Scan | None = None
+        self,
+        attempt: str,
+        workspace: Workspace,
+        trigger: str,
+        scan: Scan | None = None,
+        *,
+        since: float | None = None,
     ) -> Checkpoint:
+        clock = self._services.clock
+        since = clock.monotonic() if since is None else since
         made = await asyncio.to_thread(workspace.checkpoint, trigger, scan=scan)
         known = self._journal.state.checkpoints
         if not any(made.commit == checkpoint.commit for checkpoint in known) and made.changed:
-            self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made))
+            seconds = clock.monotonic() - since
+            self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
         return made
 
     async def _inspect(self, attempt: str, workspace: Workspace, outcome: Outcome, scan: Scan) -> Left:

@@ -231,7 +231,9 @@ class Tally:
     def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
         """Count one mission; `before` is its state before a person discarded it."""
         self._statuses[state.status] += 1
-        self._checkpoints.unknown += len(state.checkpoints)
+        for seconds in state.checkpoint_seconds:
+            self._checkpoints.add(seconds)
+        self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
         ended = state.status in ENDED
         for attempt in state.attempts:
             self._add_attempt(attempt, ended=ended)
@@ -273,7 +275,9 @@ class Tally:
             attempts=self._attempts.stats(),
             causes=self._cause_stats(),
             agents=self._agent_stats(),
-            checkpoints=CheckpointStats(made=self._checkpoints.unknown, seconds=self._checkpoints.spread()),
+            checkpoints=CheckpointStats(
+                made=self._checkpoints.unknown + len(self._checkpoints.values), seconds=self._checkpoints.spread()
+            ),
         )
 
     def _mission_stats(self) -> MissionStats:

@@ -71,6 +71,14 @@ class Steering:
         message = MessageSent(identity=self.identity, text=text)
         return self._note(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
+    def give_up(self, mission: str, reason: Reason) -> MissionState:
+        """End a mission that a worker should go on with and cannot, unless it came to rest meanwhile."""
+        finished = MissionFinished(status="failed", reasons=(reason,))
+        with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
+            if self.store.log.get(mission).runnable:
+                self.store.log.append(mission, finished, epoch=epoch, durable=True)
+        return self.look.state(mission)
+
     def _note(
         self, mission: str, payload: Payload, *, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:

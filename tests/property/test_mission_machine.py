@@ -1,0 +1,346 @@
+"""P3, P8: missions, their workers and their person in any order, over the real log, claims, locks and controls.
+
+Workers are made up: they hold real locks and write through real journals, but what they write is chosen at random.
+A killed one leaves its lock as a dead process does; what it had in hand is kept, and writes on as a zombie would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from chargehand.core import (
+    SETTLED,
+    AttemptFinished,
+    AttemptStarted,
+    AttemptState,
+    Base,
+    FencedError,
+    MissionClaimed,
+    MissionFinished,
+    MissionRequest,
+    MissionState,
+    Reason,
+    RefusedError,
+    SteppedClock,
+    decode,
+    fold,
+    new_id,
+)
+from chargehand.durable import LocalMembership, LocalWorkers
+from chargehand.missions import Control, Journal, Look, Steering, create_mission
+from chargehand.missions._hold import hold
+from chargehand.store import open_store, verify
+
+REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
+BASE = Base(commit="c", tree="t", revision="HEAD")
+OPEN = {"planned", "running", "paused"}
+ENDED = ("waiting", "promoted", "refused", "failed", "exhausted", "cancelled")
+LEGAL = {
+    "planned": {"running", "paused", "cancelled", "discarded", "failed"},
+    "running": {"paused", *ENDED},
+    "paused": {"planned", "running", "cancelled", "discarded", "failed"},
+    "waiting": {"cancelled", "discarded"},
+    **{status: {"discarded"} for status in ("refused", "failed", "exhausted", "cancelled")},
+    "promoted": set(),
+    "discarded": set(),
+}
+ATTEMPT_ENDS = st.sampled_from(("succeeded", "refused", "failed", "timed_out"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Hand:
+    """What one worker has in hand of one mission; `let_go` leaves it as an orderly worker does."""
+
+    mission: str
+    worker: str
+    epoch: int
+    journal: Journal
+    control: Control
+    let_go: contextlib.ExitStack
+
+
+class MissionMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.place = Path(tempfile.mkdtemp())
+        self.loop = asyncio.new_event_loop()
+        self.clock = SteppedClock()
+        self.store = open_store(self.place, clock=self.clock)
+        self.workers = LocalWorkers(self.place, version="1")
+        self.look = Look(store=self.store, workers=self.workers)
+        self.person = self.workers.join("command")
+        self.living: dict[str, LocalMembership] = {}
+        self.hands: list[Hand] = []
+        self.zombies: list[Hand] = []
+        self.seen: dict[str, str] = {}
+        self.steps = 0
+        for _ in range(2):
+            self.join()
+        self.create()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        assert verify(self.store).ok
+        for member in (self.person, *self.living.values()):
+            member.leave()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.store.close()
+        shutil.rmtree(self.place)
+
+    # --- workers
+
+    @rule()
+    @precondition(lambda self: len(self.living) < 3)
+    def join(self) -> None:
+        member = self.workers.join("worker")
+        self.living[member.id] = member
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.living)
+    def kill(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.living)))
+        os.close(self.living.pop(worker).fileno())
+        self.zombies += [hand for hand in self.hands if hand.worker == worker]
+        self.hands = [hand for hand in self.hands if hand.worker != worker]
+
+    @rule()
+    def sweep(self) -> None:
+        assert not set(self.workers.sweep()) & set(self.living)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.living)
+    def take(self, data: st.DataObject) -> None:
+        """Claim a mission, by whoever thinks that nobody holds it, and go on with what should go on."""
+        mission = self.any_mission(data)
+        worker = data.draw(st.sampled_from(sorted(self.living)))
+        if self.holder(mission) is not None:
+            with pytest.raises(RefusedError, match="held by another"):
+                self.claim(mission, worker)
+            return
+        hand = self.claim(mission, worker)
+        if hand.journal.state.cancel_asked:
+            self.end(hand, MissionFinished(status="cancelled"))
+        elif hand.journal.state.status == "running":
+            self.hands.append(hand)
+        else:
+            hand.let_go.close()
+
+    def claim(self, mission: str, worker: str) -> Hand:
+        stack = contextlib.ExitStack()
+        epoch = stack.enter_context(hold(self.store.log, mission, worker=worker, look=self.look))
+        journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
+        journal.note(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
+        task: asyncio.Task[Any] = self.loop.create_task(asyncio.Event().wait())
+        control = Control(task, journal)
+        return Hand(mission=mission, worker=worker, epoch=epoch, journal=journal, control=control, let_go=stack)
+
+    # --- what a worker does with what it has in hand
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.hands)
+    def step(self, data: st.DataObject) -> None:
+        self.one_step(data.draw(st.sampled_from(self.hands)))
+
+    def one_step(self, hand: Hand) -> None:
+        """Do a recorded step, and hold that the second time it is recalled."""
+        self.steps += 1
+        done = []
+
+        async def work() -> int:
+            done.append(self.steps)
+            return self.steps
+
+        for _ in range(2):
+            output = self.loop.run_until_complete(hand.journal.step(f"s-{self.steps}", None, work))
+            assert (output, done) == (self.steps, [self.steps])
+
+    @rule(data=st.data(), status=ATTEMPT_ENDS)
+    @precondition(lambda self: self.unpaused())
+    def attempt(self, data: st.DataObject, status: Any) -> None:
+        """Begin an attempt, or end the one that runs."""
+        hand = data.draw(st.sampled_from(self.unpaused()))
+        running = running_attempt(hand.journal.state)
+        if running:
+            hand.journal.note(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
+        else:
+            number = len(hand.journal.state.attempts) + 1
+            id = new_id("attempt")
+            hand.journal.note(AttemptStarted(attempt=id, number=number, agent="a", workspace="w", tree="t"))
+
+    @rule(data=st.data(), status=st.sampled_from(ENDED[:-1]))
+    @precondition(lambda self: self.unpaused())
+    def finish(self, data: st.DataObject, status: Any) -> None:
+        hand = data.draw(st.sampled_from(self.unpaused()))
+        self.hands.remove(hand)
+        self.end(hand, MissionFinished(status=status))
+
+    def end(self, hand: Hand, finished: MissionFinished) -> None:
+        running = running_attempt(hand.journal.state)
+        lost = [AttemptFinished(attempt=running.id, status="lost", seconds=0.0)] if running else []
+        hand.journal.note(*lost, finished)
+        hand.let_go.close()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.hands)
+    def let_go(self, data: st.DataObject) -> None:
+        """End as a worker does that is told to: what it had goes on elsewhere."""
+        hand = data.draw(st.sampled_from(self.hands))
+        self.hands.remove(hand)
+        hand.control.stop("release")
+        hand.let_go.close()
+        self.zombies.append(hand)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.zombies)
+    def zombie_writes(self, data: st.DataObject) -> None:
+        """Let what was given up go on writing: nothing of it may land once the mission was claimed again."""
+        hand = data.draw(st.sampled_from(self.zombies))
+        row, before = self.store.log.get(hand.mission), self.store.log.read(hand.mission)
+        if row.epoch == hand.epoch:
+            return
+        finished = MissionFinished(status="failed")
+        for write in (lambda: hand.journal.note(finished), lambda: self.one_step(hand)):
+            with pytest.raises(FencedError):
+                write()
+        hand.let_go.close()
+        assert self.store.log.read(hand.mission) == before
+        assert self.store.log.get(hand.mission) == row
+
+    # --- a person
+
+    @rule()
+    @precondition(lambda self: len(self.seen) < 4)
+    def create(self) -> None:
+        mission = create_mission(
+            self.store, project="p", request=REQUEST, repository="/r", base=BASE, config={"values": {}}
+        )
+        self.seen[mission] = "planned"
+
+    @rule(data=st.data(), order=st.sampled_from(("pause", "resume", "cancel", "send")))
+    @precondition(lambda self: self.hands)
+    def order(self, data: st.DataObject, order: str) -> None:
+        """Steer what runs, as the socket of its worker does."""
+        hand = data.draw(st.sampled_from(self.hands))
+        match order:
+            case "pause":
+                self.loop.run_until_complete(hand.control.pause("me"))
+            case "resume":
+                self.loop.run_until_complete(hand.control.resume("me"))
+            case "send":
+                hand.control.tell("me", "hurry")
+            case "cancel":
+                hand.control.stop("cancel", identity="me")
+                if data.draw(st.booleans()):  # else the worker is still at it, and may die before it is done
+                    self.hands.remove(hand)
+                    self.end(hand, MissionFinished(status="cancelled"))
+
+    @rule(data=st.data(), order=st.sampled_from(("pause", "resume", "cancel", "discard", "send", "give_up")))
+    def steer(self, data: st.DataObject, order: str) -> None:
+        """Steer what is at rest; refused where it is not, and then nothing has changed."""
+        mission = self.any_mission(data)
+        steering = Steering(store=self.store, look=self.look, worker=self.person.id, identity="me")
+        before = self.store.log.read(mission)
+        more: tuple[Any, ...] = {"send": ("hurry",), "give_up": (Reason(code="x", message="x"),)}.get(order, ())
+        try:
+            getattr(steering, order)(mission, *more)
+        except RefusedError:
+            assert self.store.log.read(mission) == before
+        else:
+            assert self.holder(mission) is None or self.store.log.read(mission) == before
+
+    # --- the machine
+
+    @rule(seconds=st.integers(-7200, 7200))
+    def step_the_clock(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    @rule()
+    def open_the_store_again(self) -> None:
+        self.store.close()
+        self.store = open_store(self.place, clock=self.clock)
+        self.look = Look(store=self.store, workers=self.workers)
+        for hand in (*self.hands, *self.zombies):
+            hand.journal._store = self.store
+
+    # --- what always holds
+
+    @invariant()
+    def status_is_what_the_log_tells(self) -> None:
+        for mission, before in self.seen.items():
+            lines, holder = self.store.log.read(mission), self.holder(mission)
+            state = self.look.state(mission)
+            assert state == fold(lines, live=holder is not None)
+            assert state.status == before or state.status in LEGAL[before], (before, state.status)
+            assert (state.status == "running") <= (holder is not None)
+            self.seen[mission] = state.status
+
+    @invariant()
+    def takeable_is_what_should_go_on(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        rows = {row.id: row for row in self.store.log.missions()}
+        wanted = {mission for mission in rows if self.should_go_on(mission)}
+        assert {mission for mission, row in rows.items() if row.runnable} == wanted
+        owned = {mission for mission, row in rows.items() if row.owner is not None}
+        assert {row.id for row in self.store.log.takeable()} == wanted | owned
+
+    @invariant()
+    def nobody_else_holds(self) -> None:
+        for hand in getattr(self, "hands", ()):
+            row = self.store.log.get(hand.mission)
+            assert (row.owner, row.epoch) == (hand.worker, hand.epoch)
+            assert self.workers.live(hand.worker)
+        held = [hand.mission for hand in getattr(self, "hands", ())]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def claims_follow_each_other(self) -> None:
+        for mission in getattr(self, "seen", ()):
+            payloads = [decode(line.type, line.payload) for line in self.store.log.read(mission) if line.payload]
+            epochs = [payload.epoch for payload in payloads if isinstance(payload, MissionClaimed)]
+            assert epochs == sorted(set(epochs))
+
+    def should_go_on(self, mission: str) -> bool:
+        """Return what the log alone says: at rest it waits for a worker, or lost the one that it had."""
+        state = self.look.at_rest(mission)
+        lost = state.status == "paused" and state.reasons[0].code == "worker_lost"
+        return state.status == "planned" or lost
+
+    def holder(self, mission: str) -> str | None:
+        """Return the worker of ours that has the mission in hand."""
+        return next((hand.worker for hand in self.hands if hand.mission == mission), None)
+
+    def unpaused(self) -> list[Hand]:
+        return [hand for hand in self.hands if not hand.control.paused and hand.control.stopped is None]
+
+    def any_mission(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(list(self.seen)))
+
+
+def running_attempt(state: MissionState) -> AttemptState | None:
+    return next((attempt for attempt in state.attempts if attempt.status == "running"), None)
+
+
+def test_the_table_of_transitions_is_whole() -> None:
+    assert set(LEGAL) == SETTLED | OPEN
+    assert {status for later in LEGAL.values() for status in later} <= set(LEGAL)
+
+
+TestMissionMachine = MissionMachine.TestCase
+TestMissionMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
