@@ -24,7 +24,8 @@ missions = sa.Table(
     sa.Column("owner", sa.Text),
     sa.Column("runnable", sa.Integer, nullable=False, server_default="0"),
     sa.Index("missions_by_project", "project", "created"),
-    sa.Index("missions_to_take", "created", sqlite_where=TAKEABLE, postgresql_where=TAKEABLE),
+    # Another dialect's condition would import that dialect, 0.1 s, in every command.
+    sa.Index("missions_to_take", "created", sqlite_where=TAKEABLE),
 )
 
 # Clustered by mission, so that reading one mission's log touches neighbouring pages only.
