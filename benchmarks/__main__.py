@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import checkpoint, command, engine, machine, mission, promotion, ready, report, startup
+from benchmarks import checkpoint, command, engine, machine, mission, promotion, ready, report, startup, workers
 from benchmarks.measure import Result
 from benchmarks.shop import Shop, remove
 
@@ -20,10 +20,16 @@ _OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "promotion": promotion.run,
     "mission": mission.run,
 }
-_NAMES = ("startup", "engine", "command", *_OVER_FILES)
+_ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
+    "startup": startup.run,
+    "engine": engine.run,
+    "workers": workers.run,
+}
+_NAMES = (*_ONCE, "command", *_OVER_FILES)
 _ROUNDS = {
     "startup": 15,
     "engine": 5,
+    "workers": 5,
     "command": 40,
     "ready": 15,
     "checkpoint": 15,
@@ -52,11 +58,9 @@ async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]
     for size in sizes:
         _say(f"{size:,} files: making the repository")
         shop = Shop.make(place / str(size), files=size)
-        if size == sizes[0] and "startup" in names:
-            for result in await startup.run(shop, rounds=_rounds(wanted, "startup")):
-                yield result
-        if size == sizes[0] and "engine" in names:
-            for result in await engine.run(shop.place, rounds=_rounds(wanted, "engine")):
+        for name in (name for name in _ONCE if name in names and size == sizes[0]):
+            _say(name)
+            for result in await _ONCE[name](shop, rounds=_rounds(wanted, name)):
                 yield result
         async with shop.open() as opened:
             if size == sizes[0] and "command" in names:

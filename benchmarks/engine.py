@@ -14,6 +14,7 @@ from uuid import uuid4
 from tests.postgres import cluster, programs
 
 from benchmarks.measure import Result, Sample, Side, compare
+from benchmarks.shop import Shop
 
 _ROOT = Path(__file__).parents[1]
 _STEPS, _MISSIONS, _WAITING = 300, 80, 1000
@@ -21,11 +22,11 @@ Place = Callable[[], str]
 """Makes an empty database and returns its URL."""
 
 
-async def run(place: Path, *, rounds: int) -> list[Result]:
+async def run(shop: Shop, *, rounds: int) -> list[Result]:
     """Compare with DBOS as it comes, but for SQLite with the same pragmas as ours: faster than its own."""
 
     def sqlite() -> str:
-        return f"sqlite:///{place / uuid4().hex}.db"
+        return f"sqlite:///{shop.place / uuid4().hex}.db"
 
     with _postgres() as postgres:
         steps = [_side("Journal.step, SQLite", "journal_steps", sqlite, _STEPS)]

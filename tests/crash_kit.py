@@ -441,7 +441,7 @@ def _falls(words: list[str], fate: str, chance: random.Random) -> bool:
     return True
 
 
-def wait_until(holds: Callable[[], object], *, seconds: float = 60.0) -> None:
+def wait_until(holds: Callable[[], object], *, seconds: float = 30.0) -> None:
     """Wait until `holds()`; fail after `seconds`."""
     limit = time.monotonic() + seconds
     while not holds():

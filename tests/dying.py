@@ -1,8 +1,8 @@
 """The real program, told where to die: `python -m tests.dying PLAN WORDS…`.
 
 Every write to a mission's log, every claim and every named fault point is a *point*. PLAN is `trace:FILE` (write
-the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point). The
-file `durable` in the state directory holds how long the write-ahead log was after the last durable write.
+the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point), or
+`-`. The file `durable` in the state directory holds how long the write-ahead log was after the last durable write.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -28,6 +29,9 @@ from tests.conftest import git, repository_state
 from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
 
 REPOSITORY = Scene(name="shared")
+IN_PEACE = frozenset({0, -signal.SIGKILL})
+NOT_BEGUN = frozenset({6, 130})
+"""How a worker ends that was started while the database was away, or told to end before it had begun."""
 GATE = "gate"
 """An agent that works behind a gate has begun when this directory is there, and ends when something is in it."""
 
@@ -41,21 +45,24 @@ class Job:
     attempts: int = 1
 
 
+_MEND = "sed -i s/a/b/ f.txt"
+_WAIT = f'rm -rf {GATE}; mkdir {GATE}; until test "$(ls {GATE})"; do sleep 0.05; done; rm -r {GATE}'
 JOBS = {
-    "mend": Job(script="sed -i s/a/b/ f.txt"),
-    "slow": Job(script="sleep 1.5; sed -i s/a/b/ f.txt"),
+    "mend": Job(script=_MEND),
+    "slow": Job(script=f"sleep 1.5; {_MEND}"),
     "second try": Job(script=SECOND_TRY, attempts=2),
     "refused": Job(script="echo x >> f.txt", ends="refused"),
-    "held": Job(script=f'mkdir -p {GATE}; until test "$(ls {GATE})"; do sleep 0.05; done; rm -r {GATE}; '
-                "sed -i s/a/b/ f.txt"),
-}  # fmt: skip
+    "held": Job(script=f"{_WAIT}; {_MEND}"),
+}
 
 
 class Fleet(Yard):
     """One state directory, one repository, and any number of workers."""
 
-    def __init__(self, place: Path, *, url: str | None = None, lease: float = 2.0) -> None:
-        super().__init__(place)
+    def __init__(
+        self, place: Path, *, like: Fleet | None = None, url: str | None = None, lease: float = 2.0
+    ) -> None:
+        super().__init__(place, like=like)
         if url is not None:
             self.environ |= {"CHARGEHAND_ENGINE_URL": url, "CHARGEHAND_ENGINE_LEASE": f"{lease}s"}
         self.shared: Site = self.site(REPOSITORY)
@@ -106,15 +113,15 @@ class Fleet(Yard):
         return worker
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """Let workers work for the block; those that still live are told to end, and must do so in peace."""
+    def working(self, *, ends: frozenset[int] = IN_PEACE) -> Iterator[None]:
+        """Let workers work for the block, tell those that still live to end, and hold all to these codes."""
         try:
             yield
             for worker in self.workers:
                 if worker.returncode is None:
                     worker.send_signal(signal.SIGTERM)
             codes = [worker.wait(60) for worker in self.workers]
-            assert set(codes) <= {0, -signal.SIGKILL}, (codes, self.said())
+            assert set(codes) <= ends, (codes, self.said())
         finally:
             for worker in self.workers:
                 worker.kill()
@@ -145,10 +152,17 @@ class Fleet(Yard):
         """Tell whether the agent of a mission waits behind its gate."""
         return bool(self._gates(mission))
 
+    def began_after(self, mission: str, wall: float) -> bool:
+        """Tell whether an agent of the mission came to its gate after that time."""
+        with contextlib.suppress(FileNotFoundError):
+            return any(gate.stat().st_mtime > wall for gate in self._gates(mission))
+        return False
+
     def open_gate(self, mission: str) -> None:
         """Let the agents of a mission end, however many workers think that they run it."""
         for gate in self._gates(mission):
-            (gate / "go").touch()
+            with contextlib.suppress(FileNotFoundError):  # it is through already
+                (gate / "go").touch()
 
     def _gates(self, mission: str) -> list[Path]:
         name = f"projects/*/workspaces/w-{mission.removeprefix('m-')}-*/generations/*/upper/{GATE}"
@@ -174,10 +188,12 @@ class Fleet(Yard):
             return all(app.look.at_rest(mission).status in SETTLED for mission in self.jobs)
 
     def wait(self, *, seconds: float = 120.0) -> None:
-        """Wait until all missions have come to their ends."""
+        """Open all gates and wait until all missions have come to their ends."""
         limit = time.monotonic() + seconds
         while not self.settled():
             assert time.monotonic() < limit, (self._unsettled(), self.said())
+            for mission in self.jobs:
+                self.open_gate(mission)
             time.sleep(0.1)
 
     def _unsettled(self) -> list[str]:
@@ -193,6 +209,8 @@ class Fleet(Yard):
             self._examine(mission, state)
         assert repository_state(self.shared.repository) == self.shared.before
         self.writers_follow_claims()
+        for trash in self.home.glob("projects/*/workspaces/.trash-*"):
+            shutil.rmtree(trash)  # a worker died while it removed this: the rest is left to `gc`
         self.at_rest()
 
     def _examine(self, mission: str, state: MissionState) -> None:
@@ -299,6 +317,6 @@ def _slug(state: MissionState) -> str:
 def until(holds: Callable[[], object], fleet: Fleet) -> None:
     """Wait until something holds; what the workers said is in the failure."""
     try:
-        wait_until(holds)
+        wait_until(holds, seconds=60.0)
     except AssertionError:
         raise AssertionError(fleet.said()) from None

@@ -1,181 +1,182 @@
-"""P3 for promotion: wherever a process dies, the user's repository is at base or at the promoted tree."""
+"""P2, P3, P5, P7, P8 under `kill -9`: however often a mission is killed, it ends as if nobody had disturbed it.
+
+The suite dies at a sample of all points, the same ones every time; `scripts/soak` dies at each of them, and at
+random moments: `CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which and how many.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import random
 import signal
 import subprocess
-import sys
-import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import git, repository_state
-from workshop import CHECK, GOLD, Workshop
+from tests.crash_kit import (
+    SCENES,
+    Outcome,
+    Scene,
+    Yard,
+    descendants,
+    kill_some,
+    nothing_survives,
+    sample,
+    survivors,
+    undisturbed_run,
+    wait_until,
+)
 
-from chargehand.core import fold
-from chargehand.store import verify
+__all__ = ["descendants", "survivors", "wait_until"]
 
 pytestmark = pytest.mark.needs_bwrap
+soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
-BEFORE_SWAP = ("environment", "agent", "verdict", "before_commit", "prepared")
-AFTER_SWAP = ("swapped", "promoted", "exported")
-PROGRAM = """
-import asyncio, os, shlex, signal, sys
-from dataclasses import replace
-from pathlib import Path
-from chargehand.app import App
-from chargehand.core import MissionRequest
-from chargehand.missions import Missions
-
-repository, script, check, point = sys.argv[1:]
-
-def fault(name):
-    if name == point:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    app = App(environ=os.environ, cwd=Path(repository))
-    async with app.session() as session:
-        missions = Missions(session.missions._services, fault=fault)
-        agent = "command:sh -c " + shlex.quote(script)
-        request = MissionRequest(text="mend", agent=agent, command=(), slug="mend", only_checks=(check,))
-        mission = missions.create(request, repository=repository, config={})
-        print(mission, flush=True)
-        await missions.run(mission, base=session.base)
-        await missions.roll_back(mission)
-
-asyncio.run(main())
-"""
+_SIDE_BY_SIDE = 6
+_MOST_KILLS = 4
+"""One less than what makes a mission that comes no step further be given up."""
 
 
-def run_and_die(shop: Workshop, point: str, script: str = GOLD) -> str:
-    """Run a mission in a process of its own that is killed at `point`; return the mission's id."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(shop.repository), script, CHECK, point],
-        env=shop.environ,
-        capture_output=True,
-        text=True,
-        check=False,
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    with nothing_survives():
+        yield Yard(tmp_path)
+
+
+class TestEveryPoint:
+    """Dying before or after a write to the log, at a claim, at any named fault point."""
+
+    @pytest.mark.parametrize(
+        ("name", "points"),
+        [("second try", 6), ("applied", 2), *(pytest.param(name, 10_000, marks=soak) for name in SCENES)],
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return done.stdout.strip()
+    def test_of_a_command(self, tmp_path: Path, name: str, points: int) -> None:
+        """Several dead commands leave their missions to one worker."""
+        scene = SCENES[name]
+        with nothing_survives():
+            expected, passed, like = undisturbed_run(tmp_path / "like", scene, by="command")
+        chosen = sample(passed, points)
+        for first in range(0, len(chosen), _SIDE_BY_SIDE):
+            with nothing_survives():
+                yard = Yard(tmp_path / f"yard-{first}", like=like)
+                sites = [yard.site(scene) for _ in chosen[first : first + _SIDE_BY_SIDE]]
+                for site, point in zip(sites, chosen[first:], strict=False):
+                    yard.die_at(point, site)
+                yard.go_on()
+                for site in sites:
+                    yard.examine(site, expected)
+                yard.at_rest()
+
+    @pytest.mark.parametrize(
+        ("name", "points"),
+        [("second try", 2), *(pytest.param(name, 10_000, marks=soak) for name in SCENES)],
+    )
+    def test_of_a_worker(self, tmp_path: Path, name: str, points: int) -> None:
+        scene = SCENES[name]
+        with nothing_survives():
+            expected, passed, like = undisturbed_run(tmp_path / "like", scene, by="worker")
+        for number, point in enumerate(sample(passed, points)):
+            with nothing_survives():
+                yard = Yard(tmp_path / f"yard-{number}", like=like)
+                site = yard.site(scene)
+                yard.worker_dies_at(point, site)
+                yard.go_on()
+                yard.examine(site, expected)
+                yard.at_rest()
+
+    def test_the_sample_is_spread_over_the_run(self) -> None:
+        passed = [f"before {number}#1" for number in range(86)]
+        assert sample(passed, 100) == passed
+        assert len(sample(passed, 6)) == 6
+        assert sample(passed, 6)[0] == passed[0]
 
 
-async def recover(shop: Workshop) -> None:
-    app = shop.app()
-    async with app.session():
-        pass
-    app.close()
+class TestAnyMoment:
+    """Dying at random moments, alone or with launcher, bubblewrap and exec server, again and again."""
 
+    @pytest.mark.parametrize("soaked", [False, pytest.param(True, marks=soak)])
+    def test_ends_as_if_undisturbed(self, tmp_path: Path, soaked: bool) -> None:
+        seed = int(os.environ.get("CHARGEHAND_SOAK_SEED", time.time_ns() if soaked else 1))
+        kills = int(os.environ.get("CHARGEHAND_SOAK_KILLS", "500")) if soaked else 3
+        print(f"CHARGEHAND_SOAK_SEED={seed}")
+        chance = random.Random(seed)
+        known: dict[str, tuple[Outcome, float, Yard]] = {}
+        done = life = 0
+        while done < kills:
+            life += 1
+            scene = SCENES[
+                chance.choice(["slow", "second try", "applied", "partly", "refused"] if soaked else ["slow"])
+            ]
+            if scene.name not in known:
+                known[scene.name] = self.known(tmp_path / f"like-{len(known)}", scene)
+            expected, seconds, like = known[scene.name]
+            with nothing_survives():
+                yard = Yard(tmp_path / f"yard-{life}", like=like)
+                done += self.one_life(yard, scene, expected, chance, seconds)
 
-def descendants(root: int) -> dict[int, str]:
-    """Return the processes below `root`, those inside sandboxes included, with their start times."""
-    stats = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+    @staticmethod
+    def known(place: Path, scene: Scene) -> tuple[Outcome, float, Yard]:
+        begun = time.monotonic()
+        with nothing_survives():
+            expected, _, like = undisturbed_run(place, scene, by="command")
+        return expected, time.monotonic() - begun, like
+
+    @staticmethod
+    def one_life(yard: Yard, scene: Scene, expected: Outcome, chance: random.Random, seconds: float) -> int:
+        """Kill one mission up to four times, let it come to its end, and examine it; return the kills."""
+        site = yard.site(scene)
+        by_command = chance.random() < 0.5
+        if not by_command:
+            yard.detach(site)
+        fates = []
+        for number in range(chance.randint(1, _MOST_KILLS)):
+            process = yard.run(site) if by_command and number == 0 else yard.worker()
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            stats[int(entry.name)] = (int(fields[1]), fields[19])
-    found: dict[int, str] = {}
-    fresh = {root}
-    while fresh:
-        fresh = {pid for pid, (parent, _) in stats.items() if parent in fresh and pid not in found}
-        found |= {pid: stats[pid][1] for pid in fresh}
-    return found
+                process.wait(chance.uniform(0.1, 1.2) * seconds)
+            except subprocess.TimeoutExpired:
+                fates.append(kill_some(process.pid, chance))
+                assert process.wait(60) == -signal.SIGKILL
+                if scene.name != "applied":  # git may be at it this very moment
+                    yard.undisturbed(site)
+        print(scene.name, "by command" if by_command else "by worker", fates)
+        yard.go_on()
+        yard.examine(site, expected)
+        yard.at_rest()
+        return len(fates)
 
 
-def survivors(processes: dict[int, str]) -> list[int]:
-    """Return those of the processes that still live."""
-    found = []
-    for pid, started in processes.items():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[19] == started and fields[0] not in "ZX":
-            found.append(pid)
-    return found
-
-
-@pytest.mark.parametrize("point", [*BEFORE_SWAP, *AFTER_SWAP])
-def test_kill_at_every_point_leaves_old_or_new_and_recovery_completes(tmp_path: Path, point: str) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository)
-    mission = run_and_die(shop, point)
-    app = shop.app()
-    crashed = app.look.state(mission)
-    if crashed.status != "promoted":
-        assert crashed.status == "failed"
-        assert crashed.reasons[0].code == "worker_lost"
-    assert repository_state(shop.repository) == before
-    asyncio.run(recover(shop))
-    state = app.look.state(mission)
-    branches = git(shop.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
-    if point in AFTER_SWAP:
-        assert state.status == "promoted"
-        assert state.export is not None
-        assert state.export.state == "done"
-        assert git(shop.repository, "rev-parse", branches) == state.commit
-        assert "a + b" in git(shop.repository, "show", f"{branches}:calc/core.py")
-    else:
-        assert state.status == "failed"
-        assert branches == ""
-        assert state.commit is None
-    assert repository_state(shop.repository) == before
-    assert verify(app.store).ok
-    app.close()
-
-
-@pytest.mark.parametrize("point", ["rollback_prepared", "rolled_back"])
-def test_a_roll_back_that_died_can_be_done_again(tmp_path: Path, point: str) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository)
-    mission = run_and_die(shop, point)
-    branch = git(shop.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
-    assert "a + b" in git(shop.repository, "show", f"{branch}:calc/core.py")
-
-    async def again() -> None:
-        app = shop.app()
-        async with app.session() as session:
-            state = await session.missions.roll_back(mission)
-            assert state.export is not None
-            assert state.export.state == "done"
-        app.close()
-
-    asyncio.run(again())
-    assert git(shop.repository, "rev-parse", f"{branch}^{{tree}}") == git(
-        shop.repository, "rev-parse", "main^{tree}"
-    )
-    assert git(shop.repository, "rev-list", "--count", f"main..{branch}") == "2"
-    assert repository_state(shop.repository) == before
-
-
-def test_a_killed_mission_leaves_no_process_and_its_attempt_is_lost(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    hang = "setsid sh -c 'while :; do sleep 1; done' & sleep 300"
-    argv = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(shop.repository), hang, CHECK, "never"]
-    with subprocess.Popen(argv, env=shop.environ, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        mission = process.stdout.readline().strip()
-        app = shop.app()
-        wait_until(lambda: bool(fold(app.store.log.read(mission), live=True).attempts))
-        assert app.look.state(mission).status == "running"
-        wait_until(lambda: len(descendants(process.pid)) >= 6)  # launcher, bubblewrap, server, shells, sleepers
-        started = descendants(process.pid)
-        process.kill()
+def test_a_killed_mission_leaves_no_process_and_is_shown_as_it_is(yard: Yard) -> None:
+    hung = "setsid sh -c 'while :; do sleep 1; done' >/dev/null 2>&1 & sleep 300"
+    site = yard.site(Scene(name="hung", script=hung))
+    process = yard.run(site)
+    wait_until(lambda: [state for state in yard.missions(site) if state.attempts])
+    assert yard.missions(site)[0].status == "running"
+    wait_until(lambda: len(descendants(process.pid)) >= 6)  # launcher, bubblewrap, server, shells, sleepers
+    started = descendants(process.pid)
+    process.kill()
+    process.wait()
     wait_until(lambda: not survivors(started))
-    state = app.look.state(mission)
-    assert (state.status, state.attempts[0].status) == ("failed", "lost")
-    app.close()
+    (state,) = yard.missions(site)
+    assert (state.status, state.reasons[0].code) == ("paused", "worker_lost")
+    assert state.attempts[0].status == "lost"
+    assert repository_state(site.repository) == site.before
 
 
-def wait_until(holds, *, seconds: float = 30.0) -> None:  # type: ignore[no-untyped-def]
-    """Wait until `holds()`; fail after `seconds`."""
-    limit = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < limit, "it did not come to hold"
-        time.sleep(0.02)
+@pytest.mark.parametrize("point", ["rollback_prepared#1", "rolled_back#1"])
+def test_a_roll_back_that_died_can_be_done_again(yard: Yard, point: str) -> None:
+    site = yard.site(SCENES["slow"])
+    assert yard.run(site).wait() == 0, yard.said()
+    mission, branch = yard.mission(site), "chargehand/mend-it"
+    back = ("mission", "rollback", mission)
+    assert yard.start(*back, cwd=site.repository, plan=point).wait() == -signal.SIGKILL, yard.said()
+    assert git(site.repository, "show", f"{branch}:f.txt") != "aaa"
+    assert yard.start(*back, cwd=site.repository).wait() == 0, yard.said()
+    assert git(site.repository, "rev-parse", f"{branch}^{{tree}}") == git(
+        site.repository, "rev-parse", "main^{tree}"
+    )
+    assert git(site.repository, "rev-list", "--count", f"main..{branch}") == "2"
+    assert repository_state(site.repository) == site.before
+    yard.at_rest()

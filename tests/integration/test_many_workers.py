@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import random
+import shlex
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.crash_kit import nothing_survives, wait_until
-from tests.fleet_kit import Fleet, sandboxes, standing_still, until
+from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_still, until
 from tests.postgres import Postgres, cluster
+from workshop import CHECK, GOLD, REQUEST, Workshop
+
+from chargehand.app import App
+from chargehand.core import Event, MissionState, Payload, SystemClock
+from chargehand.store import verify
 
 pytestmark = pytest.mark.needs_bwrap
 
 MIXED = ("slow", "mend", "second try", "slow", "refused", "mend", "slow", "second try")
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """Return a fleet that knows what this machine can do, so that no other one is killed while it finds out."""
+    fleet = Fleet(tmp_path_factory.mktemp("probed"))
+    fleet.order("mend")
+    with fleet.working():
+        assert fleet.join("--until-idle").wait(120) == 0, fleet.said()
+    fleet.examine_all()
+    return fleet
 
 
 @pytest.fixture
@@ -29,8 +50,8 @@ def server() -> Iterator[Postgres]:
         yield started
 
 
-def test_two_workers_share_the_missions_of_a_file(place: Path) -> None:
-    fleet = Fleet(place)
+def test_two_workers_share_the_missions_of_a_file(place: Path, probed: Fleet) -> None:
+    fleet = Fleet(place, like=probed)
     with fleet.working():
         fleet.join("--slots", "2")
         fleet.join("--slots", "2")
@@ -43,8 +64,8 @@ def test_two_workers_share_the_missions_of_a_file(place: Path) -> None:
     assert max(state.claims for state in fleet.states().values()) > 1
 
 
-def test_a_full_queue_with_one_slot_each(place: Path) -> None:
-    fleet = Fleet(place)
+def test_a_full_queue_with_one_slot_each(place: Path, probed: Fleet) -> None:
+    fleet = Fleet(place, like=probed)
     with fleet.working():
         fleet.order(*MIXED)
         workers = [fleet.join("--slots", "1"), fleet.join("--slots", "1")]
@@ -54,8 +75,8 @@ def test_a_full_queue_with_one_slot_each(place: Path) -> None:
     assert {state.claims for state in fleet.states().values()} == {1}
 
 
-def test_a_worker_that_was_given_up_does_no_harm(place: Path, server: Postgres) -> None:
-    fleet = Fleet(place, url=server.database(), lease=2.0)
+def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: Fleet, server: Postgres) -> None:
+    fleet = Fleet(place, like=probed, url=server.database(), lease=2.0)
     with fleet.working():
         zombie = fleet.join("--until-idle")
         (mission,) = fleet.order("held")
@@ -68,21 +89,21 @@ def test_a_worker_that_was_given_up_does_no_harm(place: Path, server: Postgres) 
         until(lambda: not sandboxes(zombie), fleet)
         assert fleet.states()[mission].status == "running"
         assert fleet.holder(mission) is other
-        fleet.open_gate(mission)
         fleet.wait()
         assert fleet.states()[mission].claims == 2
         assert zombie.wait(60) == 0, fleet.said()
     fleet.examine_all()
 
 
-def test_three_workers_and_a_database_that_is_restarted(place: Path) -> None:
+def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fleet) -> None:
     with cluster() as server:
-        fleet = Fleet(place, url=server.database(), lease=3.0)
+        fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
         with fleet.working():
+            fleet.order(*["held"] * 6)
             for _ in range(3):
                 fleet.join("--slots", "2")
-            fleet.order(*MIXED, "slow", "slow")
-            until(fleet.busy, fleet)
+            until(lambda: len({worker.pid for worker in fleet.busy()}) == 3, fleet)
+            fleet.order(*MIXED)
             restart(server)
             fleet.busy()[0].send_signal(signal.SIGKILL)
             restart(server)
@@ -96,14 +117,53 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path) -> None:
         fleet.examine_all()
 
 
+class Wayward(SystemClock):
+    """The machine's clock, while somebody sets its wall time."""
+
+    shift = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.shift
+
+
+def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
+    shop, clock, shifts = Workshop(tmp_path), Wayward(), itertools.cycle((-5, 3, -48, 30))
+
+    def set_the_clock(event: Event, payload: Payload) -> None:
+        clock.shift = timedelta(hours=next(shifts))
+
+    async def run(app: App) -> MissionState:
+        async with app.session(watch=set_the_clock) as session:
+            request = replace(REQUEST, agent=f"command:sh -c {shlex.quote(GOLD)}", only_checks=(CHECK,))
+            mission = session.missions.create(
+                request, repository=str(shop.repository), base=session.base, config={}
+            )
+            return await session.missions.run(mission)
+
+    app = App(environ=shop.environ, cwd=shop.repository, clock=clock)
+    try:
+        state = asyncio.run(run(app))
+        lines = app.store.log.read(state.id)
+        assert verify(app.store).ok
+    finally:
+        app.close()
+    assert (state.status, state.reasons) == ("promoted", ())
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+    assert [line.time for line in lines] != sorted(line.time for line in lines)  # it really was set back
+    assert all(0 <= step.seconds < REQUEST.seconds for step in state.steps.values())
+    (attempt,) = state.attempts
+    assert attempt.seconds is not None
+    assert 0 <= attempt.seconds < REQUEST.seconds
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1])
-def test_fifty_restarts_of_the_database(place: Path, seed: int) -> None:
+def test_fifty_restarts_of_the_database(place: Path, probed: Fleet, seed: int) -> None:
     chance = random.Random(seed)
     with cluster() as server:
-        fleet = Fleet(place, url=server.database(), lease=3.0)
-        with fleet.working():
+        fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
+        with fleet.working(ends=IN_PEACE | NOT_BEGUN):
             for _ in range(3):
                 fleet.join("--slots", "2")
             for _ in range(50):

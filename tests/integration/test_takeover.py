@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,13 @@ from chargehand.store import verify
 
 pytestmark = pytest.mark.needs_bwrap
 
-HELD = Scene(
-    name="held", script="touch begun; until test -e go; do sleep 0.05; done; rm go begun; sed -i s/a/b/ f.txt"
-)
+HELD = Scene(name="held", script="touch begun; sleep 3; rm begun; sed -i s/a/b/ f.txt")
 
 
 @pytest.fixture
 def yard(tmp_path: Path) -> Iterator[Yard]:
     with nothing_survives():
         yield Yard(tmp_path)
-
-
-def upper(yard: Yard) -> Path:
-    """Return where the files lie that the one agent has written."""
-    (found,) = yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper")
-    return found
 
 
 def agent_began(yard: Yard) -> bool:
@@ -46,11 +37,6 @@ def begun(yard: Yard, site: Site) -> subprocess.Popen[bytes]:
     worker = yard.worker()
     wait_until(lambda: agent_began(yard))
     return worker
-
-
-def let_go(yard: Yard) -> None:
-    """Let the agent end."""
-    (upper(yard) / "go").touch()
 
 
 def state_of(yard: Yard, site: Site) -> MissionState:
@@ -81,7 +67,6 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
         assert (row.owner, row.runnable) == (None, True)
     second = yard.worker()
     wait_until(lambda: state_of(yard, site).status == "running" and agent_began(yard))
-    let_go(yard)
     assert second.wait(60) == 0, yard.said()
     assert promoted_once(yard, site).claims == 2
 
@@ -96,7 +81,6 @@ def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:
         assert state_of(yard, site).status == "running"
     finally:
         worker.send_signal(signal.SIGCONT)
-    let_go(yard)
     assert worker.wait(60) == 0, yard.said()
     assert promoted_once(yard, site).claims == 1
 
@@ -115,6 +99,7 @@ def test_a_mission_that_kills_its_workers_is_given_up(yard: Yard) -> None:
     yard.at_rest()
 
 
+@pytest.mark.soak
 def test_deaths_between_steps_that_are_done_do_not_count(yard: Yard) -> None:
     site = yard.site(SCENES["second try"])
     yard.detach(site)
@@ -129,14 +114,15 @@ def test_deaths_between_steps_that_are_done_do_not_count(yard: Yard) -> None:
 TORN = ("after sandbox.opened#3", "after verdict.given+step.finished#2", "after checkpoint.made#2", "prepared#1")
 
 
-def test_a_torn_last_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [TORN[:2], pytest.param((*TORN, "before release#1"), marks=pytest.mark.soak)])
+def test_a_torn_last_write(tmp_path: Path, points: tuple[str, ...]) -> None:
     """What no durable write had brought to the disk may be missing after a power cut, and costs only time."""
     chance = random.Random(7)
     scene = SCENES["second try"]
     with nothing_survives():
         expected, _, like = undisturbed_run(tmp_path / "like", scene, by="command")
         yard = Yard(tmp_path / "torn", like=like)
-        for point in (*TORN, "before release#1"):
+        for point in points:
             site = yard.site(scene)
             yard.die_at(point, site)
             kept = tear(yard, chance)
@@ -167,3 +153,49 @@ def tear(yard: Yard, chance: random.Random | None) -> int:
     kept = durable if chance is None else chance.randint(durable, size)
     os.truncate(wal, kept)
     return kept
+
+
+STORY = """
+import sys
+from pathlib import Path
+from test_takeover import disk_fills_up
+disk_fills_up(Path(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("spare_kib", [0, 60, 300])
+def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int) -> None:
+    """Told in a mount namespace of its own, where the state directory is a small disk."""
+    argv = ["unshare", "-m", sys.executable, "-c", STORY, str(tmp_path), str(spare_kib)]
+    places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def disk_fills_up(place: Path, spare_kib: int) -> None:
+    """Let a worker run into a full disk, free it again, and hold the mission to its promises."""
+    yard = Yard(place)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "none", str(yard.home)], check=True)
+    site = yard.site(SCENES["second try"])
+    yard.detach(site)
+    ballast = yard.home / "ballast"
+    free = os.statvfs(yard.home)
+    ballast.write_bytes(bytes(max(0, free.f_bavail * free.f_bsize - spare_kib * 1024)))
+    worker = yard.worker()
+    try:
+        worker.wait(15)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+    yard.undisturbed(site)
+    ballast.unlink()
+    yard.go_on()
+    state = state_of(yard, site)
+    assert state.status == "promoted" or {reason.code for reason in state.reasons} <= NO_SPACE, yard.said()
+    yard.examine(site)
+    yard.at_rest()
+
+
+NO_SPACE = {"no_space", "store_full"}

@@ -85,6 +85,7 @@ class MissionMachine(RuleBasedStateMachine):
         self.hands: list[Hand] = []
         self.zombies: list[Hand] = []
         self.seen: dict[str, str] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
         self.steps = 0
         for _ in range(2):
             self.join()
@@ -96,12 +97,15 @@ class MissionMachine(RuleBasedStateMachine):
         assert verify(self.store).ok
         for member in (self.person, *self.living.values()):
             member.leave()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(self.end_tasks())
         self.loop.close()
         self.store.close()
         shutil.rmtree(self.place)
+
+    async def end_tasks(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     # --- workers
 
@@ -124,16 +128,10 @@ class MissionMachine(RuleBasedStateMachine):
         assert not set(self.workers.sweep()) & set(self.living)
 
     @rule(data=st.data())
-    @precondition(lambda self: self.living)
+    @precondition(lambda self: self.living and self.free())
     def take(self, data: st.DataObject) -> None:
-        """Claim a mission, by whoever thinks that nobody holds it, and go on with what should go on."""
-        mission = self.any_mission(data)
-        worker = data.draw(st.sampled_from(sorted(self.living)))
-        if self.holder(mission) is not None:
-            with pytest.raises(RefusedError, match="held by another"):
-                self.claim(mission, worker)
-            return
-        hand = self.claim(mission, worker)
+        """Claim what nobody alive holds, be it to go on with or only to tidy up, as a worker does."""
+        hand = self.claim(data.draw(st.sampled_from(self.free())), data.draw(st.sampled_from(sorted(self.living))))
         if hand.journal.state.cancel_asked:
             self.end(hand, MissionFinished(status="cancelled"))
         elif hand.journal.state.status == "running":
@@ -141,13 +139,20 @@ class MissionMachine(RuleBasedStateMachine):
         else:
             hand.let_go.close()
 
+    @rule(data=st.data())
+    @precondition(lambda self: self.hands)
+    def take_what_is_held(self, data: st.DataObject) -> None:
+        hand = data.draw(st.sampled_from(self.hands))
+        with pytest.raises(RefusedError, match="held by another"):
+            self.claim(hand.mission, data.draw(st.sampled_from(sorted(self.living))))
+
     def claim(self, mission: str, worker: str) -> Hand:
         stack = contextlib.ExitStack()
         epoch = stack.enter_context(hold(self.store.log, mission, worker=worker, look=self.look))
         journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
         journal.note(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
-        task: asyncio.Task[Any] = self.loop.create_task(asyncio.Event().wait())
-        control = Control(task, journal)
+        self.tasks.append(self.loop.create_task(asyncio.Event().wait()))
+        control = Control(self.tasks[-1], journal)
         return Hand(mission=mission, worker=worker, epoch=epoch, journal=journal, control=control, let_go=stack)
 
     # --- what a worker does with what it has in hand
@@ -180,8 +185,8 @@ class MissionMachine(RuleBasedStateMachine):
             hand.journal.note(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
         else:
             number = len(hand.journal.state.attempts) + 1
-            id = new_id("attempt")
-            hand.journal.note(AttemptStarted(attempt=id, number=number, agent="a", workspace="w", tree="t"))
+            name = new_id("attempt")
+            hand.journal.note(AttemptStarted(attempt=name, number=number, agent="a", workspace="w", tree="t"))
 
     @rule(data=st.data(), status=st.sampled_from(ENDED[:-1]))
     @precondition(lambda self: self.unpaused())
@@ -232,23 +237,27 @@ class MissionMachine(RuleBasedStateMachine):
         )
         self.seen[mission] = "planned"
 
-    @rule(data=st.data(), order=st.sampled_from(("pause", "resume", "cancel", "send")))
+    @rule(data=st.data())
     @precondition(lambda self: self.hands)
-    def order(self, data: st.DataObject, order: str) -> None:
+    def pause_or_resume(self, data: st.DataObject) -> None:
         """Steer what runs, as the socket of its worker does."""
+        control = data.draw(st.sampled_from(self.hands)).control
+        self.loop.run_until_complete(control.resume("me") if control.paused else control.pause("me"))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.hands)
+    def tell(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.hands)).control.tell("me", "hurry")
+
+    @rule(data=st.data(), dies=st.booleans())
+    @precondition(lambda self: self.hands)
+    def cancel(self, data: st.DataObject, dies: bool) -> None:
+        """Cancel what runs; its worker ends it, or is still at it and may die before that."""
         hand = data.draw(st.sampled_from(self.hands))
-        match order:
-            case "pause":
-                self.loop.run_until_complete(hand.control.pause("me"))
-            case "resume":
-                self.loop.run_until_complete(hand.control.resume("me"))
-            case "send":
-                hand.control.tell("me", "hurry")
-            case "cancel":
-                hand.control.stop("cancel", identity="me")
-                if data.draw(st.booleans()):  # else the worker is still at it, and may die before it is done
-                    self.hands.remove(hand)
-                    self.end(hand, MissionFinished(status="cancelled"))
+        hand.control.stop("cancel", identity="me")
+        if not dies:
+            self.hands.remove(hand)
+            self.end(hand, MissionFinished(status="cancelled"))
 
     @rule(data=st.data(), order=st.sampled_from(("pause", "resume", "cancel", "discard", "send", "give_up")))
     def steer(self, data: st.DataObject, order: str) -> None:
@@ -287,7 +296,8 @@ class MissionMachine(RuleBasedStateMachine):
             state = self.look.state(mission)
             assert state == fold(lines, live=holder is not None)
             assert state.status == before or state.status in LEGAL[before], (before, state.status)
-            assert (state.status == "running") <= (holder is not None)
+            assert holder is not None or state.status != "running"
+            assert holder is None or state.status in ("running", "paused")
             self.seen[mission] = state.status
 
     @invariant()
@@ -326,6 +336,11 @@ class MissionMachine(RuleBasedStateMachine):
         """Return the worker of ours that has the mission in hand."""
         return next((hand.worker for hand in self.hands if hand.mission == mission), None)
 
+    def free(self) -> list[str]:
+        """Return what a worker finds to take."""
+        held = {hand.mission for hand in self.hands}
+        return [row.id for row in self.store.log.takeable() if row.id not in held]
+
     def unpaused(self) -> list[Hand]:
         return [hand for hand in self.hands if not hand.control.paused and hand.control.stopped is None]
 
@@ -343,4 +358,4 @@ def test_the_table_of_transitions_is_whole() -> None:
 
 
 TestMissionMachine = MissionMachine.TestCase
-TestMissionMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMissionMachine.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)

@@ -348,7 +348,9 @@ class App:
         from chargehand.sandbox import RegistryConfig, RegistryMirror
 
         config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
-        with tempfile.TemporaryDirectory(dir=self.home, prefix="registries-") as directory:
+        scratch = self._local.scratch(self.member.id)
+        scratch.mkdir(exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=scratch, prefix="registries-") as directory:
             async with RegistryMirror(Path(directory, "mirror.sock"), config=config) as mirror:
                 yield mirror
 

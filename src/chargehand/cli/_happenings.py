@@ -41,6 +41,10 @@ def _claimed(event: core.MissionClaimed) -> str:
     return f"taken up by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
 
 
+def _released(event: core.MissionReleased) -> str:
+    return f"let go of by {event.worker}, for another worker to go on"
+
+
 def _paused(event: core.MissionPaused) -> str:
     return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
 
@@ -151,6 +155,7 @@ def _short(text: str) -> str:
 _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MissionCreated: _created,
     core.MissionClaimed: _claimed,
+    core.MissionReleased: _released,
     core.MissionPaused: _paused,
     core.MissionResumed: _resumed,
     core.CancelAsked: _cancel_asked,

@@ -41,6 +41,14 @@ class MissionClaimed(Payload):
     version: str
 
 
+@event("mission.released")
+@dataclass(frozen=True, kw_only=True)
+class MissionReleased(Payload):
+    """A worker that ends let go of the mission in good order; another one goes on with it."""
+
+    worker: str
+
+
 @event("mission.paused")
 @dataclass(frozen=True, kw_only=True)
 class MissionPaused(Payload):

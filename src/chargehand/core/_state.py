@@ -70,6 +70,7 @@ class MissionState:
     prepared: p.PromotionPrepared | None = None
     commit: str | None = None
     tree: str | None = None
+    signed: str | None = None
     export: Export | None = None
     exported: str | None = None
     applied: Export | None = None
@@ -150,6 +151,12 @@ def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
         state.status = "running"
 
 
+def _released(state: MissionState, event: p.MissionReleased) -> None:
+    state.fruitless_claims = 0
+    if state.status == "running":
+        state.status = "planned"
+
+
 def _paused(state: MissionState, event: p.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
@@ -159,6 +166,7 @@ def _paused(state: MissionState, event: p.MissionPaused) -> None:
 def _resumed(state: MissionState, event: p.MissionResumed) -> None:
     if state.status == "paused":
         state.status, state.reasons = "running" if event.in_place else "planned", ()
+        state.fruitless_claims = 0
 
 
 def _cancel_asked(state: MissionState, event: p.CancelAsked) -> None:
@@ -234,6 +242,10 @@ def _rolled_back(state: MissionState, event: p.MissionRolledBack) -> None:
     state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
 
 
+def _signed(state: MissionState, event: p.HeadSigned) -> None:
+    state.signed = state.signed if event.problem else event.commit
+
+
 def _exported(state: MissionState, event: p.ExportChanged) -> None:
     state.export = event.export
     if event.export.state == "done":
@@ -257,6 +269,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.StepFinished: _step,
     p.AttemptStarted: _attempt_started,
     p.MissionClaimed: _claimed,
+    p.MissionReleased: _released,
     p.MissionPaused: _paused,
     p.MissionResumed: _resumed,
     p.CancelAsked: _cancel_asked,
@@ -270,6 +283,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.PromotionPrepared: _prepared,
     p.PromotionDone: _promoted,
     p.MissionRolledBack: _rolled_back,
+    p.HeadSigned: _signed,
     p.ExportChanged: _exported,
     p.ApplyChanged: _applied,
     p.MissionFinished: _finished,

@@ -24,6 +24,7 @@ T = TypeVar("T")
 _ONE_ENGINE = threading.Lock()
 _LONGEST_PRIORITY = 2**31 - 1
 _STUCK_SECONDS = 1.0
+_WRITE_SECONDS = 5.0
 
 
 class Engine:
@@ -165,8 +166,14 @@ class Engine:
             await self._bodies_end()
 
     async def _bodies_end(self) -> None:
+        """Wait until no body runs, and for their ends to be written as long as that goes on.
+
+        Not longer: DBOS waits without end for the outcome of a turn that was given to another worker.
+        """
         while tasks := self._scheduler.tasks():
-            await asyncio.wait(tasks)
+            ended, _ = await asyncio.wait(tasks, timeout=_WRITE_SECONDS)
+            if not ended and not self._active:
+                return
 
     def _give_back(self) -> None:
         self._scheduler.requeue(row for row in self._scheduler.rows(RUNNING) if row.worker == self._worker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ class LocalWorkers:
         dead = tuple(path.stem for path in self._locks() if not _is_locked(path))
         for worker in dead:
             self.socket(worker).unlink(missing_ok=True)
-            self._lock(worker).unlink(missing_ok=True)
+            shutil.rmtree(self.scratch(worker), ignore_errors=True)
+            self._lock(worker).unlink(missing_ok=True)  # last: what is left by a crash of ours is found again
         for path in self.directory.glob(f"{_FRESH}*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
@@ -149,6 +151,10 @@ class LocalWorkers:
     def socket(self, worker: str) -> Path:
         """Return where a worker takes orders."""
         return self.directory / f"{worker}.sock"
+
+    def scratch(self, worker: str) -> Path:
+        """Return a directory, to be made when needed, for what is of no use once the worker is gone."""
+        return self.directory / f"{worker}.tmp"
 
     def _lock(self, worker: str) -> Path:
         return self.directory / f"{worker}.lock"

@@ -18,7 +18,6 @@ from chargehand.core import (
     AttemptState,
     Base,
     Change,
-    ChangesReverted,
     Checkpoint,
     CheckpointMade,
     CommandFinished,
@@ -58,6 +57,11 @@ class Left:
             "reverted": self.reverted,
             "discarded": self.discarded,
         }
+
+    @property
+    def set_back(self) -> tuple[Reverted, ...]:
+        """What inspection set back, by path or, where it discarded everything, by what was critical."""
+        return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)
 
     @classmethod
     def recall(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> Left:
@@ -216,7 +220,6 @@ class AttemptRunner:
         critical = tuple(found for found in findings if found.severity == "critical")
         if critical:
             await asyncio.to_thread(workspace.reset, self._ground.base.tree, "discarded")
-            self._note_reverted(attempt, critical)
             return self._left(outcome, self._ground.base.tree, (), findings, reverted=(), discarded=critical)
         wrong = tuple(found for found in findings if found.severity == "error")
         if not wrong:
@@ -228,16 +231,11 @@ class AttemptRunner:
     ) -> Left:
         paths = tuple(dict.fromkeys(found.path for found in wrong))
         await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
-        reverted = self._note_reverted(attempt, wrong)
         await self._checkpoint(attempt, workspace, "reverted")
         scan = await asyncio.to_thread(workspace.scan)
         rest = (*scan.findings, *self._inspected(scan.changes))
-        return self._left(outcome, scan.tree, scan.changes, rest, reverted=reverted, discarded=())
-
-    def _note_reverted(self, attempt: str, wrong: Sequence[Finding]) -> tuple[Reverted, ...]:
         reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
-        self._journal.note(ChangesReverted(attempt=attempt, reverted=reverted))
-        return reverted
+        return self._left(outcome, scan.tree, scan.changes, rest, reverted=reverted)
 
     def _inspected(self, changes: Sequence[Change]) -> tuple[Finding, ...]:
         return inspect(changes, DepotReader(self._services.depot), self._ground.base.tree, self._areas)

@@ -15,9 +15,11 @@ from chargehand.core import (
     AttemptFinished,
     AttemptStatus,
     Base,
+    ChangesReverted,
     ChargehandError,
     FencedError,
     MissionFinished,
+    MissionReleased,
     MissionRequest,
     MissionState,
     MissionStatus,
@@ -90,6 +92,8 @@ class MissionFlow:
             if self._control.stopped in (None, "cancel"):
                 message = "a person cancelled the mission"
                 self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
+            elif self._control.stopped == "release":
+                self._journal.note(MissionReleased(worker=self._services.worker[0]))
             raise
         except ChargehandError as error:
             self._settle("failed", "failed", Reason(code=error.code, message=error.message))
@@ -193,7 +197,15 @@ class MissionFlow:
             )
             return (await runner.run(agent, assignment, tree=tree)).record()
 
-        record = await self._journal.step(f"attempt/{number}/work", [tree, feedback], work)
+        def set_back(record: Any) -> Sequence[ChangesReverted]:
+            """Told with the end of the step, so that an attempt that begins anew tells it once."""
+            begun, left = self._journal.state.attempt(number), self._recall(record)
+            return (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if begun and left.set_back else ()
+
+        name = f"attempt/{number}/work"
+        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=set_back))
+
+    def _recall(self, record: Any) -> Left:
         return Left.recall(record, base=self._base, depot=self._services.depot)
 
     def _report(self, feedback: str | None) -> bytes | None:

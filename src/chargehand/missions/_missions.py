@@ -217,7 +217,7 @@ class Missions:
 
     async def _recover(self, mission: str) -> bool:
         state = self._journal(mission).state
-        if state.prepared is None and state.commit is None and state.status in ("planned", "running"):
+        if state.prepared is None and (state.commit is None or state.status == "promoted"):
             return False
         async with self._held(mission) as (journal, control):
             if not Promoter(self._services, journal, fault=self._fault).settle_prepared():

@@ -30,6 +30,7 @@ from chargehand.core import (
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._services import Services
+from chargehand.store import SignedHead
 from chargehand.workspace import RefMovedError, export_notes
 from chargehand.workspace import apply as apply_branch
 from chargehand.workspace import export as export_branch
@@ -156,11 +157,10 @@ class Promoter:
 
     async def _sign(self, commit: str) -> None:
         """Sign the log and note that on the commit, once; what hinders it is noted and undoes no promotion."""
+        if self._journal.state.signed == commit:
+            return
         try:
-            if self._services.depot.annotation(commit) is not None:
-                return
-            head = await asyncio.to_thread(self._services.store.sign_head, self._journal.mission)
-            await asyncio.to_thread(self._services.depot.annotate, commit, head.encode().decode())
+            head = await asyncio.to_thread(self._noted, commit)
             self._fault("signed")
         except FencedError:
             raise
@@ -168,6 +168,17 @@ class Promoter:
             self._journal.note(HeadSigned(commit=commit, problem=error.message))
         else:
             self._journal.note(HeadSigned(commit=commit, seq=head.seq, key=head.key))
+
+    def _noted(self, commit: str) -> SignedHead:
+        """Return the signed head that stands on the commit, put there where a crash did not come after it."""
+        depot, mission = self._services.depot, self._journal.mission
+        for line in (depot.annotation(commit) or "").splitlines():
+            head = SignedHead.decode(line.encode())
+            if head.mission == mission:
+                return head
+        head = self._services.store.sign_head(mission)
+        depot.annotate(commit, head.encode().decode())
+        return head
 
     async def export(self) -> Export:
         """Write the mission branch into the user's repository and record how that went."""
