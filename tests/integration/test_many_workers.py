@@ -50,6 +50,23 @@ def server() -> Iterator[Postgres]:
         yield started
 
 
+def test_a_cancelled_mission_whose_worker_died_of_it_stays_cancelled(place: Path, probed: Fleet) -> None:
+    fleet = Fleet(place, like=probed)
+    with fleet.working():
+        (mission,) = fleet.order("held")
+        worker = fleet.start("worker", "--until-idle", cwd=place, plan="after mission.cancel_asked#1")
+        until(lambda: fleet.at_work(mission), fleet)
+        with fleet.app() as app:
+            app.order(mission, "cancel")
+        assert worker.wait(60) == -signal.SIGKILL
+        until(lambda: fleet.states()[mission].status == "cancelled", fleet)
+        assert fleet.join("--until-idle").wait(60) == 0, fleet.said()
+        state = fleet.states()[mission]
+        assert (state.status, state.claims, len(state.attempts)) == ("cancelled", 2, 1)
+        with fleet.app() as app:
+            assert verify(app.store).ok
+
+
 def test_two_workers_share_the_missions_of_a_file(place: Path, probed: Fleet) -> None:
     fleet = Fleet(place, like=probed)
     with fleet.working():

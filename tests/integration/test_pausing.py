@@ -54,7 +54,7 @@ def began(yard: Yard) -> subprocess.Popen[bytes]:
 def written(yard: Yard) -> dict[str, tuple[int, int]]:
     """Return every file that the agent's workspace shows in its upper layer, with size and time stamp."""
     found = {}
-    for root in yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper"):
+    for root in yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper"):
         for place, _, files in os.walk(root):
             for name in files:
                 info = os.lstat(os.path.join(place, name))
@@ -99,7 +99,7 @@ def test_nothing_is_written_between_pause_and_resume(yard: Yard, site: Site) -> 
 
 
 def ignored(yard: Yard) -> str:
-    (found,) = yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper/ignored")
+    (found,) = yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/ignored")
     return found.read_text()
 
 

@@ -28,7 +28,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 def agent_began(yard: Yard) -> bool:
-    return any(yard.home.glob("projects/*/workspaces/w-*-attempt-1/generations/*/upper/begun"))
+    return any(yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/begun"))
 
 
 def begun(yard: Yard, site: Site) -> subprocess.Popen[bytes]:
@@ -61,7 +61,7 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
     worker.send_signal(number)
     assert worker.wait(60) == 0, yard.said()
     left = state_of(yard, site)
-    assert (left.status, left.reasons[0].code) == ("paused", "worker_lost")
+    assert (left.status, left.reasons, left.attempts[0].status) == ("planned", (), "lost")
     with yard.app() as app:
         row = app.store.log.get(left.id)
         assert (row.owner, row.runnable) == (None, True)

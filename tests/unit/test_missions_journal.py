@@ -58,8 +58,8 @@ async def test_a_step_is_done_once_also_by_the_next_process(store: Store) -> Non
 
 async def test_another_input_is_another_step(store: Store) -> None:
     work = Work()
-    for input in (1, 2, 2, 1):
-        await journal(store).step("s", input, work)
+    for given in (1, 2, 2, 1):
+        await journal(store).step("s", given, work)
     assert work.times == 3
 
 

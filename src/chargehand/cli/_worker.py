@@ -12,7 +12,7 @@ from chargehand.cli._output import Output
 
 
 def work(out: Output, *, until_idle: bool, slots: int) -> int:
-    """Work until there is nothing to do, or until a signal says so."""
+    """Work until there is nothing to do, or until a signal says so; one that was given up joins anew."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     while True:
         with App.open(role="worker") as app:
@@ -20,7 +20,7 @@ def work(out: Output, *, until_idle: bool, slots: int) -> int:
             stopped = asyncio.run(_work(app, until_idle=until_idle, slots=slots))
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
         with App.open() as app:
-            if stopped or not until_idle or not app.has_work():
+            if stopped or (until_idle and not app.has_work()):
                 return 0
 
 

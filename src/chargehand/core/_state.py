@@ -78,6 +78,8 @@ class MissionState:
     claims: int = 0
     fruitless_claims: int = 0
     program: str = ""
+    worker: str | None = None
+    worker_before: str | None = None
     cancel_asked: bool = False
     messages: list[p.MessageSent] = field(default_factory=list)
     unknown_events: int = 0
@@ -147,6 +149,7 @@ def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
     state.claims += 1
     state.fruitless_claims += 1
     state.program = event.version
+    state.worker_before, state.worker = state.worker, event.worker
     if state.status == "planned":
         state.status = "running"
 

@@ -25,7 +25,7 @@ _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 _WORKFLOW = "turn"
 _BATCH = 500
 # Nothing of ours waits for notifications: the listener only delays the end of the process.
-_LISTENER_SECONDS = 0.05
+_LISTENER_SECONDS = 0.2
 
 Body = Callable[[str, int], Awaitable[None]]
 

@@ -87,6 +87,10 @@ class LeasedWorkers:
             row = self._one(worker)  # still there where it was renewed in between
         return row is not None and self._holds(worker, row.place)
 
+    def gone(self, worker: str) -> bool:
+        """Tell nothing: a worker whose lease ended may be on another machine, stopped, and go on."""
+        return False
+
     def members(self) -> tuple[Member, ...]:
         """Return the living workers of all machines. Raises `InfrastructureError`."""
         return tuple(

@@ -68,6 +68,10 @@ class Workers(Protocol):
         """Tell whether a worker is alive right now."""
         ...
 
+    def gone(self, worker: str) -> bool:
+        """Tell whether it is known that no process of a dead worker can still do anything."""
+        ...
+
     def members(self) -> tuple[Member, ...]:
         """Return the living workers."""
         ...
@@ -128,6 +132,10 @@ class LocalWorkers:
     def live(self, worker: str) -> bool:
         """Tell whether the process that locked the worker's file still lives."""
         return _is_locked(self._lock(worker))
+
+    def gone(self, worker: str) -> bool:
+        """Tell whether nobody has the worker's file locked: neither it nor a launcher of its sandboxes."""
+        return not self.live(worker)
 
     def members(self) -> tuple[Member, ...]:
         """Return the living workers, the longest living first."""

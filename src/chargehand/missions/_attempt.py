@@ -126,7 +126,9 @@ class AttemptRunner:
 
     @contextlib.asynccontextmanager
     async def _place_of(self, lost: AttemptState, tree: str) -> AsyncIterator[Workspace]:
-        again = self._places.workspace_again(lost.workspace, self._ground, tree=tree)
+        before = self._journal.state.worker_before
+        quiet = before is not None and self._services.workers.gone(before)
+        again = self._places.workspace_again(lost.workspace, self._ground, tree=tree, quiet=quiet)
         async with again as (workspace, kept):
             self._note_unlogged(lost.id, workspace)
             self._journal.note(

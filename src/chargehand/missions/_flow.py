@@ -123,6 +123,9 @@ class MissionFlow:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
         elif self._promoter.settle_prepared():
             await self.deliver()
+        elif self._journal.state.cancel_asked:
+            message = "a person cancelled the mission"
+            self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
         else:
             await self._steps(request)
 

@@ -29,6 +29,16 @@ class Notes(Protocol):
         """The mission, `None` outside one."""
         ...
 
+    @property
+    def epoch(self) -> int | None:
+        """The claim that is written under, `None` without one."""
+        ...
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another worker claimed the mission since."""
+        ...
+
     def note(self, *payloads: Payload, durable: bool = False) -> None:
         """Keep the payloads as events of the mission."""
         ...
@@ -38,6 +48,8 @@ class Unlogged:
     """Notes nothing: for a command that a person runs by hand."""
 
     mission: str | None = None
+    epoch: int | None = None
+    fenced = False
 
     def note(self, *payloads: Payload, durable: bool = False) -> None:
         """Forget the payloads."""
@@ -57,14 +69,19 @@ class Journal:
         self.clock = clock
         self._store = store
         self._watch = watch
-        self._epoch = epoch
+        self.epoch = epoch
         self.state = MissionState()
         for line in store.log.read(mission):
             apply(self.state, line)
 
+    @property
+    def fenced(self) -> bool:
+        """Whether another worker claimed the mission since."""
+        return self.epoch is not None and self._store.log.get(self.mission).epoch != self.epoch
+
     def note(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""
-        lines = self._store.log.append(self.mission, *payloads, durable=durable, epoch=self._epoch)
+        lines = self._store.log.append(self.mission, *payloads, durable=durable, epoch=self.epoch)
         for line, payload in zip(lines, payloads, strict=True):
             apply(self.state, line)
             self._watch(line, payload)

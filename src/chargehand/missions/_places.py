@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chargehand.core import Base, Bind, ChargehandError, MissionState, NotFoundError, SandboxOpened
 from chargehand.missions._control import Control
-from chargehand.missions._journal import Notes
+from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._services import Registries, Services
 from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace import Workspace, WorkspaceLimits
@@ -56,28 +56,30 @@ class Places:
     ) -> AsyncIterator[Workspace]:
         """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
 
-        A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first.
+        A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
+        claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
         """
-        mission = self._journal.mission
-        name = None if mission is None else _workspace_id(mission, purpose)
+        mission, epoch = self._journal.mission, self._journal.epoch
 
         def make() -> Workspace:
-            if name is not None:
-                _discard(self._services, name)
-            return self._make(ground, tree, id=name)
+            if mission is None:
+                return self._make(ground, tree)
+            _remove(self._services, mission, f"{purpose}-*")
+            return self._make(ground, tree, id=f"{_prefix(mission)}{purpose}-{epoch or 0}")
 
         async with self._kept(make) as workspace:
             yield workspace
 
     @contextlib.asynccontextmanager
     async def workspace_again(
-        self, id: str, ground: Ground, *, tree: str
+        self, id: str, ground: Ground, *, tree: str, quiet: bool
     ) -> AsyncIterator[tuple[Workspace, bool]]:
         """Find a lost attempt's workspace and let it show `tree`; tell whether its ignored files are kept.
 
-        What it held instead of `tree` is kept as a checkpoint first.
+        What it held instead of `tree` is kept as a checkpoint first. `quiet` says that nobody writes there any
+        more; where that is not known, new files are laid out.
         """
-        kept = True
+        kept = quiet
 
         def find() -> Workspace:
             nonlocal kept
@@ -87,7 +89,7 @@ class Places:
                 kept = False
                 return self._make(ground, tree, id=id)
             scan = found.scan(trust_cache=False)
-            if scan.tree != tree or scan.findings:
+            if not quiet or scan.tree != tree or scan.findings:
                 kept = False
                 found.reset(tree, "resumed")
                 found.tidy()
@@ -106,7 +108,8 @@ class Places:
             yield await asyncio.shield(making)
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
-            if self._control is None or self._control.stopped in (None, "cancel"):
+            handed_on = self._control is not None and self._control.stopped in ("release", "lost")
+            if not handed_on and not self._journal.fenced:
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
     def _make(self, ground: Ground, tree: str | None, *, id: str | None = None) -> Workspace:
@@ -168,12 +171,10 @@ class Places:
 
 def clear(services: Services, state: MissionState) -> None:
     """Remove what dead workers left of a settled mission; its checkpoints stay in the depot."""
-    started = {attempt.workspace for attempt in state.attempts}
-    purposes = (SETUP, CHECKS, attempt_purpose(len(state.attempts) + 1))
-    for name in sorted(started | {_workspace_id(state.id, purpose) for purpose in purposes}):
-        with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
-            _discard(services, name)
-    shutil.rmtree(acceptance_place(services, state.id), ignore_errors=True)
+    with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
+        _remove(services, state.id, "*")
+    for path in services.home.glob(f"acceptance-{state.id}-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def attempt_purpose(number: int) -> str:
@@ -181,16 +182,20 @@ def attempt_purpose(number: int) -> str:
     return f"attempt-{number}"
 
 
-def acceptance_place(services: Services, mission: str) -> Path:
-    """Return where a mission's acceptance files lie while its checks run."""
-    return services.home / f"acceptance-{mission}"
+def acceptance_place(services: Services, journal: Journal) -> Path:
+    """Return where a mission's acceptance files lie while its checks run under this claim."""
+    return services.home / f"acceptance-{journal.mission}-{journal.epoch or 0}"
 
 
-def _workspace_id(mission: str, purpose: str) -> str:
-    """Return an id that the next worker finds again, unlike a fresh one."""
-    return f"w-{mission.removeprefix('m-')}-{purpose}"
+def _prefix(mission: str) -> str:
+    return f"w-{mission.removeprefix('m-')}-"
 
 
-def _discard(services: Services, id: str) -> None:
-    with contextlib.suppress(NotFoundError):
-        Workspace.load(services.depot, id).discard()
+def _remove(services: Services, mission: str, which: str) -> None:
+    """Remove the files of a mission's workspaces, those half made included."""
+    directory = services.depot.root / "workspaces"
+    for path in directory.glob(f"{_prefix(mission)}{which}"):
+        with contextlib.suppress(NotFoundError):
+            Workspace.load(services.depot, path.name).discard()
+    for path in directory.glob(f".new-{_prefix(mission)}{which}"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -140,8 +140,7 @@ class Validator:
         if not files:
             yield ()
             return
-        directory = acceptance_place(self._services, self._journal.mission)
-        shutil.rmtree(directory, ignore_errors=True)  # a dead worker's
+        directory = acceptance_place(self._services, self._journal)
         directory.mkdir(mode=0o700)
         try:
             binds = []
