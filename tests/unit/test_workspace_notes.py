@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,11 +136,16 @@ def test_who_is_never_fast_enough_is_told(yard: Yard) -> None:
         yard.open(fault=interfere).annotate(mine, "mine")
 
 
-def annotate_many(root: Path, repository: Path, commits: list[str], name: str) -> None:
-    depot = Depot.open(root, repository=repository)
-    for commit in commits:
-        depot.annotate(commit, name)
-        export_notes(depot, commit)
+ANNOTATE_MANY = """
+import sys
+from pathlib import Path
+from chargehand.workspace import Depot, export_notes
+name, root, repository, *commits = sys.argv[1:]
+depot = Depot.open(Path(root), repository=Path(repository))
+for commit in commits:
+    depot.annotate(commit, name)
+    export_notes(depot, commit)
+"""
 
 
 def test_processes_note_the_same_commits_and_lose_nothing(yard: Yard, tmp_path: Path) -> None:
@@ -149,16 +155,10 @@ def test_processes_note_the_same_commits_and_lose_nothing(yard: Yard, tmp_path: 
     other = Depot.open(tmp_path / "other", repository=yard.repository)
     for number in range(4):
         git(other.path, "fetch", "-q", str(yard.repository), f"chargehand/{number}:refs/kept/{number}")
-    spawn = multiprocessing.get_context("spawn")
     roots = (("a", yard.root), ("b", yard.root), ("c", tmp_path / "other"))
-    processes = [
-        spawn.Process(target=annotate_many, args=(root, yard.repository, commits, name)) for name, root in roots
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    program = (sys.executable, "-c", ANNOTATE_MANY)
+    processes = [subprocess.Popen([*program, name, root, yard.repository, *commits]) for name, root in roots]
+    assert [process.wait() for process in processes] == [0, 0, 0]
     for commit in commits:
         assert sorted((yard.depot().annotation(commit) or "").split()) == ["a", "b", "first"]
         assert sorted(show(yard.repository, commit).split()) == ["a", "b", "c", "first"]
