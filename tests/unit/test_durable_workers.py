@@ -49,6 +49,21 @@ def test_a_member_is_alive_until_it_leaves(workers: LocalWorkers) -> None:
         member.fileno()
 
 
+def test_scratch_goes_with_its_worker(tmp_path: Path, workers: LocalWorkers) -> None:
+    member = workers.join("command")
+    process, worker = hold(tmp_path)
+    for each in (member.id, worker):
+        (workers.scratch(each) / "deep").mkdir(parents=True)
+    member.leave()
+    assert not workers.scratch(member.id).exists()
+    with process:
+        assert workers.sweep() == ()
+        process.kill()
+        process.wait()
+        assert workers.sweep() == (worker,)
+    assert list(workers.directory.iterdir()) == []
+
+
 def test_nobody_is_alive_where_nobody_ever_joined(workers: LocalWorkers) -> None:
     assert not workers.live("k-nobody")
     assert (workers.members(), workers.sweep()) == ((), ())

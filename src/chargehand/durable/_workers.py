@@ -98,8 +98,9 @@ class LocalMembership:
         return self._fd
 
     def leave(self) -> None:
-        """Remove the file and let go of its lock."""
+        """Remove what is of no use any more, then the file, and let go of its lock."""
         if self._fd is not None:
+            shutil.rmtree(_scratch(self._path), ignore_errors=True)
             self._path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = None
@@ -162,13 +163,17 @@ class LocalWorkers:
 
     def scratch(self, worker: str) -> Path:
         """Return a directory, to be made when needed, for what is of no use once the worker is gone."""
-        return self.directory / f"{worker}.tmp"
+        return _scratch(self._lock(worker))
 
     def _lock(self, worker: str) -> Path:
         return self.directory / f"{worker}.lock"
 
     def _locks(self) -> list[Path]:
         return sorted(self.directory.glob("k-*.lock"))
+
+
+def _scratch(lock: Path) -> Path:
+    return lock.with_suffix(".tmp")
 
 
 def _is_locked(path: Path) -> bool:
