@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-AgentKind = Literal["command"]
+AgentKind = Literal["command", "native"]
+Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible"]
 Tier = Literal["process", "none"]
 Strategy = Literal["shadow", "direct"]
 
@@ -69,12 +70,30 @@ class ProjectConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """[agents.NAME]: a program that does the work."""
+    """[agents.NAME]: what does the work: a program, or a model that is given tools (native)."""
 
-    kind: AgentKind = _key("kind of agent", default="command", meet="repo")
+    kind: AgentKind = _key("kind of agent: command or native", default="command", meet="repo")
     command: tuple[str, ...] = _key(
         "program and arguments, never given to a shell", default=(), meet="repo", form="argv", host=True
     )
+    model: str | None = _key("the entry of [models] it works with; a command agent gets it as an endpoint")
+    fallback: tuple[str, ...] = _key("entries of [models] to switch to when it is stuck", default=(), form="name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """[models.NAME]: a model and where it is reached; only the user's own file may say so."""
+
+    provider: Provider = _key("what serves the model", default="openai-compatible")
+    model: str = _key("the provider's name for the model", default="")
+    base_url: str | None = _key("where the provider is reached; absent: its own address", form="http")
+    key: str | None = _key("name of the secret or environment variable that holds the API key", form="name")
+    price: float | None = _key("USD per million tokens, in and out; 0 for free", form="money")
+    price_in: float | None = _key("USD per million tokens read", form="money")
+    price_out: float | None = _key("USD per million tokens written", form="money")
+    context: int | None = _key("tokens that fit into its context")
+    max_output: int | None = _key("tokens of one reply at most")
+    tools: bool = _key("whether it takes tools; false: they are described in text", default=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +103,13 @@ class LimitsConfig:
     time: float = _key("time for a whole mission", default=1800.0, meet="min", form="seconds")
     check_time: float = _key("time for one check", default=900.0, meet="min", form="seconds")
     attempts: int = _key("runs of the agent at most", default=1, meet="min")
+    budget_usd: float = _key("money for a whole mission in USD", default=5.0, meet="min", form="money")
+    attempt_usd: float | None = _key("money for one attempt in USD; absent: the mission's", form="money")
+    day_usd: float | None = _key("money for all missions of a day (UTC) in USD; absent: none", form="money")
+    assume_usd_per_mtok: float | None = _key(
+        "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",
+        form="money",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +141,7 @@ class Config:
 
     project: ProjectConfig = field(default_factory=ProjectConfig)
     agents: dict[str, AgentConfig] = field(default_factory=dict)
+    models: dict[str, ModelConfig] = field(default_factory=dict)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -12,6 +12,7 @@ ChargehandError
     InfrastructureError (6)         our own machinery failed: sandbox died, store, depot, disk
         SandboxDiedError
         StoreError
+        UpstreamError           a model's provider gave no reply, or half of one
         FencedError             another worker took the mission over: this one must stop at once
 """
 
@@ -104,6 +105,15 @@ class StoreError(InfrastructureError):
     """The state directory cannot be read or written as it must be."""
 
     default_code = "store"
+
+
+class UpstreamError(InfrastructureError):
+    """A model's provider, or what stands in for it, gave no reply or broke one off.
+
+    `code` is `upstream_unreachable`, `upstream_timeout` or `upstream_cut`.
+    """
+
+    default_code = "upstream_unreachable"
 
 
 class FencedError(InfrastructureError):

@@ -7,7 +7,7 @@ import time
 from typing import Literal
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
-Kind = Literal["mission", "attempt", "workspace", "sandbox", "artifact", "worker"]
+Kind = Literal["mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question"]
 _PREFIX: dict[Kind, str] = {
     "mission": "m",
     "attempt": "a",
@@ -15,6 +15,8 @@ _PREFIX: dict[Kind, str] = {
     "sandbox": "s",
     "artifact": "f",
     "worker": "k",
+    "call": "c",
+    "question": "q",
 }
 
 

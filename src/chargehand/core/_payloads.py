@@ -22,12 +22,17 @@ from chargehand.core._records import (
 @event("mission.created")
 @dataclass(frozen=True, kw_only=True)
 class MissionCreated(Payload):
-    """A person asked for something in a project; `config` is what was in force."""
+    """A person asked for something in a project; `config` is what was in force.
+
+    `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over.
+    """
 
     project: str
     repository: str
     request: MissionRequest
     config: dict[str, Any] = field(default_factory=dict)
+    forked_from: str | None = None
+    forked_at: str = ""
 
 
 @event("mission.claimed")
@@ -143,6 +148,41 @@ class CommandFinished(Payload):
     artifact: str | None = None
 
 
+@event("model.called")
+@dataclass(frozen=True, kw_only=True)
+class ModelCalled(Payload):
+    """A call to a model ended, however it did; `cost_usd` is `None` where it is not known.
+
+    `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget) or
+    `lost` (its worker died). `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
+    """
+
+    call: str
+    attempt: str
+    turn: int
+    model: str
+    upstream: str
+    status: str
+    http_status: int
+    seconds: float
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+    booked_usd: float = 0.0
+    reason: str = ""
+
+
+@event("budget.alert")
+@dataclass(frozen=True, kw_only=True)
+class BudgetAlert(Payload):
+    """Four fifths of a limit are spent or reserved; `limit` is `attempt`, `mission` or `day`."""
+
+    limit: str
+    limit_usd: float
+    spent_usd: float
+
+
 @event("attempt.started")
 @dataclass(frozen=True, kw_only=True)
 class AttemptStarted(Payload):
@@ -215,11 +255,27 @@ class AttemptFinished(Payload):
 @event("question.asked")
 @dataclass(frozen=True, kw_only=True)
 class QuestionAsked(Payload):
-    """Only a person may let this tree in."""
+    """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
+
+    `tree` is what the question is bound to; `options` are proposals, never the only answers.
+    """
 
     question: str
     tree: str
     reasons: tuple[Reason, ...]
+    text: str = ""
+    options: tuple[str, ...] = ()
+    attempt: str | None = None
+
+
+@event("question.answered")
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswered(Payload):
+    """A person answered a question, once; the mission may go on."""
+
+    question: str
+    text: str
+    identity: str
 
 
 @event("approval.given")

@@ -36,6 +36,45 @@ class MountPlan:
     binds: tuple[Bind, ...] = ()
 
 
+class Ledger(Protocol):
+    """The money of one attempt in USD: reserved before each call to a model, settled after it.
+
+    What is reserved counts as spent for every limit until it is settled. Methods may block on the store.
+    """
+
+    def left(self) -> float | None:
+        """Return what may still be reserved: the least over all limits, `None` where there is none."""
+        ...
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        """Reserve for a call; return the limits of which this books four fifths for the first time.
+
+        Raises `ExhaustedError` (`budget`) that names the limit, and reserves nothing then.
+        """
+        ...
+
+    def settle(self, call: str, usd: float | None) -> None:
+        """Book what a call cost instead of its reserve; `None` (not known) leaves the reserve booked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """How far a limit (`attempt`, `mission` or `day`) is used up, in USD; reserves included."""
+
+    limit: str
+    limit_usd: float
+    spent_usd: float
+
+
+class KeySource(Protocol):
+    """Where the keys of model providers come from; they never leave the host."""
+
+    def get(self, name: str) -> str | None:
+        """Return the secret of that name, `None` where there is none."""
+        ...
+
+
 class ArtifactSink(Protocol):
     """Where large outputs are kept; the id is what events carry."""
 
