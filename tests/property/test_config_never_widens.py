@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chargehand.app._config_edit import _edited
-from chargehand.app._config_keys import agent_keys, section_keys
+from chargehand.app._config_keys import entry_keys, section_keys
 from chargehand.app._config_lines import scan
 from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
 from chargehand.app._config_resolve import resolve
@@ -22,7 +22,8 @@ _AREAS = st.lists(st.sampled_from(["**", "src/**", "src/a/**", "docs/**", "**/a.
 _HOSTS = st.lists(st.sampled_from(["a.org", "b.org", "c.org"]), max_size=3)
 _COUNTS = st.integers(1, 10_000)
 _COMMANDS = st.lists(st.sampled_from(["one", "two", "three"]), max_size=3)
-_LIMITS = ("limits.time", "limits.check_time", "limits.attempts")
+_LIMITS = ("limits.time", "limits.check_time", "limits.attempts", "limits.budget_usd")
+_MODEL_NAMES = st.sampled_from(["openai:a", "ollama:b:c"])
 _SIZES = ("sandbox.memory_mb", "sandbox.processes", "sandbox.tmp_mb", "sandbox.disk_mb")
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "project.checks": _COMMANDS,
@@ -36,10 +37,33 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "sandbox.tier": st.sampled_from(["process", "none"]),
     "sandbox.network": _HOSTS,
     "sandbox.toolchain": st.lists(st.sampled_from(["/opt", "/usr/local"]), max_size=2),
+    "limits.attempt_usd": _COUNTS,
+    "limits.day_usd": _COUNTS,
+    "limits.assume_usd_per_mtok": _COUNTS,
     "agents.fixer.command": st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2),
+    "agents.thinker.kind": st.just("native"),
+    "models.local.provider": st.sampled_from(["openai", "openai-compatible"]),
+    "models.local.model": st.sampled_from(["a", "b"]),
+    "models.local.base_url": st.sampled_from(["http://127.0.0.1:1/v1", "https://a.org"]),
+    "models.local.key": st.sampled_from(["ONE_KEY", "OTHER_KEY"]),
+    "models.local.price": _COUNTS,
+    "models.local.tools": st.booleans(),
     **dict.fromkeys((*_LIMITS, *_SIZES), _COUNTS),
 }
-_FILES = st.fixed_dictionaries({}, optional=_VALUES)
+_THINKING: dict[str, st.SearchStrategy[Any]] = {
+    "agents.thinker.model": _MODEL_NAMES,
+    "agents.thinker.fallback": st.lists(_MODEL_NAMES, max_size=2),
+}
+
+
+def _with_models(said: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Let a native agent name models: without its kind it would be a command agent that has no command."""
+    if "agents.thinker.kind" not in said:
+        return st.just(said)
+    return st.fixed_dictionaries({}, optional=_THINKING).map(lambda more: said | more)
+
+
+_FILES = st.fixed_dictionaries({}, optional=_VALUES).flatmap(_with_models)
 _USER = Path("/home/me/config.toml")
 
 
@@ -81,6 +105,15 @@ def test_an_untrusted_repository_never_widens(user: dict[str, Any], repo: dict[s
     for key in (*_LIMITS, *_SIZES):
         assert _get(resolved.config, key) <= _get(without.config, key)
         assert key not in repo or _get(resolved.config, key) <= repo[key]
+    most, least = without.config.limits.attempt_usd, resolved.config.limits.attempt_usd
+    assert most is None or (least is not None and least <= most)
+    assert resolved.config.limits.day_usd == without.config.limits.day_usd
+    assert resolved.config.limits.assume_usd_per_mtok == without.config.limits.assume_usd_per_mtok
+    assert resolved.config.models == without.config.models
+    models = {
+        model for agent in resolved.config.agents.values() for model in (agent.model, *agent.fallback) if model
+    }
+    assert models <= {user.get("agents.thinker.model"), *user.get("agents.thinker.fallback", [])}
     for key in ("project.forbid", "project.protect"):
         assert set(_get(resolved.config, key)) == set(user.get(key, [])) | set(repo.get(key, []))
     assert set(resolved.config.sandbox.network) <= set(user.get("sandbox.network", []))
@@ -138,8 +171,9 @@ def test_every_value_has_an_origin(user: dict[str, Any], repo: dict[str, Any], t
     resolved = _resolve(user, repo, trusted=trusted)
     if resolved is None:
         return
-    agents = {f"agents.{name}.{field}" for name in resolved.config.agents for field in agent_keys()}
-    assert set(resolved.origins) == set(section_keys()) | agents
+    tables = {"agents": resolved.config.agents, "models": resolved.config.models}
+    entries = {f"{t}.{name}.{field}" for t, named in tables.items() for name in named for field in entry_keys(t)}
+    assert set(resolved.origins) == set(section_keys()) | entries
     ignored = {key.key for key in resolved.untrusted}
     for key, origin in resolved.origins.items():
         if key not in user and key not in repo:

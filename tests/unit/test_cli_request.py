@@ -12,9 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app import Option, resolve
+from chargehand.app import DEFAULT_MODELS, Option, resolve
 from chargehand.app._config_model import UserFile
-from chargehand.cli._request import RunOptions, build_request, choose_agent, keep_check_files, request_text, slug
+from chargehand.cli._request import (
+    RunOptions,
+    build_request,
+    choose_agent,
+    choose_agent_and_model,
+    keep_check_files,
+    request_text,
+    slug,
+)
 from chargehand.core import ConfigError, NotFoundError, UsageError
 from chargehand.store import Store, open_store
 
@@ -95,16 +103,25 @@ def test_the_agent_is_named_or_the_only_one() -> None:
     with pytest.raises(NotFoundError, match="fixr"):
         choose_agent(configured("fixer"), "fixr")
     with pytest.raises(ConfigError):
-        choose_agent(configured(), "native:x")
+        choose_agent(configured(), "acp:x")
 
 
-def test_no_agent_is_an_error_of_three_lines_that_says_what_to_do() -> None:
+def test_agent_model_and_keys_are_chosen_together() -> None:
+    options = RunOptions(agent="native")
+    chosen = choose_agent_and_model(configured(), options, environ={}, keys={"OPENAI_API_KEY": "k"})
+    assert (chosen.agent, chosen.model) == ("native", DEFAULT_MODELS["openai"])
+    named = choose_agent_and_model(configured("a"), RunOptions(model="openai:x"), environ={}, keys={})
+    assert (named.agent, named.model) == ("a", "openai:x")
+
+
+def test_no_agent_is_an_error_whose_hint_says_what_to_do_in_three_lines(tmp_path: Path) -> None:
+    closed = {"OLLAMA_HOST": "127.0.0.1:1"}
     with pytest.raises(UsageError) as none:
-        choose_agent(configured(), None)
+        choose_agent_and_model(configured(), RunOptions(), environ=closed, keys={})
     assert none.value.code == "no_agent"
-    assert len([none.value.message, *none.value.hint.splitlines()]) == 3
+    assert len(none.value.hint.splitlines()) == 3
     assert '--agent "command:' in none.value.hint
-    assert "config set agents.NAME.command" in none.value.hint
+    assert "chargehand init" in none.value.hint
 
 
 def test_check_files_are_kept_as_they_are(tmp_path: Path, store: Store) -> None:
@@ -152,6 +169,17 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
     assert (made.only_checks, made.extra_checks) == (("make test",), ("true",))
     assert (made.allow, made.forbid) == (("src/**",), ("docs/**",))
     assert (made.seconds, made.attempts, made.partial, made.apply) == (90.0, 3, True, False)
+
+
+def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
+    text = '[agents.n]\nkind = "native"\nmodel = "openai:a"\nfallback = ["openai:b"]\n'
+    options = RunOptions(text="x", budget="2.5")
+    resolved = resolve(user=UserFile(path=Path("config.toml"), text=text), options=options.configuration())
+    assert resolved.config.limits.budget_usd == 2.5
+    made = build_request(options, resolved, text="x", agent="n", check_files=())
+    assert (made.command, made.model, made.fallback) == ((), "openai:a", ("openai:b",))
+    chosen = build_request(options, resolved, text="x", agent="n", check_files=(), model="ollama:c")
+    assert chosen.model == "ollama:c"
 
 
 def test_options_that_were_not_given_say_nothing() -> None:

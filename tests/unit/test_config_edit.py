@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._config_edit import set_user_value
+from chargehand.app._config_edit import set_user_value, set_user_values
 from chargehand.core import ConfigError
 
 _TEXT = """\
@@ -73,6 +73,26 @@ def test_every_layout(tmp_path: Path, text: str, key: str, value: str, after: st
     written = _set(tmp_path, text, key, value)
     assert after is None or written == after
     assert tomllib.loads(written) != tomllib.loads(text)
+
+
+def test_several_keys_become_one_change_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    values = {
+        "models.local.base_url": "http://127.0.0.1:8000/v1",
+        "models.local.price": "0.25",
+        "models.local.tools": "false",
+        "agents.native.kind": "native",
+        "agents.native.model": "local",
+    }
+    set_user_values(path, values)
+    assert tomllib.loads(path.read_text()) == {
+        "models": {"local": {"base_url": "http://127.0.0.1:8000/v1", "price": 0.25, "tools": False}},
+        "agents": {"native": {"kind": "native", "model": "local"}},
+    }
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="no model named 'gone'"):
+        set_user_values(path, {"models.local.model": "x", "agents.native.model": "gone"})
+    assert path.read_bytes() == before
 
 
 def test_what_cannot_be_edited_safely_is_left(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
-from chargehand.app._config_keys import agent_keys, section_keys
+from chargehand.app._config_keys import entry_keys, section_keys
 from chargehand.app._config_reference import render_reference
 from chargehand.app._config_sources import variable
 from chargehand.core import ConfigError
@@ -30,7 +30,7 @@ def test_the_page_is_what_the_module_writes() -> None:
 
 def test_every_key_has_its_row() -> None:
     page = render_reference()
-    for key in (*section_keys().values(), *agent_keys().values()):
+    for key in (*section_keys().values(), *entry_keys("agents").values(), *entry_keys("models").values()):
         assert f"| `{key.field}` |" in page
         assert f"| `{variable(key.name)}` |" in page
 

@@ -13,7 +13,7 @@ from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
 from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
-from chargehand.core import AgentConfig, Config, ConfigError, NotFoundError, WaitingError
+from chargehand.core import AgentConfig, Config, ConfigError, ModelConfig, NotFoundError, WaitingError
 
 USER = "/home/me/config.toml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -306,6 +306,7 @@ def test_an_agent_on_the_command_line() -> None:
         ("acp:x", "unknown agent kind 'acp'"),
         ("fixer", "unknown agent kind 'fixer'"),
         ("command:a\0b", "no program can be given"),
+        ("native:", "holds no name"),
     ],
 )
 def test_wrong_agents_on_the_command_line(text: str, message: str) -> None:
@@ -318,11 +319,119 @@ def test_an_unknown_agent_names_the_nearest_and_all() -> None:
     with pytest.raises(NotFoundError, match="no agent named 'fixr'") as caught:
         find_agent(config, "fixr")
     assert caught.value.hint.startswith(
-        "did you mean 'fixer'? known: fixer, writer; configure one with [agents.NAME]"
+        "did you mean 'fixer'? known: fixer, native, writer; configure one with [agents.NAME]"
     )
     with pytest.raises(NotFoundError) as caught:
         find_agent(Config(), "x")
-    assert caught.value.hint.startswith("known: none; ")
+    assert caught.value.hint.startswith("known: native; ")
+
+
+# --- models and native agents
+
+_LOCAL = '[models.local]\nbase_url = "http://127.0.0.1:8000/v1"\nmodel = "qwen"\n'
+
+
+def test_a_model_of_the_user() -> None:
+    env = {"CHARGEHAND_MODELS_LOCAL_PRICE_IN": "0.5", "CHARGEHAND_MODELS_LOCAL_TOOLS": "FALSE"}
+    resolved = _resolve(user=_LOCAL, env=env)
+    assert resolved.config.models == {
+        "local": ModelConfig(base_url="http://127.0.0.1:8000/v1", model="qwen", price_in=0.5, tools=False)
+    }
+    assert resolved.origins["models.local.model"] == USER
+    assert resolved.origins["models.local.price_in"] == "environment CHARGEHAND_MODELS_LOCAL_PRICE_IN"
+    assert resolved.origins["models.local.key"] == "default"
+
+
+def test_a_repositorys_models_need_trust_and_are_whole_or_not_there() -> None:
+    resolved = _resolve(repo=_LOCAL)
+    assert resolved.config.models == {}
+    assert [key.key for key in resolved.untrusted] == ["models.local.model", "models.local.base_url"]
+    with pytest.raises(WaitingError, match=r"models\.local\.base_url"):
+        require_trust(resolved)
+    assert _trusting(_LOCAL).config.models["local"].model == "qwen"
+    mine = _resolve(repo=_LOCAL, user='[models.local]\nmodel = "mine"')
+    assert (mine.config.models["local"], mine.untrusted) == (ModelConfig(model="mine"), ())
+    assert mine.notes == (f"model 'local' is that of {USER}; the one of {REPO} is not used",)
+
+
+def test_a_repositorys_agent_names_a_model_only_with_trust() -> None:
+    repo = '[agents.f]\nkind = "native"\nmodel = "openai:big"\nfallback = ["anthropic:b"]'
+    resolved = _resolve(repo=repo)
+    assert resolved.config.agents["f"] == AgentConfig(kind="native")
+    assert [key.key for key in resolved.untrusted] == ["agents.f.model", "agents.f.fallback"]
+    trusted = _trusting(repo).config.agents["f"]
+    assert (trusted.model, trusted.fallback) == ("openai:big", ("anthropic:b",))
+    assert not trust_needed(_resolve(repo='[agents.f]\nkind = "native"\nfallback = []'))
+    assert [key.key for key in _resolve(repo=repo, sandbox__tier="none").untrusted] == ["agents.f.kind"]
+
+
+def test_the_repository_lowers_the_money_and_never_raises_it() -> None:
+    assert _resolve(repo="[limits]\nbudget_usd = 2").config.limits.budget_usd == 2.0
+    raised = _resolve(repo="[limits]\nbudget_usd = 50")
+    assert (raised.config.limits.budget_usd, trust_needed(raised)) == (5.0, True)
+    spoken = _resolve(repo="[limits]\nbudget_usd = 50", limits__budget_usd="1.5")
+    assert (spoken.config.limits.budget_usd, spoken.untrusted) == (1.5, ())
+    assert _resolve(repo="[limits]\nattempt_usd = 1").config.limits.attempt_usd == 1.0
+    both = _resolve(repo="[limits]\nattempt_usd = 9", user="[limits]\nattempt_usd = 1")
+    assert (both.config.limits.attempt_usd, both.untrusted) == (1.0, ())
+    for key in ("day_usd", "assume_usd_per_mtok"):
+        assert trust_needed(_resolve(repo=f"[limits]\n{key} = 1"))
+
+
+def test_a_native_agent_needs_no_command_and_takes_none() -> None:
+    user = '[agents.n]\nkind = "native"\nmodel = "local"\nfallback = ["ollama:qwen3:8b"]\n' + _LOCAL
+    agent = _resolve(user=user).config.agents["n"]
+    assert agent == AgentConfig(kind="native", model="local", fallback=("ollama:qwen3:8b",))
+    error = _fails(user='[agents.n]\nkind = "native"\ncommand = ["x"]')
+    assert error.message == "/home/me/config.toml:1: agent 'n' is native and has a command"
+    assert 'kind = "command"' in error.hint
+    layered = _fails(user='[agents.n]\ncommand = ["x"]', env={"CHARGEHAND_AGENTS_N_KIND": "native"})
+    assert "is native and has a command" in layered.message
+
+
+@pytest.mark.parametrize(
+    ("user", "message", "hint"),
+    [
+        (
+            f"{_LOCAL}[agents.n]\nkind = 'native'\nmodel = 'locl'",
+            "config.toml:6: model: no model named 'locl'",
+            "did you mean 'local'? known: local; configure one with [models.NAME], or write openai:MODEL",
+        ),
+        (
+            "[agents.n]\nkind='native'\nfallback=['x']",
+            "config.toml:3: fallback: no model named 'x'",
+            "known: none",
+        ),
+        ("[agents.n]\nkind='native'\nmodel='openai:'", "config.toml:3: model: no model named", "openai:MODEL"),
+        ("[agents.n]\nkind='native'\nmodel='a b'", "config.toml:3: model holds no name: 'a b'", "letters"),
+        ("[models]\nm = 3", "config.toml:2: [models.m] is a table, not 3", "[models.m]"),
+        ("[models.m]", "config.toml:1: [models.m] says nothing", "model ="),
+        ("[models.'a b']\nmodel='x'", "config.toml:1: 'a b' is no name for a model", "letters"),
+        ("[models.m]\nprovider='opnai'", "config.toml:2: unknown provider 'opnai'", "'openai'"),
+        ("[models.m]\nmodle='x'", "config.toml:2: unknown key 'modle' in [models.m]", "'model'"),
+        ("[models.m]\ntools='yes'", "config.toml:2: tools is true or false, not 'yes'", "without quotes"),
+        ("[models.m]\nprice=-1", "config.toml:2: price is from 0 to 1000000 USD, not -1", "range"),
+        ("[limits]\nbudget_usd=0", "config.toml:2: budget_usd is more than 0 to 1000000 USD, not 0", "range"),
+    ],
+)
+def test_wrong_models_are_explained(user: str, message: str, hint: str) -> None:
+    error = _fails(user=user)
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_a_users_agent_cannot_lean_on_the_repositorys_models() -> None:
+    agent = '[agents.n]\nkind = "native"\nmodel = "local"'
+    assert "no model named 'local'" in _fails(user=agent, repo=_LOCAL).message
+    assert _trusting(f"{agent}\n{_LOCAL}").config.agents["n"].model == "local"
+    assert _trusting(agent, user=_LOCAL).config.agents["n"].model == "local"
+
+
+def test_the_native_agent_is_always_there() -> None:
+    assert find_agent(Config(), "native") == AgentConfig(kind="native")
+    assert agent_from_option("native:ollama:qwen3:8b") == AgentConfig(kind="native", model="ollama:qwen3:8b")
+    mine = AgentConfig(kind="native", model="openai:x")
+    assert find_agent(Config(agents={"native": mine}), "native") == mine
 
 
 # --- errors

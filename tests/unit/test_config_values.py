@@ -142,6 +142,71 @@ def test_an_integer_in_text_is_plain_digits() -> None:
             _text("limits.attempts", text)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:11434/v1", "https://example.org", "http://[::1]:8000/v1/"])
+def test_addresses_of_providers(url: str) -> None:
+    assert _value("models.m.base_url", url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:sesame@example.org/v1",
+        "https://sesame@example.org/v1",
+        "https://example.org/v1?key=sesame",
+        "https://example.org/v1#sesame",
+        "ftp://example.org/sesame",
+        "https:///sesame",
+        "https://example.org/ sesame",
+        "https://[sesame",
+        "https://example.org:sesame/",
+        "sesame",
+        "",
+    ],
+)
+def test_addresses_with_more_than_an_address_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url holds no plain http address") as caught:
+        _value("models.m.base_url", url)
+    assert "sesame" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["", "sk-ant-api03-sesame", "openai", "1KEY", "A", "A B", "A" * 65])
+def test_a_key_is_named_and_what_is_none_is_not_repeated(name: str) -> None:
+    assert _value("models.m.key", "OPENAI_API_KEY") == "OPENAI_API_KEY"
+    with pytest.raises(ConfigError, match="key holds no name of a secret") as caught:
+        _value("models.m.key", name)
+    assert "sesame" not in caught.value.message
+
+
+@pytest.mark.parametrize(("text", "amount"), [("2.5", 2.5), (" 3 ", 3.0), ("0", 0.0)])
+def test_money_in_text(text: str, amount: float) -> None:
+    assert _text("models.m.price", text) == amount
+
+
+@pytest.mark.parametrize("written", ["1e3", "x", "", "-1", True, None, [], float("nan"), float("inf"), -0.1, 2e6])
+def test_what_is_no_money(written: object) -> None:
+    with pytest.raises(ConfigError, match="price is"):
+        _text("models.m.price", written) if isinstance(written, str) else _value("models.m.price", written)
+
+
+def test_a_budget_is_more_than_nothing() -> None:
+    assert _value("limits.budget_usd", 1) == 1.0
+    with pytest.raises(ConfigError, match="more than 0"):
+        _value("limits.budget_usd", 0)
+
+
+def test_tokens_may_be_more_than_other_counts() -> None:
+    assert _value("models.m.context", 2_000_000) == 2_000_000
+    with pytest.raises(ConfigError, match="from 1 to 100000000"):
+        _value("models.m.context", 10**9)
+
+
+def test_flags() -> None:
+    assert (_text("models.m.tools", "True"), _text("models.m.tools", "false")) == (True, False)
+    for wrong in ("yes", "1", ""):
+        with pytest.raises(ConfigError, match="tools is true or false"):
+            _text("models.m.tools", wrong)
+
+
 def test_values_are_shown_short_and_safe() -> None:
     deep: list[object] = []
     for _ in range(100_000):
@@ -166,7 +231,9 @@ def test_the_table_has_every_key_of_the_sections() -> None:
         assert getattr(getattr(config, key.section), key.field) == key.default
         assert key.doc
         assert key.meet in {"min", "intersect", "union", "repo", "user"}
-    assert set(agent_keys()) == {"kind", "command"}
+    assert set(agent_keys()) == {"kind", "command", "model", "fallback"}
     assert f"{AGENTS}.NAME.command" in known_names()
     assert find_key("agents.a.b.command") is None
+    assert find_key("models.a.base_url") is not None
+    assert find_key("models.a.command") is None
     assert find_key("limits.nothing") is None

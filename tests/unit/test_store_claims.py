@@ -115,7 +115,7 @@ def test_what_somebody_holds_can_be_looked_after_though_it_is_settled(store: Sto
     assert store.log.takeable() == ()
 
 
-def test_missions_of_the_version_before_go_on_where_they_had_not_ended(tmp_path: Path) -> None:
+def test_missions_of_the_first_version_go_on_where_they_had_not_ended(tmp_path: Path) -> None:
     home = tmp_path / "old"
     with open_store(home) as store:
         store.log.append("m-open", CREATED)
@@ -131,6 +131,8 @@ def test_missions_of_the_version_before_go_on_where_they_had_not_ended(tmp_path:
 def as_version_1(home: Path) -> None:
     """Take out of a store what the first version did not have."""
     with sqlite3.connect(home / "store.db") as raw:
+        for table in ("spending", "spending_alerts"):
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_take")
         for column in ("epoch", "owner", "runnable"):
             raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")

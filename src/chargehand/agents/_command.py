@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from chargehand.agents._contract import Assignment, Claim, Outcome
-from chargehand.core import AgentConfig, AgentKind
-from chargehand.sandbox import ExecResult, OnOutput, Sandbox
+import msgspec
+
+from chargehand.agents._contract import Assignment, AttemptContext, Claim, Outcome
+from chargehand.core import AgentKind
+from chargehand.sandbox import ExecResult, Sandbox
 
 REPORT = "/home/agent/.chargehand/report.json"
 """Where the report of the attempt before lies; its path stands in $CHARGEHAND_REPORT from the second run on."""
@@ -13,32 +15,47 @@ _MISSING, _NOT_EXECUTABLE = 127, 126
 
 
 class CommandAgent:
-    """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell."""
+    """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell.
+
+    One that is given models finds their endpoint in `$OPENAI_BASE_URL` and the like.
+    """
 
     kind: AgentKind = "command"
+    driven = False
 
-    def __init__(self, name: str, config: AgentConfig) -> None:
+    def __init__(self, name: str, command: tuple[str, ...], *, models: tuple[str, ...] = ()) -> None:
         self.name = name
-        self._command = config.command
+        self.models = models
+        self._command = command
 
-    async def run(self, assignment: Assignment, sandbox: Sandbox, *, on_output: OnOutput | None) -> Outcome:
+    async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Run the program to its end; see `Agent.run`."""
         environment = {
             "CHARGEHAND_REQUEST": assignment.request,
             "CHARGEHAND_MISSION": assignment.mission,
             "CHARGEHAND_ATTEMPT": str(assignment.number),
+            **(context.endpoint.environment if context.endpoint else {}),
         }
-        if assignment.report is not None:
-            await _write_report(sandbox, assignment.report)
+        report = _report(assignment)
+        if report is not None:
+            await _write_report(context.sandbox, report)
             environment["CHARGEHAND_REPORT"] = REPORT
-        result = await sandbox.exec(
+        result = await context.sandbox.exec(
             self._command,
             timeout=assignment.seconds,
             environment=environment,
             output_limit=_OUTPUT_LIMIT,
-            on_output=on_output,
+            on_output=context.on_output,
         )
         return _outcome(result, self._command[0])
+
+
+def _report(assignment: Assignment) -> bytes | None:
+    """Return what the program is told: the report on the attempt before, and what a person said meanwhile."""
+    if not assignment.messages:
+        return assignment.report
+    document = msgspec.json.decode(assignment.report) if assignment.report else {}
+    return msgspec.json.encode({**document, "messages": assignment.messages})
 
 
 async def _write_report(sandbox: Sandbox, report: bytes) -> None:
@@ -55,8 +72,6 @@ def _outcome(result: ExecResult, program: str) -> Outcome:
         seconds=result.seconds,
         exit_code=result.exit_code,
         truncated=result.truncated,
-        cost_usd=0.0,
-        cost_known=True,
     )
 
 

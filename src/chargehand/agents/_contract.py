@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from chargehand.core import AgentKind
+from chargehand.models import Dialect
 from chargehand.sandbox import OnOutput, Sandbox
 
-Claim = Literal["done", "failed", "timed_out"]
+Claim = Literal["done", "failed", "timed_out", "exhausted"]
 """What the agent says of its own work. "done" is a claim: only a verdict decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One run of an agent: the request, the report of the attempt before it (JSON), and its seconds."""
+    """One run of an agent: the request, the report on the attempt before it (JSON), and its seconds.
+
+    `messages` is what persons have said to the mission so far.
+    """
 
     mission: str
     attempt: str
@@ -22,11 +29,15 @@ class Assignment:
     request: str
     report: bytes | None
     seconds: float
+    messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the run ended; `output` is what the agent printed, bounded; money is `None` where not known."""
+    """How the run ended; `output` is what the agent printed, bounded; money is `None` where not known.
+
+    `code` says why where the claim is not "done".
+    """
 
     claim: Claim
     reason: str
@@ -34,19 +45,100 @@ class Outcome:
     seconds: float
     exit_code: int | None = None
     truncated: bool = False
-    cost_usd: float | None = None
-    cost_known: bool = False
+    code: str = "agent_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointModel:
+    """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known."""
+
+    name: str
+    dialect: Dialect
+    context: int | None = None
+    max_output: int | None = None
+    tools: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
+
+    `environment` is what tells clients inside a sandbox of it; the first model is the one to begin with.
+    """
+
+    socket: Path
+    token: str
+    models: tuple[EndpointModel, ...]
+    environment: Mapping[str, str]
+    revoke: Callable[[], None]
+
+
+class AttemptContext(Protocol):
+    """What an agent works with besides its assignment: a place, a memory, money, and people.
+
+    Steps are recorded: when a worker dies, another one runs the agent again with the same assignment, and every
+    step whose end is in the log returns its output instead of being done again. Names are unique in the attempt.
+    """
+
+    sandbox: Sandbox
+    on_output: OnOutput | None
+    endpoint: Endpoint | None
+
+    async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a recorded step; `input` and output are JSON."""
+        ...
+
+    async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
+        """Run a recorded step that may change files; return its output and the tree it left, kept as a checkpoint.
+
+        A worker that goes on finds the workspace at the tree of the last recorded act.
+        """
+        ...
+
+    async def restore(self, name: str, input: object, tree: str) -> None:
+        """Set the workspace back to a tree of this attempt, as a recorded step; what was there is kept."""
+        ...
+
+    def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
+        """Return names and outputs of the recorded steps of an attempt of this mission, in order."""
+        ...
+
+    def keep(self, content: bytes) -> str:
+        """Keep what is too large for the log; return its artifact id."""
+        ...
+
+    def heard(self) -> Sequence[str]:
+        """Return what persons have said to the mission up to now."""
+        ...
+
+    async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
+        """Return a person's answer to the question of that id within the attempt.
+
+        Raises `WaitingError` while there is none: the attempt ends here and begins again with the answer.
+        """
+        ...
+
+    def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """Bound a block by `seconds`, pauses not counted; raises `TimeoutError`."""
+        ...
 
 
 class Agent(Protocol):
-    """What does the work of an attempt inside its sandbox."""
+    """What does the work of an attempt inside its sandbox.
+
+    `models` names the entries of [models] that it may call, the first one to begin with; `driven` says that it
+    makes checkpoints after its own actions (`AttemptContext.act`), so that nobody has to look regularly.
+    """
 
     name: str
     kind: AgentKind
+    models: tuple[str, ...]
+    driven: bool
 
-    async def run(self, assignment: Assignment, sandbox: Sandbox, *, on_output: OnOutput | None) -> Outcome:
-        """Work on the workspace mounted in `sandbox` until done, failed or out of time.
+    async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
+        """Work on the workspace mounted in the sandbox until done, failed or out of time or money.
 
-        Raises `SandboxDiedError` when the sandbox ends under it. Cancelling the call kills what runs.
+        Raises `SandboxDiedError` when the sandbox ends under it, `WaitingError` where a person is asked.
+        Cancelling the call kills what runs.
         """
         ...

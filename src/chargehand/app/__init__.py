@@ -1,39 +1,70 @@
 """Builds the product from its configuration; the only place that knows concrete classes."""
 
 from chargehand.app._app import App, Detected, Found, Session, named_agent
-from chargehand.app._config_agents import agent_from_option, find_agent
-from chargehand.app._config_edit import set_user_value
+from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
+from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent
+from chargehand.app._config_edit import check_user_value, set_user_value, set_user_values
 from chargehand.app._config_files import state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, UntrustedKey
-from chargehand.app._config_reference import render_reference
+from chargehand.app._config_reference import render_reference, shown_value
 from chargehand.app._config_resolve import resolve
+from chargehand.app._model_probe import ModelProbe, probe_model
+from chargehand.app._models import (
+    USUAL_KEYS,
+    address_of,
+    has_key,
+    is_loopback,
+    key_name,
+    model_config,
+    served_model,
+)
+from chargehand.app._ollama import find_ollama
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
 from chargehand.app._worker import SLOTS, Worker
 
 __all__ = [
+    "AGENT_PROGRAMS",
+    "DEFAULT_MODELS",
+    "NATIVE",
     "REPOSITORY_FILE",
     "SLOTS",
+    "USUAL_KEYS",
     "App",
+    "Choice",
     "Detected",
     "Found",
+    "ModelProbe",
     "Option",
     "RepositoryFile",
     "Resolved",
     "Session",
     "UntrustedKey",
     "Worker",
+    "address_of",
     "agent_from_option",
+    "check_user_value",
+    "choose",
     "describe_untrusted",
     "ensure_worker",
     "find_agent",
+    "find_ollama",
+    "has_key",
+    "is_loopback",
+    "key_name",
+    "model_config",
     "named_agent",
+    "probe_model",
+    "programs_on_path",
     "render_reference",
     "require_tier",
     "require_trust",
     "resolve",
+    "served_model",
     "set_user_value",
+    "set_user_values",
+    "shown_value",
     "state_home",
     "trust_needed",
     "user_config_path",

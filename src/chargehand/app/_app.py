@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.agents import open_agent
+from chargehand.agents import Agent, open_agent
 from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved
 from chargehand.app._config_resolve import resolve
+from chargehand.app._gateways import AttemptGateways
 from chargehand.app._tiers import choose_driver, require_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
@@ -27,9 +28,11 @@ from chargehand.core import (
     Config,
     DriverName,
     EngineConfig,
+    MissionRequest,
     RepositoryError,
     SystemClock,
 )
+from chargehand.credentials import Credentials, open_credentials
 from chargehand.durable import (
     LeasedWorkers,
     LocalWorkers,
@@ -95,6 +98,12 @@ def named_agent(resolved: Resolved, option: str) -> AgentConfig:
     return agent_from_option(option) if ":" in option else find_agent(resolved.config, option)
 
 
+def requested_agent(resolved: Resolved, request: MissionRequest) -> Agent:
+    """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
+    models = (*([request.model] if request.model else ()), *request.fallback)
+    return open_agent(request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)))
+
+
 class App:
     """Chargehand for one state directory; a context manager.
 
@@ -146,6 +155,11 @@ class App:
     def engine(self) -> EngineConfig:
         """What schedules missions over workers: the user's own configuration, never a repository's."""
         return self.user_configuration().config.engine
+
+    @cached_property
+    def credentials(self) -> Credentials:
+        """The keys of model providers: in the environment, the system's keyring, or the user's own file."""
+        return open_credentials(self.environ, user_config_path(self.environ).parent)
 
     @property
     def engine_url(self) -> str:
@@ -332,7 +346,14 @@ class App:
                     worker=(self.member.id, self._role),
                     controls=self.controls,
                     version=__version__,
-                    open_agent=lambda name: open_agent(name, named_agent(resolved, name)),
+                    open_agent=lambda request: requested_agent(resolved, request),
+                    open_gateway=AttemptGateways(
+                        config=resolved.config,
+                        spending=self.store.spending,
+                        keys=self.credentials,
+                        environ=self.environ,
+                        scratch=self._local.scratch(self.member.id),
+                    ),
                     open_registries=self._registries,
                     clock=self.clock,
                     watch=watch,

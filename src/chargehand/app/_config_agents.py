@@ -5,24 +5,28 @@ from __future__ import annotations
 import shlex
 
 from chargehand.app._config_keys import agent_keys
-from chargehand.app._config_values import parse_value, shown
+from chargehand.app._config_values import parse_text, parse_value, shown
 from chargehand.core import AgentConfig, Config, ConfigError, NotFoundError, nearest
 
+NATIVE = "native"
+"""The agent that is always there: a model with tools."""
 _HOW = (
     'configure one with [agents.NAME] and command = ["program", "argument"], or use --agent "command:PROGRAM ARG"'
 )
+_SHORT = ("command:PROGRAM ARG…", "native:MODEL")
 
 
 def agent_from_option(text: str) -> AgentConfig:
-    """Return the agent that `command:PROGRAM ARG…` describes, its words split as a shell splits them.
+    """Return the agent that `command:PROGRAM ARG…` (words split as a shell splits them) or `native:MODEL` says.
 
     Raises `ConfigError` for another kind, unbalanced quotes or no program.
     """
     kind, colon, rest = text.partition(":")
-    kinds = agent_keys()["kind"].choices
-    if not colon or kind not in kinds:
-        forms = ", ".join(f"{known}:PROGRAM ARG…" for known in kinds)
+    if not colon or kind not in agent_keys()["kind"].choices:
+        forms = ", ".join(_SHORT)
         raise ConfigError(f"--agent: unknown agent kind {shown(kind)} in {shown(text)}", hint=f"known: {forms}")
+    if kind == NATIVE:
+        return AgentConfig(kind="native", model=parse_text(agent_keys()["model"], rest, "--agent"))
     try:
         words = shlex.split(rest)
     except ValueError as error:
@@ -32,14 +36,17 @@ def agent_from_option(text: str) -> AgentConfig:
 
 
 def find_agent(config: Config, name: str) -> AgentConfig:
-    """Return the configured agent of that name.
+    """Return the configured agent of that name; `native` is there without configuration.
 
     Raises `NotFoundError` with the nearest name, the list and how to configure one.
     """
     agent = config.agents.get(name)
     if agent is not None:
         return agent
-    guess = nearest(name, config.agents)
-    known = "known: " + (", ".join(sorted(config.agents)) or "none")
+    if name == NATIVE:
+        return AgentConfig(kind="native")
+    names = {*config.agents, NATIVE}
+    guess = nearest(name, names)
+    known = "known: " + ", ".join(sorted(names))
     hint = f"{guess} {known}" if guess.startswith("did") else known
     raise NotFoundError(f"no agent named {shown(name)}", hint=f"{hint}; {_HOW}")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,33 @@ from chargehand.core import ConfigError, nearest
 
 
 def set_user_value(path: Path, key: str, value: str) -> None:
-    """Set a dotted key in the user's file, made where there is none; the file is replaced in one step.
+    """Set one dotted key in the user's file, as `set_user_values` does."""
+    set_user_values(path, {key: value})
 
-    `value` is written as after an option: lists as TOML or separated by commas, durations as `30m`. Raises
+
+def set_user_values(path: Path, values: Mapping[str, str]) -> None:
+    """Set dotted keys in the user's file, made where there is none; the file is replaced in one step.
+
+    Values are written as after an option: lists as TOML or separated by commas, durations as `30m`. Raises
     `ConfigError` for an unknown key, a bad value, a file that would still be wrong or cannot be written; the
     file is then as it was.
     """
+    text = (load_user_file(path) or UserFile(path=path, text="")).text
+    data = parse_toml(text, name=str(path))
+    for key, value in values.items():
+        written, parts = check_user_value(key, value), tuple(key.split("."))
+        text, data = _edited(text, parts, _toml(written)), _with(data, parts, written)
+        _verify(path, text, data)
+    resolve(user=UserFile(path=path, text=text))
+    _replace(path, text)
+
+
+def check_user_value(key: str, value: str) -> Any:
+    """Return the value as the file would say it; raises `ConfigError` for an unknown key or a bad value."""
     known = find_key(key)
     if known is None:
         raise ConfigError(f"unknown key {shown(key)}", hint=nearest(key, known_names()))
-    before = load_user_file(path) or UserFile(path=path, text="")
-    data = parse_toml(before.text, name=str(path))
-    written = _written(known, value)
-    parts = tuple(key.split("."))
-    text = _edited(before.text, parts, _toml(written))
-    _verify(path, text, _with(data, parts, written))
-    _replace(path, text)
+    return _written(known, value)
 
 
 def _written(key: Key, value: str) -> Any:
@@ -54,7 +66,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are a subset of TOML's; TOML wants DEL escaped as well.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _with(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -72,7 +84,6 @@ def _verify(path: Path, text: str, expected: dict[str, Any]) -> None:
         same = False
     if not same:
         raise fail(str(path), "the file is laid out in a way that cannot be edited safely", "edit it by hand")
-    resolve(user=UserFile(path=path, text=text))
 
 
 def _edited(text: str, parts: tuple[str, ...], value: str) -> str:

@@ -8,9 +8,9 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from chargehand.core import AgentConfig, EngineConfig, LimitsConfig, ProjectConfig, SandboxConfig
+from chargehand.core import AgentConfig, EngineConfig, LimitsConfig, ModelConfig, ProjectConfig, SandboxConfig
 
-Shape = Literal["text", "list", "integer", "seconds", "choice"]
+Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
 SECTIONS: tuple[tuple[str, type], ...] = (
     ("project", ProjectConfig),
     ("limits", LimitsConfig),
@@ -18,14 +18,17 @@ SECTIONS: tuple[tuple[str, type], ...] = (
     ("engine", EngineConfig),
 )
 AGENTS = "agents"
-AGENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MODELS = "models"
+NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig}
+"""The tables of tables: `[agents.NAME]`, `[models.NAME]`."""
+ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NAME = "NAME"
-"""What stands for an agent's name in the table."""
+"""What stands for an entry's name in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One row of the table; `section` is `agents.NAME` for the keys of an agent."""
+    """One row of the table; `section` is `agents.NAME` or `models.NAME` for the keys of their entries."""
 
     section: str
     field: str
@@ -44,6 +47,9 @@ class Key:
         return f"{self.section}.{self.field}"
 
 
+_PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
+
+
 def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
     kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
     kind = kinds[0]
@@ -51,9 +57,9 @@ def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
         return "choice", get_args(kind)
     if get_origin(kind) is tuple:
         return "list", ()
-    if kind is str:
-        return "text", ()
-    return ("seconds" if form == "seconds" else "integer"), ()
+    if form == "seconds":
+        return "seconds", ()
+    return _PLAIN[kind], ()
 
 
 def _default(item: Field[Any]) -> Any:
@@ -85,14 +91,19 @@ def section_keys() -> dict[str, Key]:
 
 
 @cache
+def entry_keys(table: str) -> dict[str, Key]:
+    """Return the keys of the entries of `agents` or `models` by field."""
+    return {key.field: key for key in _rows(f"{table}.{NAME}", NAMED[table])}
+
+
 def agent_keys() -> dict[str, Key]:
     """Return the keys of `[agents.NAME]` by field."""
-    return {key.field: key for key in _rows(f"{AGENTS}.{NAME}", AgentConfig)}
+    return entry_keys(AGENTS)
 
 
 def section_names() -> tuple[str, ...]:
     """Return the names of all top-level tables."""
-    return (*(name for name, _ in SECTIONS), AGENTS)
+    return (*(name for name, _ in SECTIONS), *NAMED)
 
 
 def find_key(dotted: str) -> Key | None:
@@ -101,11 +112,11 @@ def find_key(dotted: str) -> Key | None:
         return section_keys()[dotted]
     table, _, field = dotted.rpartition(".")
     section, _, name = table.partition(".")
-    if section == AGENTS and AGENT_NAME.fullmatch(name):
-        return agent_keys().get(field)
+    if section in NAMED and ENTRY_NAME.fullmatch(name):
+        return entry_keys(section).get(field)
     return None
 
 
 def known_names() -> tuple[str, ...]:
-    """Return every dotted name, with NAME for an agent's."""
-    return (*section_keys(), *(key.name for key in agent_keys().values()))
+    """Return every dotted name, with NAME for an entry's."""
+    return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))

@@ -44,7 +44,8 @@ def _both(user: Said, repository: Said, value: Any) -> Said:
 def _minimum(key: Key, user: Said | None, repository: Said, trusted: bool) -> Said:
     if user is not None:
         return _both(user, repository, min(_number(user), _number(repository)))
-    return repository if trusted or _number(repository) <= key.default else default_of(key)
+    narrower = key.default is None or _number(repository) <= key.default
+    return repository if trusted or narrower else default_of(key)
 
 
 def _number(said: Said) -> float:

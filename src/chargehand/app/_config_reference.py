@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from chargehand.app._config_keys import AGENTS, NAME, SECTIONS, Key, agent_keys, section_keys
+from chargehand.app._config_keys import (
+    AGENTS,
+    MODELS,
+    NAME,
+    NAMED,
+    SECTIONS,
+    Key,
+    entry_keys,
+    find_key,
+    section_keys,
+)
 from chargehand.app._config_sources import variable
-from chargehand.app._config_values import show_seconds
-from chargehand.core import AgentConfig
+from chargehand.app._config_values import show_seconds, show_value
 
 _HEAD = """\
 # Configuration
@@ -55,7 +64,24 @@ _FORMS = {
     "path": "absolute path",
     "host": "host name",
     "url": "postgresql://…; a password belongs into ~/.pgpass",
+    "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
+    "name": "name",
+    "secret": "name of a secret or environment variable",
+    "model": "name of a model",
 }
+_ENTRIES = f"""\
+`{NAME}` is letters, digits, `-` and `_`. An entry of your file hides the repository's whole entry of that name. A
+native agent takes no command, and `native` is there without any configuration. Where an agent names a model, an
+entry of `[{MODELS}]` is meant, or `openai:MODEL`, `anthropic:MODEL`, `ollama:MODEL`. Of the repository's file, all
+of `[{MODELS}.{NAME}]`, and `model` and `fallback` of `[{AGENTS}.{NAME}]`, need trust: they decide where your
+code is sent and whose key pays for it. Keys of providers never stand in this file; `key` names what holds one.
+"""
+
+
+def shown_value(name: str, value: object) -> str:
+    """Return what the key of that dotted name holds the way a person reads it."""
+    key = find_key(name)
+    return show_value(key, value) if key is not None else str(value)
 
 
 def render_reference() -> str:
@@ -64,10 +90,8 @@ def render_reference() -> str:
     for section, cls in SECTIONS:
         rows = [key for key in section_keys().values() if key.section == section]
         parts.append(_section(_title(cls), rows))
-    parts.append(_section(_title(AgentConfig), list(agent_keys().values())))
-    parts.append(
-        f"`{NAME}` is letters, digits, `-` and `_`; `[{AGENTS}.{NAME}]` of your file hides the repository's.\n"
-    )
+    parts += [_section(_title(cls), list(entry_keys(table).values())) for table, cls in NAMED.items()]
+    parts.append(_ENTRIES)
     return "\n".join(parts)
 
 
@@ -99,6 +123,10 @@ def _holds(key: Key) -> str:
         return 'duration: seconds, or `"90s"`, `"30m"`, `"1h30m"`'
     if key.shape == "integer":
         return "whole number from 1"
+    if key.shape == "number":
+        return "USD, more than 0" if key.form == "budget" else "USD, from 0"
+    if key.shape == "flag":
+        return "true or false"
     form = _FORMS[key.form]
     return form if key.shape == "text" or key.form == "argv" else f"list, each a {form}".replace("a abs", "an abs")
 
@@ -107,7 +135,9 @@ def _default(key: Key) -> str:
     if key.default is None:
         return "absent"
     if key.field == "command" and not key.default:
-        return "required"
+        return "required, unless native"
+    if isinstance(key.default, bool):
+        return f"`{key.default}`".lower()
     if key.shape == "seconds":
         return f'`"{show_seconds(key.default)}"`'
     if key.shape == "list":

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from chargehand.app._config_keys import AGENTS, SECTIONS, Key, agent_keys, find_key, section_keys
-from chargehand.app._config_meet import default_of, joined, narrowed
+from chargehand.app._config_entries import check_models, complete_agent, completed, entry_names, entry_values
+from chargehand.app._config_keys import AGENTS, MODELS, NAMED, SECTIONS, Key, find_key, section_keys
+from chargehand.app._config_meet import joined, narrowed
 from chargehand.app._config_model import (
     REPOSITORY_FILE,
     Option,
@@ -25,8 +26,8 @@ from chargehand.app._config_model import (
 )
 from chargehand.app._config_sources import EXTRA_CHECKS, ONLY_CHECKS, read_environment, read_options
 from chargehand.app._config_toml import read_toml
-from chargehand.app._config_values import fail, show_seconds, shown
-from chargehand.core import AgentConfig, Config
+from chargehand.app._config_values import fail, show_value, shown
+from chargehand.core import Config
 
 LARGEST_FILE = 1 << 20
 """The largest repository file that is read, in bytes."""
@@ -54,12 +55,16 @@ def resolve(
     """
     theirs = _read_repository(repository)
     own = read_toml(user.text, name=str(user.path), origin=str(user.path)) if user else {}
-    environment, notes = read_environment(environ or {}, agents=_agent_names(own) + _agent_names(theirs))
+    entries = {table: entry_names(own, table) + entry_names(theirs, table) for table in NAMED}
+    environment, notes = read_environment(environ or {}, entries=entries)
     said = read_options(options or {})
     extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
     digest = content_digest(repository.content) if repository else ""
     trusted = repository is not None and is_trusted(digest)
-    joining = _Joining(mine=_layered(own | environment, said), theirs=theirs, trusted=trusted)
+    mine = _layered(own | environment, said)
+    check_models(mine, mine)
+    check_models(theirs, mine | theirs)
+    joining = _Joining(mine=mine, theirs=theirs, trusted=trusted)
     values = joining.all()
     origins = {dotted: value.origin for dotted, value in values.items()}
     return Resolved(
@@ -105,11 +110,6 @@ def _texts(said: Said | None) -> tuple[str, ...] | None:
     return None if value is None else tuple(value)
 
 
-def _agent_names(said: Mapping[str, Said]) -> list[str]:
-    names = [dotted.split(".")[1] for dotted in said if dotted.startswith(f"{AGENTS}.")]
-    return list(dict.fromkeys(names))
-
-
 def _layered(lower: dict[str, Said], options: dict[str, Said]) -> dict[str, Said]:
     mine = dict(lower)
     for dotted, option in options.items():
@@ -140,7 +140,7 @@ class _Joining:
     def all(self) -> dict[str, Said]:
         """Return every key's value in force."""
         values = {name: self._one(name, key) for name, key in section_keys().items()}
-        return values | self._agents()
+        return values | self._agents() | self._models()
 
     def _one(self, name: str, key: Key) -> Said:
         user, theirs = self.mine.get(name), self.theirs.get(name)
@@ -161,52 +161,68 @@ class _Joining:
 
     def _note_lowered(self, name: str, key: Key, user: Said | None, given: Said) -> None:
         if key.meet == "min" and user is not None and given.value != user.value:
-            before, after = _shown_number(key, user), _shown_number(key, given)
+            before, after = show_value(key, user.value), show_value(key, given.value)
             self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
 
     def _agents(self) -> dict[str, Said]:
         values: dict[str, Said] = {}
-        for name in sorted({*_agent_names(self.mine), *_agent_names(self.theirs)}):
+        for name in self._names(AGENTS):
             values |= self._agent(name)
         return values
 
-    def _agent(self, name: str) -> dict[str, Said]:
-        mine, theirs = _agent_values(self.mine, name), _agent_values(self.theirs, name)
-        command = f"{AGENTS}.{name}.command"
-        if mine:
-            self._note_shadowed(name, mine, theirs)
-            return _complete(name, mine)
-        if self.on_host and not self.trusted:
-            self._mark(command, theirs[command], host=True)
-            return {}
-        return _complete(name, theirs)
+    def _names(self, table: str) -> list[str]:
+        return sorted({*entry_names(self.mine, table), *entry_names(self.theirs, table)})
 
-    def _note_shadowed(self, name: str, mine: dict[str, Said], theirs: dict[str, Said]) -> None:
+    def _agent(self, name: str) -> dict[str, Said]:
+        mine, theirs = entry_values(self.mine, AGENTS, name), entry_values(self.theirs, AGENTS, name)
+        if mine:
+            self._note_shadowed("agent", name, mine, theirs)
+            return complete_agent(name, mine)
+        if self.on_host and not self.trusted:
+            command = f"{AGENTS}.{name}.command"
+            dotted = command if command in theirs else next(iter(theirs))
+            self._mark(dotted, theirs[dotted], host=True)
+            return {}
+        return complete_agent(name, self._without_models(theirs))
+
+    def _without_models(self, theirs: dict[str, Said]) -> dict[str, Said]:
+        """Return a repository's agent without what spends the user's keys, unless that is trusted."""
+        if self.trusted:
+            return theirs
+        kept = dict(theirs)
+        for dotted, said in theirs.items():
+            key = find_key(dotted)
+            if key and key.meet == "user" and said.value != key.default:
+                self._mark(dotted, kept.pop(dotted), host=False)
+        return kept
+
+    def _models(self) -> dict[str, Said]:
+        values: dict[str, Said] = {}
+        for name in self._names(MODELS):
+            mine, theirs = entry_values(self.mine, MODELS, name), entry_values(self.theirs, MODELS, name)
+            if mine:
+                self._note_shadowed("model", name, mine, theirs)
+            elif not self.trusted:
+                for dotted, said in theirs.items():
+                    self._mark(dotted, said, host=False)
+                continue
+            values |= completed(MODELS, name, mine or theirs)
+        return values
+
+    def _note_shadowed(self, what: str, name: str, mine: dict[str, Said], theirs: dict[str, Said]) -> None:
         if theirs and {k: v.value for k, v in mine.items()} != {k: v.value for k, v in theirs.items()}:
             first, other = next(iter(mine.values())), next(iter(theirs.values()))
-            self.notes.append(f"agent {name!r} is that of {first.origin}; the one of {other.origin} is not used")
-
-
-def _shown_number(key: Key, said: Said) -> str:
-    return show_seconds(said.value) if isinstance(said.value, float) else str(said.value)
-
-
-def _agent_values(said: Mapping[str, Said], name: str) -> dict[str, Said]:
-    names = [f"{AGENTS}.{name}.{field}" for field in agent_keys()]
-    return {dotted: said[dotted] for dotted in names if dotted in said}
-
-
-def _complete(name: str, said: dict[str, Said]) -> dict[str, Said]:
-    if f"{AGENTS}.{name}.command" not in said:
-        place = next(iter(said.values())).place
-        raise fail(place, f"agent {name!r} has no command", 'add command = ["program", "argument", …]')
-    return {f"{AGENTS}.{name}.{field}": default_of(key) for field, key in agent_keys().items()} | said
+            self.notes.append(f"{what} {name!r} is that of {first.origin}; the one of {other.origin} is not used")
 
 
 def _build(values: Mapping[str, Said]) -> Config:
-    sections = {section: cls(**_fields(values, section)) for section, cls in SECTIONS}
-    agents = {name: AgentConfig(**_fields(values, f"{AGENTS}.{name}")) for name in _agent_names(values)}
-    return Config(**sections, agents=agents)
+    sections: dict[str, Any] = {section: cls(**_fields(values, section)) for section, cls in SECTIONS}
+    tables: dict[str, Any] = {table: _entries(values, table, cls) for table, cls in NAMED.items()}
+    return Config(**sections, **tables)
+
+
+def _entries(values: Mapping[str, Said], table: str, cls: type) -> dict[str, Any]:
+    return {name: cls(**_fields(values, f"{table}.{name}")) for name in entry_names(values, table)}
 
 
 def _fields(values: Mapping[str, Said], table: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from chargehand.app._config_keys import AGENT_NAME, AGENTS, Key, agent_keys, find_key, known_names, section_keys
+from chargehand.app._config_keys import ENTRY_NAME, NAMED, Key, entry_keys, find_key, known_names, section_keys
 from chargehand.app._config_model import Option, Said
 from chargehand.app._config_values import fail, parse_text, parse_value, shown
 from chargehand.core import ConfigError, nearest
@@ -25,12 +25,12 @@ def variable(dotted: str) -> str:
 
 
 def read_environment(
-    environ: Mapping[str, str], *, agents: Collection[str] = ()
+    environ: Mapping[str, str], *, entries: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, Said], tuple[str, ...]]:
     """Return what `CHARGEHAND_*` variables say, and notes on those that are no keys; an empty one is not set.
 
-    `agents` are the names configured elsewhere, which variables may mean. Raises `ConfigError` for a bad value
-    and for an unknown variable that looks like a key.
+    `entries` are the names configured elsewhere by table, which variables may mean. Raises `ConfigError` for
+    a bad value and for an unknown variable that looks like a key.
     """
     said: dict[str, Said] = {}
     notes: list[str] = []
@@ -38,7 +38,7 @@ def read_environment(
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in RESERVED or not environ[name].strip():
             continue
-        dotted = by_variable.get(name) or _agent_key(name, agents)
+        dotted = by_variable.get(name) or _entry_key(name, entries)
         key = find_key(dotted) if dotted else None
         if dotted and key:
             place = f"environment {name}"
@@ -50,21 +50,28 @@ def read_environment(
     return said, tuple(notes)
 
 
-def _agent_key(name: str, agents: Iterable[str]) -> str | None:
-    head = f"{PREFIX}{AGENTS.upper()}_"
-    for field in agent_keys():
+def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
+    for table in NAMED:
+        head = f"{PREFIX}{table.upper()}_"
+        if name.startswith(head):
+            return _key_of_entry(name.removeprefix(head), table, entries.get(table, ()))
+    return None
+
+
+def _key_of_entry(rest: str, table: str, names: Iterable[str]) -> str | None:
+    for field in entry_keys(table):
         tail = f"_{field.upper()}"
-        middle = name.removeprefix(head).removesuffix(tail)
-        if not name.startswith(head) or not name.endswith(tail) or not AGENT_NAME.fullmatch(middle):
+        middle = rest.removesuffix(tail)
+        if not rest.endswith(tail) or not ENTRY_NAME.fullmatch(middle):
             continue
-        named = [agent for agent in agents if agent.upper().replace("-", "_") == middle]
-        return f"{AGENTS}.{named[0] if named else middle.lower()}.{field}"
+        named = [known for known in names if known.upper().replace("-", "_") == middle]
+        return f"{table}.{named[0] if named else middle.lower()}.{field}"
     return None
 
 
 def _looks_like_a_key(name: str) -> bool:
     rest = name.removeprefix(PREFIX)
-    sections = {key.section.upper() for key in section_keys().values()} | {AGENTS.upper()}
+    sections = {key.section.upper() for key in section_keys().values()} | {table.upper() for table in NAMED}
     fields = {key.field.upper() for key in section_keys().values()}
     if rest.split("_")[0] in sections or rest in fields:
         return True

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chargehand.app._config_keys import AGENT_NAME, AGENTS, Key, agent_keys, section_keys, section_names
+from chargehand.app._config_keys import (
+    AGENTS,
+    ENTRY_NAME,
+    MODELS,
+    NAMED,
+    Key,
+    entry_keys,
+    section_keys,
+    section_names,
+)
 from chargehand.app._config_lines import key_lines
 from chargehand.app._config_model import Said
 from chargehand.app._config_values import fail, parse_value, shown
@@ -45,8 +54,8 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, Said]:
                 f"[{section}] is a table, not {shown(table)}",
                 f"write [{section}] and its keys below",
             )
-        if section == AGENTS:
-            said |= _agents(document, table)
+        if section in NAMED:
+            said |= _entries(document, section, table)
         else:
             said |= _table(document, (section,), table, _fields(section))
     return said
@@ -91,18 +100,37 @@ def _table(
     return said
 
 
-def _agents(document: _Document, agents: dict[str, Any]) -> dict[str, Said]:
+_WHAT = {AGENTS: ("an agent", 'command = ["program", …]'), MODELS: ("a model", 'model = "…"')}
+
+
+def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, Said]:
     said: dict[str, Said] = {}
-    for name, table in agents.items():
-        place = document.place(AGENTS, name)
-        if not AGENT_NAME.fullmatch(name):
-            hint = "letters, digits, '-' and '_', at most 64"
-            raise fail(place, f"{shown(name)} is no name for an agent", hint)
+    what, first = _WHAT[section]
+    for name, table in entries.items():
+        place = document.place(section, name)
+        if not ENTRY_NAME.fullmatch(name):
+            raise fail(place, f"{shown(name)} is no name for {what}", "letters, digits, '-' and '_', at most 64")
         if not isinstance(table, dict):
-            hint = f'write [agents.{name}] with command = ["program", …] below'
-            raise fail(place, f"[agents.{name}] is a table, not {shown(table)}", hint)
-        if "command" not in table and table.keys() <= agent_keys().keys():
-            hint = 'add command = ["program", "argument", …]'
-            raise fail(place, f"agent {name!r} has no command", hint)
-        said |= _table(document, (AGENTS, name), table, agent_keys())
+            raise fail(
+                place,
+                f"[{section}.{name}] is a table, not {shown(table)}",
+                f"write [{section}.{name}] with {first} below",
+            )
+        keys = entry_keys(section)
+        if section == AGENTS and table.keys() <= keys.keys():
+            check_agent(name, table.get("kind", "command"), has_command="command" in table, place=place)
+        elif not table:
+            raise fail(place, f"[{section}.{name}] says nothing", f"add {first}")
+        said |= _table(document, (section, name), table, keys)
     return said
+
+
+def check_agent(name: str, kind: object, *, has_command: bool, place: str) -> None:
+    """Raise `ConfigError` where an agent's kind and command contradict each other."""
+    if kind == "native" and has_command:
+        raise fail(
+            place, f"agent {name!r} is native and has a command", 'take the command out, or write kind = "command"'
+        )
+    if kind != "native" and not has_command:
+        hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
+        raise fail(place, f"agent {name!r} has no command", hint)

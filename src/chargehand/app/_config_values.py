@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import tomllib
 from collections.abc import Callable
 from typing import Any
 
+from chargehand.app._config_forms import FORMS, UNSEEN
 from chargehand.app._config_keys import Key
 from chargehand.core import ConfigError, nearest, printable
 
 LARGEST = 1_000_000
 """The largest integer a key takes: far beyond any use, far below any overflow."""
+LARGEST_TOKENS = 100_000_000
+"""The largest number of tokens."""
 LONGEST = 366 * 86400.0
 """The longest duration, in seconds."""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
 _NUMBER = re.compile(_AMOUNT)
-_HOST = re.compile(
-    r"(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*)"
-    r"(?::[0-9]{1,5})?"
-)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-
+_FLAGS = {"true": True, "false": False}
 
 _RANGE = "give a number in that range"
 _LIST = 'write ["a", "b"]'
@@ -58,6 +57,19 @@ def show_seconds(seconds: float) -> str:
     return out + (f"{rest:g}s" if rest or not out else "")
 
 
+def show_value(key: Key, value: object) -> str:
+    """Return what a key holds the way a person reads it: durations as `30m`, `-` for nothing."""
+    if value is None:
+        return "-"
+    if key.shape == "seconds" and isinstance(value, int | float):
+        return show_seconds(value)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def parse_value(key: Key, value: object, place: str) -> Any:
     """Return what `key` holds for a typed value, as TOML or a caller gives it.
 
@@ -77,6 +89,11 @@ def parse_text(key: Key, text: str, place: str) -> Any:
         stripped = text.strip()
         number = re.fullmatch(r"-?[0-9]{1,18}", stripped)
         return parse_value(key, int(stripped) if number else text, place)
+    if key.shape == "number":
+        stripped = text.strip()
+        return parse_value(key, float(stripped) if _NUMBER.fullmatch(stripped) else text, place)
+    if key.shape == "flag":
+        return parse_value(key, _FLAGS.get(text.strip().lower(), text), place)
     return parse_value(key, text, place)
 
 
@@ -117,8 +134,25 @@ def _choice(key: Key, value: object, place: str) -> str:
 def _integer(key: Key, value: object, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _expected(key, "a whole number", value, place, _RANGE)
-    if not 1 <= value <= LARGEST:
-        raise fail(place, f"{key.field} is from 1 to {LARGEST}, not {shown(value)}", _RANGE)
+    largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST
+    if not 1 <= value <= largest:
+        raise fail(place, f"{key.field} is from 1 to {largest}, not {shown(value)}", _RANGE)
+    return value
+
+
+def _amount(key: Key, value: object, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _expected(key, "a number", value, place, "write an amount of USD, such as 2.5")
+    budget = key.form == "budget"
+    if not (0 <= value <= LARGEST and math.isfinite(value)) or (budget and value == 0):
+        lowest = "more than 0" if budget else "from 0"
+        raise fail(place, f"{key.field} is {lowest} to {LARGEST} USD, not {shown(value)}", _RANGE)
+    return float(value)
+
+
+def _flag(key: Key, value: object, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise _expected(key, "true or false", value, place, "write it without quotes")
     return value
 
 
@@ -192,64 +226,18 @@ def _argv(key: Key, value: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def _item(key: Key, item: str, place: str) -> None:
-    problem, hint = _FORMS[key.form](item)
+    problem, hint = FORMS[key.form](item)
     if problem:
-        raise fail(place, f"{key.field} {problem}: {shown(item)}", hint)
+        said = "" if key.form in UNSEEN else f": {shown(item)}"
+        raise fail(place, f"{key.field} {problem}{said}", hint)
 
 
-def _command(item: str) -> tuple[str, str]:
-    if not item.strip():
-        return "holds an empty command", ""
-    return ("holds a character no command can have", "") if re.search(r"[\x00\ud800-\udfff]", item) else ("", "")
-
-
-def _area(item: str) -> tuple[str, str]:
-    if not item or item != item.strip():
-        return "holds a pattern that is empty or has blanks at its ends", ""
-    if item.startswith("!"):
-        return "holds a negated pattern", "say what is not allowed in project.forbid"
-    if item.startswith("#"):
-        return "holds a pattern that starts with '#'", "write '\\#…' for a name that starts so"
-    if _CONTROL.search(item):
-        return "holds a pattern with a control character", ""
-    if set(item.strip("/").split("/")) & {"", ".", ".."} or item.startswith("//") or item.endswith("//"):
-        return (
-            "holds a pattern that is not a plain path below the repository",
-            "write 'src/**', '/Makefile', '*.md'",
-        )
-    return "", ""
-
-
-def _path(item: str) -> tuple[str, str]:
-    if not item.startswith("/") or _CONTROL.search(item):
-        return "holds a path that is not absolute", "write the whole path, such as '/opt/tools/bin'"
-    return "", ""
-
-
-def _host(item: str) -> tuple[str, str]:
-    if len(item) > 260 or not _HOST.fullmatch(item):
-        return "holds no host name", "write 'example.org' or 'example.org:8443', without scheme or path"
-    return "", ""
-
-
-def _url(item: str) -> tuple[str, str]:
-    if not item.startswith(("postgresql://", "postgres://")) or _CONTROL.search(item):
-        return "holds no address of a PostgreSQL database", "write 'postgresql://user@host/database'"
-    return "", ""
-
-
-_FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
-    "": lambda _: ("", ""),
-    "command": _command,
-    "area": _area,
-    "path": _path,
-    "host": _host,
-    "url": _url,
-}
 _PARSERS: dict[str, Callable[[Key, object, str], Any]] = {
     "text": _text,
     "choice": _choice,
     "integer": _integer,
+    "number": _amount,
+    "flag": _flag,
     "seconds": _seconds,
     "list": _list,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -54,12 +55,15 @@ def watch(mission: str, as_json: bool) -> int:
 @mission.command()
 @mission_argument
 @click.option("--follow", is_flag=True, help="Go on until the mission is settled.")
+@click.option("--transcript", is_flag=True, help="What a native agent and its model said and did instead.")
 @json_option
-def log(mission: str, follow: bool, as_json: bool) -> int:
-    """Show a mission's events; JSON lines with --json."""
-    from chargehand.cli._mission_log import show_log
+def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
+    """Show a mission's events, or the conversation behind them; JSON lines with --json."""
+    from chargehand.cli._mission_log import show_log, show_transcript
     from chargehand.cli._output import Output
 
+    if transcript:
+        return show_transcript(Output(as_json=as_json), mission)
     return show_log(Output(as_json=as_json), mission, follow=follow)
 
 
@@ -109,6 +113,33 @@ def send(mission: str, text: str, as_json: bool) -> int:
     from chargehand.cli._output import Output
 
     return send(Output(as_json=as_json), mission, text)
+
+
+@mission.command()
+@named_mission_argument
+@click.argument("text", required=False)
+@json_option
+def answer(mission: str, text: str | None, as_json: bool) -> int:
+    """Answer what the agent of a mission asks; without TEXT, show or ask it."""
+    from chargehand.cli._output import Output
+    from chargehand.cli._questions import answer
+
+    return answer(Output(as_json=as_json), mission, text)
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--at", metavar="[ATTEMPT.]TURN", help="The reply to fork at (default: the last one).")
+@click.option("--model", metavar="NAME", help="The model that answers from there on.")
+@click.option("--reply", metavar="TEXT|@FILE", help="The reply to go on with instead of asking a model.")
+@click.option("--detach", is_flag=True, help="Leave it to a worker in the background.")
+@json_option
+def fork(mission: str, as_json: bool, **options: Any) -> int:
+    """Go another way from one of a native agent's replies on, as a new mission; what was before costs nothing."""
+    from chargehand.cli._mission_fork import fork_mission
+    from chargehand.cli._output import Output
+
+    return fork_mission(Output(as_json=as_json), mission, **options)
 
 
 @mission.command()

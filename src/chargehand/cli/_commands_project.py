@@ -1,4 +1,4 @@
-"""`chargehand project …` and `chargehand agent …`, as they are declared."""
+"""`chargehand project …`, as it is declared."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ from pathlib import Path
 
 import click
 
+from chargehand.cli._commands_agents import agent as agent
 from chargehand.cli._options import base_option, json_option, repo_option
-
-
-@click.group()
-def agent() -> None:
-    """Look at the agents that are configured."""
-
-
-@agent.command("list")
-@repo_option
-@json_option
-def list_agents(repo: Path | None, as_json: bool) -> int:
-    """List the agents that can be named after --agent, and where each comes from."""
-    from chargehand.cli._agents import list_agents
-    from chargehand.cli._output import Output
-
-    return list_agents(Output(as_json=as_json), repo=repo)
 
 
 @click.group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.app import App, Resolved, set_user_value, user_config_path
+from chargehand.app import App, Resolved, set_user_value, shown_value, user_config_path
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
 from chargehand.core import shown_path
@@ -27,7 +27,9 @@ def show_configuration(out: Output, *, repo: Path | None, origin: bool) -> int:
         document["origins"] = dict(resolved.origins)
     out.document(document | {"untrusted": resolved.untrusted, "notes": resolved.notes})
     rows = [
-        (name, _shown(value), resolved.origins.get(name, "")) if origin else (name, _shown(value))
+        (name, shown_value(name, value), resolved.origins.get(name, ""))
+        if origin
+        else (name, shown_value(name, value))
         for name, value in values.items()
     ]
     out.table(("KEY", "VALUE", "FROM") if origin else ("KEY", "VALUE"), rows)
@@ -46,14 +48,6 @@ def _flat(resolved: Resolved) -> dict[str, object]:
             owner = owner.get(part) if isinstance(owner, dict) else getattr(owner, part, None)
         values[dotted] = owner
     return values
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
-    return f"{value:g} s" if isinstance(value, float) else str(value)
 
 
 def set_configuration(out: Output, key: str, value: str) -> int:

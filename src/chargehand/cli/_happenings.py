@@ -108,8 +108,46 @@ def _attempt_finished(event: core.AttemptFinished) -> str:
     return f"attempt {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
 
 
+def _called(event: core.ModelCalled) -> str:
+    tokens = f"{_count(event.input_tokens)} in, {_count(event.output_tokens)} out"
+    cost = f"{event.cost_usd:.4f} USD" if event.cost_usd is not None else "cost unknown"
+    ended = "" if event.status == "ok" else f" {event.status}: {_first_line(event.reason)}"
+    return f"model {event.model or '?'}{ended} ({tokens}, {cost})"
+
+
+def _count(tokens: int | None) -> str:
+    return "unknown" if tokens is None else f"{tokens:,}"
+
+
+def _alert(event: core.BudgetAlert) -> str:
+    whose = {"day": "the day's", "mission": "the mission's", "attempt": "the attempt's"}.get(event.limit, "the")
+    return f"{event.spent_usd:.2f} of {whose} {event.limit_usd:.2f} USD are spent or reserved"
+
+
+def _step(event: core.StepFinished) -> str:
+    """Tell replies and what came of their calls; other steps have events of their own."""
+    if event.output is None or "/work/" not in event.step:
+        return f"{event.step.rpartition('/work/')[2]} kept as an artifact" if "/work/" in event.step else ""
+    name = event.step.rpartition("/work/")[2]
+    if name.endswith("/reply"):
+        parts = event.output["message"]["parts"]
+        said = [part["content"] for part in parts if part["part_kind"] == "text"]
+        tools = [part["tool_name"] for part in parts if part["part_kind"] == "tool-call"]
+        return _short(f"reply {name.split('/')[1]}: {_first_line(' '.join(said))} {', '.join(tools)}".rstrip())
+    if "/call/" in name:
+        made = event.output.get("output", event.output)
+        return f"  -> {_first_line(made['text'])}"
+    return ""
+
+
 def _asked(event: core.QuestionAsked) -> str:
+    if event.attempt is not None:
+        return f"the agent asks: {_first_line(event.text)}"
     return f"a person has to decide{_reasons(event.reasons)}"
+
+
+def _answered(event: core.QuestionAnswered) -> str:
+    return f"{event.identity} answers: {_first_line(event.text)}"
 
 
 def _approved(event: core.ApprovalGiven) -> str:
@@ -171,7 +209,11 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.ChangesReverted: _reverted,
     core.VerdictGiven: _verdict,
     core.AttemptFinished: _attempt_finished,
+    core.ModelCalled: _called,
+    core.BudgetAlert: _alert,
+    core.StepFinished: _step,
     core.QuestionAsked: _asked,
+    core.QuestionAnswered: _answered,
     core.ApprovalGiven: _approved,
     core.PromotionDone: _promoted,
     core.HeadSigned: _signed,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from chargehand.app import REPOSITORY_FILE, App, Detected, set_user_value, user_config_path
+from chargehand.app import REPOSITORY_FILE, App, Detected, set_user_values, user_config_path
+from chargehand.cli._init_agent import AgentPlan, ask_agent
 from chargehand.cli._output import Output
 from chargehand.core import RepositoryError, UsageError, shown_path
 from chargehand.workspace import Depot
@@ -26,7 +26,7 @@ _HEAD = """\
 class _Chosen:
     checks: tuple[str, ...]
     setup: str | None
-    agent: tuple[str, str] | None = None
+    agent: AgentPlan | None = None
 
 
 def init(out: Output, *, repo: Path | None, ask: bool) -> int:
@@ -42,10 +42,18 @@ def init(out: Output, *, repo: Path | None, ask: bool) -> int:
             return _is_there(out, path, depot)
         chosen = _ask(app, out, project.name, found) if ask and out.can_ask else _taken(found)
         if chosen.agent is not None:
-            set_user_value(user_config_path(app.environ), *chosen.agent)
+            _keep(app, out, chosen.agent)
     created = _write(path, _content(chosen, found))
     _show(out, path, chosen, created)
     return 0
+
+
+def _keep(app: App, out: Output, plan: AgentPlan) -> None:
+    """Keep what was answered: the key first, for a model without its key is of no use."""
+    if plan.secret is not None:
+        place = app.credentials.set(plan.secret.name, plan.secret.value)
+        out.notice(f"The key is kept as {plan.secret.name} in {place}")
+    set_user_values(user_config_path(app.environ), plan.values)
 
 
 def _taken(found: Detected) -> _Chosen:
@@ -69,21 +77,7 @@ def _ask(app: App, out: Output, name: str, found: Detected) -> _Chosen:
     setup = found.setup
     if setup is not None and not click.confirm(f"Set up with `{setup}`?", default=True, err=True):
         setup = None
-    return _Chosen(checks=(*checks, *([more] if more else [])), setup=setup, agent=_ask_agent(app))
-
-
-def _ask_agent(app: App) -> tuple[str, str] | None:
-    """Return key and value of an agent for the user's own file, as `config set` takes them."""
-    place = user_config_path(app.environ)
-    if not click.confirm(f"Add an agent to your own configuration ({place})?", default=False, err=True):
-        return None
-    name = click.prompt("Its name", err=True).strip()
-    command = click.prompt("Its command", err=True)
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"{command!r} cannot be split into words: {error}") from error
-    return f"agents.{name}.command", json.dumps(words, ensure_ascii=False)
+    return _Chosen(checks=(*checks, *([more] if more else [])), setup=setup, agent=ask_agent(app, out))
 
 
 def _content(chosen: _Chosen, found: Detected) -> str:
@@ -123,7 +117,7 @@ def _write(path: Path, content: str) -> bool:
 
 
 def _show(out: Output, path: Path, chosen: _Chosen, created: bool) -> None:
-    agent = chosen.agent[0].split(".")[1] if chosen.agent else None
+    agent = chosen.agent.name if chosen.agent else None
     out.document(
         {
             "path": str(path),

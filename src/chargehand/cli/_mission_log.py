@@ -9,10 +9,11 @@ import msgspec
 
 from chargehand.app import App, ensure_worker
 from chargehand.cli._happenings import describe_event
-from chargehand.cli._output import Output
+from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import show_result
 from chargehand.core import SETTLED, Event, MissionState
+from chargehand.missions import transcript
 
 _LOOK_SECONDS = 0.2
 
@@ -24,6 +25,29 @@ def show_log(out: Output, mission: str, *, follow: bool) -> int:
         for event in _followed(app, out, found) if follow else app.store.log.read(found):
             _show(out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}")
     return 0
+
+
+def show_transcript(out: Output, mission: str) -> int:
+    """Write the conversation of a mission's native agents."""
+    with App.open() as app:
+        state = app.look.state(find_mission(app, mission))
+        for line in transcript(app.store, state):
+            out.document({"mission": state.id, **to_json(line)})
+            out.text(_HEADS[line.speaker].format(line=line), bold=True)
+            out.text(_indented(line.text))
+    return 0
+
+
+_HEADS = {
+    "person": "{line.attempt}  to the agent",
+    "model": "{line.reply}  {line.model}",
+    "call": "{line.reply}  {line.model} calls {line.tool}",
+    "result": "{line.reply}  result of {line.tool}",
+}
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def watch_mission(out: Output, mission: str) -> int:

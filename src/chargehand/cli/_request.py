@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unicodedata
@@ -9,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app import Option, Resolved, named_agent
-from chargehand.core import MissionRequest, UsageError, shown_path
+from chargehand.app import Choice, Option, Resolved, choose, named_agent
+from chargehand.core import KeySource, MissionRequest, UsageError, shown_path
 from chargehand.store import Artifacts
 
 _SLUG = 40
@@ -27,6 +28,8 @@ class RunOptions:
     repo: Path | None = None
     base: str | None = None
     agent: str | None = None
+    model: str | None = None
+    budget: str | None = None
     checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] = ()
     check_files: tuple[str, ...] = ()
@@ -51,6 +54,7 @@ class RunOptions:
             "project.strategy": Option(value=self.strategy, name="--strategy"),
             "limits.time": Option(value=self.time, name="--time"),
             "limits.attempts": Option(value=self.attempts, name="--attempts"),
+            "limits.budget_usd": Option(value=self.budget, name="--budget"),
             "sandbox.tier": Option(value=self.sandbox, name="--sandbox"),
         }
 
@@ -106,26 +110,16 @@ def slug(text: str) -> str:
 
 
 def choose_agent(resolved: Resolved, option: str | None) -> tuple[str, str]:
-    """Return the agent to use and why, in words. Raises `UsageError`, `NotFoundError`, `ConfigError`."""
-    if option is not None:
-        named_agent(resolved, option)
-        return option, "--agent"
-    names = sorted(resolved.config.agents)
-    if len(names) == 1:
-        return names[0], "the only one configured"
-    if names:
-        known = ", ".join(names)
-        raise UsageError(
-            f"{len(names)} agents are configured, so one has to be named: {known}",
-            code="agent_ambiguous",
-            hint=f"add --agent {names[0]}",
-        )
-    raise UsageError(
-        "no agent is configured and --agent was not given",
-        code="no_agent",
-        hint='name a program for once:  chargehand run --agent "command:PROGRAM ARG" "TEXT"\n'
-        'or keep it for all runs:  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'',
-    )
+    """Return the agent to use and why, in words, with the environment's keys; raises what `choose` does."""
+    choice = choose_agent_and_model(resolved, RunOptions(agent=option), environ=os.environ, keys=os.environ)
+    return choice.agent, choice.why
+
+
+def choose_agent_and_model(
+    resolved: Resolved, options: RunOptions, *, environ: Mapping[str, str], keys: KeySource
+) -> Choice:
+    """Return the agent to use, its model and why, in words; raises what `choose` does."""
+    return choose(resolved.config, environ, keys, agent=options.agent, model=options.model)
 
 
 def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
@@ -174,13 +168,14 @@ def build_request(
     text: str,
     agent: str,
     check_files: tuple[tuple[str, str], ...],
+    model: str | None = None,
 ) -> MissionRequest:
-    """Return the request of a mission as it is recorded."""
-    config = resolved.config
+    """Return the request of a mission as it is recorded; `model` is the one that was chosen."""
+    config, named = resolved.config, named_agent(resolved, agent)
     return MissionRequest(
         text=text,
         agent=agent,
-        command=named_agent(resolved, agent).command,
+        command=named.command,
         slug=slug(text),
         only_checks=resolved.only_checks,
         extra_checks=resolved.extra_checks,
@@ -192,4 +187,6 @@ def build_request(
         tier=config.sandbox.tier,
         partial=options.partial,
         apply=options.apply,
+        model=model or options.model or named.model,
+        fallback=named.fallback,
     )

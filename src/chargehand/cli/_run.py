@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chargehand.app import App, Resolved, Session, ensure_worker, require_tier, require_trust
 from chargehand.cli._failures import INTERRUPTED, show_failure
@@ -11,6 +11,7 @@ from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, settle_trust
 from chargehand.cli._progress import progress
+from chargehand.cli._questions import go_on_with_answers
 from chargehand.cli._request import RunOptions, build_request, choose_agent, keep_check_files, request_text
 from chargehand.cli._result import exit_code, result_document, show_result
 from chargehand.core import ChargehandError, MissionState
@@ -34,7 +35,7 @@ def run(out: Output, options: RunOptions) -> int:
         if options.detach:
             return _detach(app, out, options)
         ended = run_mission(app, out, options)
-        code = show_ended(out, ended)
+        code = show_ended(out, answered(app, out, ended) if not options.yes else ended)
         if ended.failure is None and app.has_work() and ensure_worker(app):
             out.notice("a worker was started for missions that were left to go on with")
         return code
@@ -53,6 +54,42 @@ class _Wanted:
     prepared: Prepared
     text: str
     check_files: tuple[tuple[str, str], ...]
+
+
+def answered(app: App, out: Output, ended: Ended) -> Ended:
+    """Put what a mission waits for to the person at the terminal, and go on with what they say."""
+    if ended.failure is not None or ended.interrupted:
+        return ended
+    last = [ended]
+
+    def proceed(mission: str) -> MissionState:
+        last.append(go_on(app, out, mission))
+        return last[-1].state
+
+    def promote(mission: str) -> MissionState:
+        async def work(stop: Stop) -> MissionState:
+            with progress(out) as shown:
+                async with app.mission_session(mission, watch=shown.watch) as (found, session):
+                    return await session.missions.promote(found, identity=app.identity())
+
+        last.append(Ended(state=run_async(work)))
+        return last[-1].state
+
+    go_on_with_answers(app, out, ended.state, go_on=proceed, promote=promote)
+    return replace(last[-1], notes=ended.notes)
+
+
+def go_on(app: App, out: Output, mission: str) -> Ended:
+    """Run a recorded mission from where it stands to where it is settled."""
+
+    async def work(stop: Stop) -> Ended:
+        with progress(out) as shown:
+            async with app.mission_session(mission, recorded=True, watch=shown.watch) as (found, session):
+                stop.end = lambda: app.controls.stop_all("cancel", identity=app.identity())
+                state, failure = await _settled(stop, session, found, shown.output)
+        return Ended(state=state, failure=failure, interrupted=stop.asked)
+
+    return run_async(work)
 
 
 def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:

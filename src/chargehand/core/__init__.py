@@ -44,6 +44,7 @@ from chargehand.core._events import (
 )
 from chargehand.core._ids import Kind, new_id
 from chargehand.core._payloads import (
+    PROMOTE,
     AgentSelected,
     ApplyChanged,
     ApprovalGiven,
@@ -107,11 +108,12 @@ from chargehand.core._records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core._state import SETTLED, AttemptState, MissionState, apply, fold
+from chargehand.core._state import SETTLED, AttemptState, MissionState, Question, apply, fold
 from chargehand.core._text import printable, shown_path
 
 __all__ = [
     "GENESIS",
+    "PROMOTE",
     "SANDBOX_UID",
     "SETTLED",
     "AgentConfig",
@@ -178,6 +180,7 @@ __all__ = [
     "PromotionDone",
     "PromotionPrepared",
     "Provider",
+    "Question",
     "QuestionAnswered",
     "QuestionAsked",
     "Reason",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 AgentKind = Literal["command", "native"]
-Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible"]
+Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible", "script"]
 Tier = Literal["process", "none"]
 Strategy = Literal["shadow", "direct"]
 
@@ -25,7 +25,8 @@ def _key(
 
     `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
-    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url` or `seconds`.
+    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url`, `http`, `name`,
+    `secret` (the name of one), `model`, `seconds`, `tokens`, `money` (0 is free) or `budget` (more than 0).
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -76,23 +77,31 @@ class AgentConfig:
     command: tuple[str, ...] = _key(
         "program and arguments, never given to a shell", default=(), meet="repo", form="argv", host=True
     )
-    model: str | None = _key("the entry of [models] it works with; a command agent gets it as an endpoint")
+    model: str | None = _key(
+        "the entry of [models] it works with, or provider:model; a command agent gets it as an endpoint",
+        form="name",
+    )
     fallback: tuple[str, ...] = _key("entries of [models] to switch to when it is stuck", default=(), form="name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """[models.NAME]: a model and where it is reached; only the user's own file may say so."""
+    """[models.NAME]: a model and where it is reached: the user's own word, or that of a repository that is trusted."""
 
     provider: Provider = _key("what serves the model", default="openai-compatible")
-    model: str = _key("the provider's name for the model", default="")
+    model: str | None = _key("the provider's name for the model; absent: the entry's own name", form="model")
     base_url: str | None = _key("where the provider is reached; absent: its own address", form="http")
-    key: str | None = _key("name of the secret or environment variable that holds the API key", form="name")
+    key: str | None = _key(
+        "name of the secret or environment variable that holds the API key; absent: the provider's usual one, "
+        "and only for its own address",
+        form="secret",
+    )
+    script: str | None = _key("file of a script or recording that answers instead of a provider", form="path")
     price: float | None = _key("USD per million tokens, in and out; 0 for free", form="money")
     price_in: float | None = _key("USD per million tokens read", form="money")
     price_out: float | None = _key("USD per million tokens written", form="money")
-    context: int | None = _key("tokens that fit into its context")
-    max_output: int | None = _key("tokens of one reply at most")
+    context: int | None = _key("tokens that fit into its context", form="tokens")
+    max_output: int | None = _key("tokens of one reply at most", form="tokens")
     tools: bool = _key("whether it takes tools; false: they are described in text", default=True)
 
 
@@ -103,9 +112,11 @@ class LimitsConfig:
     time: float = _key("time for a whole mission", default=1800.0, meet="min", form="seconds")
     check_time: float = _key("time for one check", default=900.0, meet="min", form="seconds")
     attempts: int = _key("runs of the agent at most", default=1, meet="min")
-    budget_usd: float = _key("money for a whole mission in USD", default=5.0, meet="min", form="money")
-    attempt_usd: float | None = _key("money for one attempt in USD; absent: the mission's", form="money")
-    day_usd: float | None = _key("money for all missions of a day (UTC) in USD; absent: none", form="money")
+    budget_usd: float = _key("money for a whole mission in USD", default=5.0, meet="min", form="budget")
+    attempt_usd: float | None = _key(
+        "money for one attempt in USD; absent: the mission's", meet="min", form="budget"
+    )
+    day_usd: float | None = _key("money for all missions of a day (UTC) in USD; absent: no limit", form="budget")
     assume_usd_per_mtok: float | None = _key(
         "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",
         form="money",

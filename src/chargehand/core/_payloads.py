@@ -169,6 +169,7 @@ class ModelCalled(Payload):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     cost_usd: float | None = None
+    cost_known: bool = False
     booked_usd: float = 0.0
     reason: str = ""
 
@@ -250,6 +251,10 @@ class AttemptFinished(Payload):
     reasons: tuple[Reason, ...] = ()
     cost_usd: float | None = None
     cost_known: bool = False
+
+
+PROMOTE = "promote"
+"""The question whether to let a tree in; it is answered by promoting or discarding the mission."""
 
 
 @event("question.asked")

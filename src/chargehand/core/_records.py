@@ -154,3 +154,6 @@ class MissionRequest:
     tier: str = "process"
     partial: bool = False
     apply: bool = False
+    model: str | None = None
+    fallback: tuple[str, ...] = ()
+    why: str = ""

@@ -32,7 +32,10 @@ SETTLED: frozenset[MissionStatus] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptState:
-    """What is known of one attempt; `cost_usd` is `None` where it is not known."""
+    """What is known of one attempt; `cost_usd` is `None` where it is not known.
+
+    `calls` counts its calls to models, `model` is the last one that answered, `booked_usd` what the limits count.
+    """
 
     id: str
     number: int
@@ -43,7 +46,22 @@ class AttemptState:
     seconds: float | None = None
     cost_usd: float | None = None
     cost_known: bool = False
+    calls: int = 0
+    model: str | None = None
+    booked_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Something a person was asked, and the answer once there is one; `tree` is what it is bound to."""
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+    tree: str
+    attempt: str | None
+    answer: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,13 +98,31 @@ class MissionState:
     program: str = ""
     worker: str | None = None
     worker_before: str | None = None
+    at_rest: bool = True
     cancel_asked: bool = False
+    questions: dict[str, Question] = field(default_factory=dict)
+    forked_from: str | None = None
     messages: list[p.MessageSent] = field(default_factory=list)
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
         """Return the attempt of that number, `None` before it was started."""
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
+
+    @property
+    def open_question(self) -> Question | None:
+        """What an agent waits for a person to say, `None` where it waits for nothing."""
+        return next((asked for asked in self.questions.values() if asked.attempt and asked.answer is None), None)
+
+    def seconds_of(self, prefix: str = "") -> float:
+        """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
+        names = [name for name in self.steps if name.startswith(prefix)]
+        return sum(self.steps[name].seconds for name in names if not _within(name, self.steps))
+
+
+def _within(name: str, steps: dict[str, p.StepFinished]) -> bool:
+    parts = name.split("/")
+    return any("/".join(parts[:count]) in steps for count in range(1, len(parts)))
 
 
 def fold(events: Iterable[Event], *, live: bool) -> MissionState:
@@ -126,6 +162,8 @@ def _mark_lost(state: MissionState) -> None:
     if state.status == "running":
         state.status = "paused"
         state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
+    if state.status == "waiting":  # its attempt goes on with the answer
+        return
     state.attempts = [
         replace(attempt, status="lost") if attempt.status == "running" else attempt for attempt in state.attempts
     ]
@@ -134,6 +172,7 @@ def _mark_lost(state: MissionState) -> None:
 def _created(state: MissionState, event: p.MissionCreated) -> None:
     state.project, state.repository, state.request = event.project, event.repository, event.request
     state.config = _recorded(event.config.get("values"))
+    state.forked_from = event.forked_from
     state.status = "planned"
 
 
@@ -149,13 +188,15 @@ def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
     state.claims += 1
     state.fruitless_claims += 1
     state.program = event.version
-    state.worker_before, state.worker = state.worker, event.worker
+    state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
+    state.at_rest = False
     if state.status == "planned":
         state.status = "running"
 
 
 def _released(state: MissionState, event: p.MissionReleased) -> None:
     state.fruitless_claims = 0
+    state.at_rest = True
     if state.status == "running":
         state.status = "planned"
 
@@ -216,6 +257,37 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
     )
 
 
+def _called(state: MissionState, event: p.ModelCalled) -> None:
+    before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
+    if before is None:
+        return
+    known = event.cost_known and (before.cost_known or before.calls == 0)
+    _change_attempt(
+        state,
+        event.attempt,
+        calls=before.calls + 1,
+        model=event.model if event.status == "ok" else before.model,
+        cost_known=known,
+        cost_usd=(before.cost_usd or 0.0) + (event.cost_usd or 0.0) if known else None,
+        booked_usd=before.booked_usd + event.booked_usd,
+    )
+
+
+def _asked(state: MissionState, event: p.QuestionAsked) -> None:
+    state.questions[event.question] = Question(
+        id=event.question, text=event.text, options=event.options, tree=event.tree, attempt=event.attempt
+    )
+
+
+def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
+    asked = state.questions.get(event.question)
+    if asked is None or asked.answer is not None:  # the first answer counts
+        return
+    state.questions[event.question] = replace(asked, answer=event.text)
+    if state.status == "waiting" and asked.attempt is not None:
+        state.status, state.reasons, state.fruitless_claims = "planned", (), 0
+
+
 def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
     if isinstance(event, p.CheckpointMade) and event.seconds is not None:
@@ -261,6 +333,7 @@ def _applied(state: MissionState, event: p.ApplyChanged) -> None:
 
 def _finished(state: MissionState, event: p.MissionFinished) -> None:
     state.cancel_asked = False
+    state.at_rest = True
     if event.status != "discarded":  # what a person thinks of it later takes none of its time
         state.finished = state.updated
     state.status, state.reasons = event.status, event.reasons
@@ -279,6 +352,9 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.MessageSent: _message,
     p.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,
+    p.ModelCalled: _called,
+    p.QuestionAsked: _asked,
+    p.QuestionAnswered: _answered,
     p.CheckpointMade: _checkpoint,
     p.CheckpointRestored: _checkpoint,
     p.VerdictGiven: _verdict,

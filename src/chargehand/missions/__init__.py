@@ -3,14 +3,16 @@
 from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
+from chargehand.missions._fork import Edit, ForkPoint, fork
 from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref
 from chargehand.missions._reader import DepotReader
-from chargehand.missions._services import Registries, Services, Tier
+from chargehand.missions._services import OpenGateway, Registries, Services, Tier
 from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
 from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
+from chargehand.missions._transcript import Line, transcript
 
 __all__ = [
     "CAUSE_CLASSES",
@@ -22,10 +24,14 @@ __all__ = [
     "Controls",
     "Cost",
     "DepotReader",
+    "Edit",
+    "ForkPoint",
     "Journal",
+    "Line",
     "Look",
     "MissionFlow",
     "Missions",
+    "OpenGateway",
     "Promoter",
     "Registries",
     "Services",
@@ -37,9 +43,11 @@ __all__ = [
     "attempt_cause",
     "create_mission",
     "find_checkpoint",
+    "fork",
     "gather",
     "ignore",
     "mission_cause",
     "mission_ref",
     "system_errors",
+    "transcript",
 ]

@@ -10,25 +10,31 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import Agent, Assignment, Outcome
+from chargehand.agents import Agent, Assignment, Endpoint, Outcome
 from chargehand.checks import Areas, inspect
 from chargehand.core import (
     AttemptResumed,
     AttemptStarted,
     AttemptState,
     Base,
+    BudgetAlert,
     Change,
     Checkpoint,
     CheckpointMade,
     CommandFinished,
+    FencedError,
     Finding,
+    ModelCalled,
+    Payload,
     Reverted,
 )
+from chargehand.missions._context import Context, acts_prefix, last_tree
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places, attempt_purpose
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
+from chargehand.models import CallRecord
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Depot, Scan, Workspace
 
@@ -101,12 +107,15 @@ class AttemptRunner:
     async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> Left:
         """Let the agent work on `tree` and return what is left of its changes after inspection.
 
-        An attempt whose worker was lost begins anew in its own workspace.
+        An attempt whose worker was lost, or that waited for a person, goes on in its own workspace: at the tree
+        of its agent's last recorded act, where that records any, else from the start.
         """
         lost = self._journal.state.attempt(assignment.number)
+        if lost is not None:
+            tree = last_tree(self._journal, assignment.number) or tree
         place = self._new_place(agent, assignment, tree) if lost is None else self._place_of(lost, tree)
         async with place as workspace:
-            outcome, scan = await self._work(agent, assignment, workspace)
+            outcome, scan = await self._work(agent, assignment, workspace, tree)
             return await self._inspect(assignment.attempt, workspace, outcome, scan)
 
     @contextlib.asynccontextmanager
@@ -127,7 +136,7 @@ class AttemptRunner:
     @contextlib.asynccontextmanager
     async def _place_of(self, lost: AttemptState, tree: str) -> AsyncIterator[Workspace]:
         before = self._journal.state.worker_before
-        quiet = before is not None and self._services.workers.gone(before)
+        quiet = before is None or self._services.workers.gone(before)
         again = self._places.workspace_again(lost.workspace, self._ground, tree=tree, quiet=quiet)
         async with again as (workspace, kept):
             self._note_unlogged(lost.id, workspace)
@@ -147,15 +156,31 @@ class AttemptRunner:
         unlogged = [found for found in workspace.checkpoints() if found.commit not in known]
         self._journal.note(*(CheckpointMade(attempt=attempt, checkpoint=each) for each in reversed(unlogged)))
 
-    async def _work(self, agent: Agent, assignment: Assignment, workspace: Workspace) -> tuple[Outcome, Scan]:
-        async with self._places.sandbox(workspace, self._ground, purpose="agent") as sandbox:
-            regular = asyncio.create_task(self._regularly(assignment.attempt, workspace, sandbox))
-            try:
-                outcome = await agent.run(assignment, sandbox, on_output=self._on_output)
-            finally:
-                regular.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await regular
+    async def _work(
+        self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str
+    ) -> tuple[Outcome, Scan]:
+        async with contextlib.AsyncExitStack() as stack:
+            endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
+            # Where nothing inside calls models, nothing inside can reach them.
+            shown = None if endpoint is None or agent.driven else endpoint.socket
+            place = self._places.sandbox(workspace, self._ground, purpose="agent", gateway=shown)
+            sandbox = await stack.enter_async_context(place)
+            context = Context(
+                self._services,
+                self._journal,
+                self._control,
+                attempt=assignment.attempt,
+                number=assignment.number,
+                workspace=workspace,
+                sandbox=sandbox,
+                tree=tree,
+                endpoint=endpoint,
+                on_output=self._on_output,
+            )
+            async with self._looking(agent, assignment.attempt, workspace, sandbox):
+                outcome = await agent.run(assignment, context)
+            if endpoint is not None:
+                endpoint.revoke()
             await self._control.may_go_on()
             self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
             self._note_command(agent, sandbox, outcome)
@@ -166,6 +191,55 @@ class AttemptRunner:
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(assignment.attempt, workspace, trigger, scan, since=since)
             return outcome, scan
+
+    @contextlib.asynccontextmanager
+    async def _endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
+        """Open the attempt's own gateway where its agent calls models; what a dead worker left open is booked."""
+        if not agent.models:
+            yield None
+            return
+        for call, usd in self._services.store.spending.abandon(assignment.attempt):
+            self._journal.note(_lost_call(assignment.attempt, call, usd))
+        loop = asyncio.get_running_loop()
+
+        def tell(payload: Payload) -> None:
+            """Note from the gateway's threads, in order with everything else."""
+            asyncio.run_coroutine_threadsafe(self._tell(payload), loop).result()
+
+        replies = [name for name, _ in self._journal.recorded(acts_prefix(assignment.number)) if "reply" in name]
+        opened = self._services.open_gateway(
+            agent.models,
+            mission=self._journal.mission,
+            attempt=assignment.attempt,
+            number=assignment.number,
+            first_turn=len(replies) + 1,
+            on_call=lambda record: tell(_called(record)),
+            on_alert=lambda spent: tell(
+                BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
+            ),
+        )
+        async with opened as endpoint:
+            yield endpoint
+
+    async def _tell(self, payload: Payload) -> None:
+        with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
+            self._journal.note(payload)
+
+    @contextlib.asynccontextmanager
+    async def _looking(
+        self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox
+    ) -> AsyncIterator[None]:
+        """Checkpoint regularly while an agent works that nobody drives."""
+        if agent.driven:
+            yield
+            return
+        regular = asyncio.create_task(self._regularly(attempt, workspace, sandbox))
+        try:
+            yield
+        finally:
+            regular.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await regular
 
     def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
         keep = self._services.store.artifacts
@@ -260,3 +334,38 @@ class AttemptRunner:
             reverted=reverted,
             discarded=discarded,
         )
+
+
+def _called(record: CallRecord) -> ModelCalled:
+    return ModelCalled(
+        call=record.call,
+        attempt=record.attempt,
+        turn=record.turn,
+        model=record.model,
+        upstream=record.upstream,
+        status=record.status,
+        http_status=record.http_status,
+        seconds=record.seconds,
+        input_tokens=record.usage.input,
+        output_tokens=record.usage.output,
+        cached_tokens=record.usage.cached,
+        cost_usd=record.cost_usd,
+        cost_known=record.cost_usd is not None,
+        booked_usd=record.booked_usd,
+        reason=record.reason,
+    )
+
+
+def _lost_call(attempt: str, call: str, usd: float) -> ModelCalled:
+    return ModelCalled(
+        call=call,
+        attempt=attempt,
+        turn=0,
+        model="",
+        upstream="",
+        status="lost",
+        http_status=0,
+        seconds=0.0,
+        booked_usd=usd,
+        reason="its worker ended before the reply was settled",
+    )

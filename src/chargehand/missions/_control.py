@@ -26,8 +26,7 @@ class Control:
         self._sandboxes: list[Sandbox] = []
         self._open = asyncio.Event()
         self._open.set()
-        self._limit: asyncio.Timeout | None = None
-        self._left: float | None = None
+        self._limits: dict[asyncio.Timeout, float | None] = {}
         self._finishing = False
 
     @property
@@ -56,7 +55,7 @@ class Control:
         if self._finishing:
             raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
         self._open.clear()
-        self._hold_limit()
+        self._hold_limits()
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         self._journal.note(MissionPaused(identity=identity, reason=reason))
 
@@ -66,7 +65,7 @@ class Control:
             return
         self._journal.note(MissionResumed(identity=identity, in_place=True))
         self._open.set()
-        self._run_limit()
+        self._run_limits()
         await asyncio.gather(*(sandbox.thaw() for sandbox in self._sandboxes), return_exceptions=True)
 
     def tell(self, identity: str, text: str) -> None:
@@ -109,20 +108,26 @@ class Control:
     @contextlib.asynccontextmanager
     async def limited(self, seconds: float) -> AsyncIterator[None]:
         """Bound the block by `seconds`, pauses not counted; raises `TimeoutError`."""
-        async with asyncio.timeout(seconds) as self._limit:
-            yield
+        async with asyncio.timeout(seconds) as limit:
+            self._limits[limit] = None
+            if self.paused:
+                self._hold_limits()
+            try:
+                yield
+            finally:
+                del self._limits[limit]
 
-    def _hold_limit(self) -> None:
-        if self._limit is None or self._limit.expired():
-            return
-        if (when := self._limit.when()) is not None:
-            self._left = when - asyncio.get_running_loop().time()
-            self._limit.reschedule(None)
+    def _hold_limits(self) -> None:
+        for limit in self._limits:
+            if not limit.expired() and (when := limit.when()) is not None:
+                self._limits[limit] = when - asyncio.get_running_loop().time()
+                limit.reschedule(None)
 
-    def _run_limit(self) -> None:
-        if self._limit is not None and self._left is not None:
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
-            self._left = None
+    def _run_limits(self) -> None:
+        for limit, left in self._limits.items():
+            if left is not None:
+                limit.reschedule(asyncio.get_running_loop().time() + left)
+                self._limits[limit] = None
 
 
 class Controls:

@@ -11,6 +11,7 @@ import msgspec
 from chargehand.agents import Agent, Assignment
 from chargehand.checks import Areas, CheckPlan, detect_checks, report
 from chargehand.core import (
+    PROMOTE,
     AgentSelected,
     AttemptFinished,
     AttemptStatus,
@@ -28,9 +29,11 @@ from chargehand.core import (
     RefusedError,
     Verdict,
     VerdictGiven,
+    WaitingError,
     new_id,
 )
 from chargehand.missions._attempt import AttemptRunner, Left
+from chargehand.missions._context import WORK
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._journal import Journal
@@ -95,6 +98,9 @@ class MissionFlow:
             elif self._control.stopped == "release":
                 self._journal.note(MissionReleased(worker=self._services.worker[0]))
             raise
+        except WaitingError as error:  # an agent asked; its attempt goes on with the answer
+            reason = Reason(code=error.code, message=error.message)
+            self._journal.note(MissionFinished(status="waiting", reasons=(reason,)))
         except ChargehandError as error:
             self._settle("failed", "failed", Reason(code=error.code, message=error.message))
             if not isinstance(error, RefusedError):
@@ -113,7 +119,7 @@ class MissionFlow:
 
     def _seconds_left(self, request: MissionRequest) -> float:
         """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
-        return max(1.0, request.seconds - sum(step.seconds for step in self._journal.state.steps.values()))
+        return max(1.0, request.seconds - self._journal.state.seconds_of())
 
     async def _go_on(self, request: MissionRequest) -> None:
         if self._journal.state.fruitless_claims > _FRUITLESS_CLAIMS:
@@ -150,8 +156,8 @@ class MissionFlow:
         await self._attempts(request, agent, runner, validator)
 
     async def _select(self, request: MissionRequest) -> Agent:
-        agent = self._services.open_agent(request.agent)
-        reason = "named on the command line or in the configuration"
+        agent = self._services.open_agent(request)
+        reason = request.why
 
         async def chosen() -> object:
             return {"agent": agent.name, "kind": agent.kind, "reason": reason}
@@ -171,7 +177,7 @@ class MissionFlow:
             self._fault("agent")
             verdict, told = await self._judge(request, left, validator, number)
             end = before_checks(left, base_tree=self._base.tree, partial=request.partial) or after_checks(verdict)
-            self._finish_attempt(number, end, left)
+            self._finish_attempt(number, end)
             if number == request.attempts or end.mission in ("promoted", "waiting", "exhausted"):
                 await self._conclude(left, end, verdict, validator)
                 return
@@ -195,8 +201,9 @@ class MissionFlow:
                 attempt=begun.id if begun else new_id("attempt"),
                 number=number,
                 request=request.text,
-                report=self._report(feedback),
+                report=self._services.store.artifacts.get(feedback) if feedback else None,
                 seconds=self._seconds_left(request),
+                messages=tuple(message.text for message in self._journal.state.messages),
             )
             return (await runner.run(agent, assignment, tree=tree)).record()
 
@@ -205,20 +212,11 @@ class MissionFlow:
             begun, left = self._journal.state.attempt(number), self._recall(record)
             return (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if begun and left.set_back else ()
 
-        name = f"attempt/{number}/work"
+        name = WORK.format(number=number)
         return self._recall(await self._journal.step(name, [tree, feedback], work, notes=set_back))
 
     def _recall(self, record: Any) -> Left:
         return Left.recall(record, base=self._base, depot=self._services.depot)
-
-    def _report(self, feedback: str | None) -> bytes | None:
-        """Return what the next attempt is told: the report on the one before, and what a person said meanwhile."""
-        messages = [message.text for message in self._journal.state.messages]
-        kept = self._services.store.artifacts.get(feedback) if feedback else None
-        if not messages:
-            return kept
-        document = msgspec.json.decode(kept) if kept else {}
-        return msgspec.json.encode({**document, "messages": messages})
 
     async def _judge(
         self, request: MissionRequest, left: Left, validator: Validator, number: int
@@ -247,20 +245,20 @@ class MissionFlow:
         document = report(verdict, validator.outputs, reverted=left.reverted).encode()
         return self._services.store.artifacts.put(document, kind="report", mission=self._journal.mission)
 
-    def _finish_attempt(self, number: int, end: End, left: Left) -> None:
+    def _finish_attempt(self, number: int, end: End) -> None:
         attempt = self._journal.state.attempt(number)
         assert attempt is not None
         if attempt.status != "running":  # noted before a crash
             return
-        recorded = self._journal.state.steps.values()
+        cost = (attempt.cost_usd, attempt.cost_known) if attempt.calls else (0.0, True)
         self._journal.note(
             AttemptFinished(
                 attempt=attempt.id,
                 status=end.status,
-                seconds=sum(step.seconds for step in recorded if step.step.startswith(f"attempt/{number}/")),
+                seconds=self._journal.state.seconds_of(f"attempt/{number}/"),
                 reasons=end.reasons,
-                cost_usd=left.outcome.cost_usd,
-                cost_known=left.outcome.cost_known,
+                cost_usd=cost[0],
+                cost_known=cost[1],
             )
         )
 
@@ -270,7 +268,7 @@ class MissionFlow:
             return
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
         if end.mission == "waiting":
-            asked = QuestionAsked(question="promote", tree=left.tree, reasons=end.reasons)
+            asked = QuestionAsked(question=PROMOTE, tree=left.tree, reasons=end.reasons)
             self._journal.note(asked, finished)
         else:
             self._journal.note(finished)

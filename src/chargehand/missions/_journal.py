@@ -111,6 +111,11 @@ class Journal:
         self.note(*(notes(output) if notes else ()), finished)
         return output
 
+    def recorded(self, prefix: str) -> list[tuple[str, Any]]:
+        """Return name (after `prefix`) and output of each finished step below it, as they were first done."""
+        found = [step for step in self.state.steps.values() if step.step.startswith(prefix)]
+        return [(step.step.removeprefix(prefix), self._recall(step)) for step in found]
+
     def _finished(self, name: str, digest: str, output: object, *, seconds: float) -> StepFinished:
         encoded = encode_json(output)
         if len(encoded) <= STEP_BYTES:

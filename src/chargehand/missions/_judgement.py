@@ -37,8 +37,11 @@ def before_checks(left: Left, *, base_tree: str, partial: bool) -> End | None:
     if left.outcome.claim == "timed_out":
         reason = Reason(code="time", message=left.outcome.reason)
         return End(status="timed_out", mission="exhausted", reasons=(reason,))
+    if left.outcome.claim == "exhausted":
+        reason = Reason(code=left.outcome.code, message=left.outcome.reason)
+        return End(status="failed", mission="exhausted", reasons=(reason,))
     if left.outcome.claim == "failed":
-        reason = Reason(code="agent_failed", message=left.outcome.reason)
+        reason = Reason(code=left.outcome.code, message=left.outcome.reason)
         return End(status="failed", mission="failed", reasons=(reason,))
     if left.reverted and not (partial and left.tree != base_tree):
         return _refused(tuple(_reverted(rule.path, rule.rule) for rule in left.reverted))

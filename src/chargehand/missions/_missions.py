@@ -128,7 +128,7 @@ class Missions:
                 with services.controls.running(mission, control):
                     yield journal, control
             finally:
-                if journal.state.status in SETTLED - {"paused"}:
+                if journal.state.status in SETTLED - {"paused"} and journal.state.open_question is None:
                     await asyncio.shield(asyncio.to_thread(clear, services, journal.state))
 
     def _journal(self, mission: str) -> Journal:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, Bind, ChargehandError, MissionState, NotFoundError, SandboxOpened
+from chargehand.core import Base, Bind, ChargehandError, MissionState, NotFoundError, SandboxOpened, WaitingError
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._services import Registries, Services
@@ -100,16 +100,20 @@ class Places:
 
     @contextlib.asynccontextmanager
     async def _kept(self, make: Callable[[], Workspace]) -> AsyncIterator[Workspace]:
-        """Have a workspace for the block; its files go at the end unless another worker is to go on with them."""
+        """Have a workspace for the block; its files go at the end unless somebody goes on with them."""
         if self._control is not None:
             await self._control.may_go_on()
         making = asyncio.ensure_future(asyncio.to_thread(make))
+        asked = False
         try:
             yield await asyncio.shield(making)
+        except WaitingError:
+            asked = True
+            raise
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
-            handed_on = self._control is not None and self._control.stopped in ("release", "lost")
-            if not handed_on and not self._journal.fenced:
+            stopped = self._control is not None and self._control.stopped in ("release", "lost")
+            if not (stopped or asked or self._journal.fenced):
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
     def _make(self, ground: Ground, tree: str | None, *, id: str | None = None) -> Workspace:
@@ -134,6 +138,7 @@ class Places:
         purpose: str,
         binds: tuple[Bind, ...] = (),
         registries: Registries | None = None,
+        gateway: Path | None = None,
         path: tuple[str, ...] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Sandbox]:
@@ -146,6 +151,7 @@ class Places:
             binds=binds,
             limits=services.limits(),
             registries=registries.socket_path if registries else None,
+            gateway=gateway,
         )
         sandbox = await services.tier.open(spec)
         try:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from chargehand.agents import Agent
+from chargehand.agents import Agent, Endpoint
 from chargehand.core import Clock as ClockPort
-from chargehand.core import Config, DriverName, SystemClock
+from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock
 from chargehand.durable import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
+from chargehand.models import CallRecord
 from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import Store
 from chargehand.workspace import Depot
@@ -37,6 +38,25 @@ class Registries(Protocol):
         ...
 
 
+class OpenGateway(Protocol):
+    """Opens the model endpoint of one attempt, and closes it with every connection to it."""
+
+    def __call__(
+        self,
+        models: Sequence[str],
+        /,
+        *,
+        mission: str,
+        attempt: str,
+        number: int,
+        first_turn: int,
+        on_call: Callable[[CallRecord], None],
+        on_alert: Callable[[Spent], None],
+    ) -> AbstractAsyncContextManager[Endpoint]:
+        """Serve the models of these names; raises `ConfigError` where one cannot be."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything concrete that the mission flow uses; `worker` is this process among the `workers`."""
@@ -54,7 +74,8 @@ class Services:
     worker: tuple[str, Role]
     controls: Controls
     version: str
-    open_agent: Callable[[str], Agent]
+    open_agent: Callable[[MissionRequest], Agent]
+    open_gateway: OpenGateway
     open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore

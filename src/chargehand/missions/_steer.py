@@ -12,6 +12,7 @@ from chargehand.core import (
     MissionState,
     MissionStatus,
     Payload,
+    QuestionAnswered,
     Reason,
     RefusedError,
 )
@@ -70,6 +71,23 @@ class Steering:
         """Keep a message for the agent's next attempt."""
         message = MessageSent(identity=self.identity, text=text)
         return self._note(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
+
+    def answer(self, mission: str, text: str) -> MissionState:
+        """Answer what the agent of a mission asked, as far as nobody did; a worker may then go on with it.
+
+        Raises `RefusedError` (`no_question`) where nothing is asked.
+        """
+        with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
+            asked = self.look.at_rest(mission).open_question
+            if asked is None:
+                raise RefusedError(
+                    f"mission {mission!r} asks nothing",
+                    code="no_question",
+                    hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
+                )
+            answered = QuestionAnswered(question=asked.id, text=text, identity=self.identity)
+            self.store.log.append(mission, answered, epoch=epoch, durable=True)
+        return self.look.state(mission)
 
     def give_up(self, mission: str, reason: Reason) -> MissionState:
         """End a mission that a worker should go on with and cannot, unless it came to rest meanwhile."""

@@ -1,5 +1,10 @@
 """The model endpoint that every agent talks through, and who answers behind it."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from chargehand.models._contract import (
     PATHS,
     Call,
@@ -13,15 +18,77 @@ from chargehand.models._contract import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from chargehand.models._faults import Faults, FaultyUpstream
+    from chargehand.models._gateway import Gateway
+    from chargehand.models._http import HttpLimits
+    from chargehand.models._http_upstream import HttpUpstream
+    from chargehand.models._ledger import MemoryLedger
+    from chargehand.models._prices import ModelLimits, find_limits, find_price
+    from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
+    from chargehand.models._redact import Redactor
+    from chargehand.models._render import ScriptedCall, ScriptedReply
+    from chargehand.models._replay import ReplayUpstream, script_from
+    from chargehand.models._script import Script, ScriptUpstream
+
+_LATER = {
+    "Faults": "_faults",
+    "FaultyUpstream": "_faults",
+    "Gateway": "_gateway",
+    "HttpLimits": "_http",
+    "HttpUpstream": "_http_upstream",
+    "MemoryLedger": "_ledger",
+    "ModelLimits": "_prices",
+    "Recording": "_recording",
+    "RecordingUpstream": "_recording",
+    "RecordingWriter": "_recording",
+    "Redactor": "_redact",
+    "ReplayUpstream": "_replay",
+    "Script": "_script",
+    "ScriptUpstream": "_script",
+    "ScriptedCall": "_render",
+    "ScriptedReply": "_render",
+    "find_limits": "_prices",
+    "find_price": "_prices",
+    "script_from": "_replay",
+}
+"""Where what a command agent never needs comes from: it is imported when it is first used."""
+
 __all__ = [
     "PATHS",
     "Call",
     "CallRecord",
     "CallStatus",
     "Dialect",
+    "Faults",
+    "FaultyUpstream",
+    "Gateway",
+    "HttpLimits",
+    "HttpUpstream",
+    "MemoryLedger",
+    "ModelLimits",
     "Price",
+    "Recording",
+    "RecordingUpstream",
+    "RecordingWriter",
+    "Redactor",
+    "ReplayUpstream",
+    "Script",
+    "ScriptUpstream",
+    "ScriptedCall",
+    "ScriptedReply",
     "ServedModel",
     "Upstream",
     "UpstreamReply",
     "Usage",
+    "find_limits",
+    "find_price",
+    "script_from",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for now."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from chargehand.sandbox._contract import (
+    GATEWAY_PORT,
     WORKSPACE,
     ExecResult,
     OnOutput,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from chargehand.sandbox._mirror_config import RegistryConfig
 
 __all__ = [
+    "GATEWAY_PORT",
     "WORKSPACE",
     "ExecResult",
     "OnOutput",

@@ -11,6 +11,7 @@ from chargehand.core import Bind, MountPlan
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
+GATEWAY_PORT, REGISTRY_PORT = 8871, 8870
 WORKSPACE = "/workspace"
 """Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""
 
@@ -32,7 +33,8 @@ class SandboxSpec:
 
     `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
     toolchain needs (LD_LIBRARY_PATH, PYTHONDONTWRITEBYTECODE); nothing of the host's comes along. `path` is
-    prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only).
+    prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only), `gateway` that of the
+    attempt's model gateway: inside they are reached at 127.0.0.1, on `REGISTRY_PORT` and `GATEWAY_PORT`.
     """
 
     mounts: MountPlan
@@ -42,6 +44,7 @@ class SandboxSpec:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     toolchain: tuple[Path, ...] = ()
     registries: Path | None = None
+    gateway: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

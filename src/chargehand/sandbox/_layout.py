@@ -12,14 +12,12 @@ from typing import Any
 
 from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
 from chargehand.sandbox import _forward, _launcher, _server
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._contract import GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
 from chargehand.sandbox._toolchain import LIBRARIES, SHIMS
 
 HOME = "/home/agent"
 USER = "agent"
 INSIDE_ID = 1000
-REGISTRY_PORT = 8870
-REGISTRY_SOCKET = "/run/chargehand/registries.sock"
 _RUN = "/run/chargehand"
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = (
@@ -64,6 +62,7 @@ class Layout:
     arguments: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
     python: list[str] = field(default_factory=list)
+    forwarders: list[list[str]] = field(default_factory=list)
 
     def file(self, name: str, text: str, target: str) -> None:
         """Show `text` as a read-only file."""
@@ -127,9 +126,7 @@ def plan_layout(
     layout.python = _host_python(layout)
     rlimits = _rlimits(spec.limits, memory_bound=memory_bound)
     layout.command = [*layout.python, "-c", _server.BOOTSTRAP, "{sock}", str(server_size), *rlimits]
-    if spec.registries is not None:
-        layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{_RUN}/forward.py"))
-        layout.bind("registries", Bind(source=spec.registries, target=REGISTRY_SOCKET, writable=True))
+    _forwarded(layout, spec)
     _workspace(layout, spec.mounts)
     for number, bind in enumerate((*spec.mounts.binds, *spec.binds)):
         layout.bind(f"bind-{number}", bind)
@@ -138,10 +135,19 @@ def plan_layout(
     return layout
 
 
-def forward_command(layout: Layout) -> list[str]:
-    """Return the command that starts the forwarder to the registry mirror and ends once it listens."""
-    forwarder = [*layout.python, f"{_RUN}/forward.py", str(REGISTRY_PORT), REGISTRY_SOCKET]
-    return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *forwarder]
+def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
+    """Show the host's sockets, and what makes ports of them inside."""
+    wanted = (("registries", REGISTRY_PORT, spec.registries), ("gateway", GATEWAY_PORT, spec.gateway))
+    for name, port, socket in wanted:
+        if socket is None:
+            continue
+        if not layout.forwarders:
+            layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{_RUN}/forward.py"))
+        target = f"{_RUN}/{name}.sock"
+        layout.bind(name, Bind(source=socket, target=target, writable=True))
+        # The command that starts it ends once it listens.
+        forwarder = [*layout.python, f"{_RUN}/forward.py", str(port), target]
+        layout.forwarders.append(["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *forwarder])
 
 
 _ISOLATION = (

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
 
@@ -17,7 +18,7 @@ from chargehand.core import InfrastructureError, SandboxDiedError, new_id, sandb
 from chargehand.sandbox import _launcher, _server
 from chargehand.sandbox._cgroups import Cgroup, Cgroups
 from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._layout import Layout, base_environment, forward_command, plan_layout
+from chargehand.sandbox._layout import Layout, base_environment, plan_layout
 from chargehand.sandbox._mend import tier_unavailable
 from chargehand.sandbox._seccomp import compile_filter, machine_name
 from chargehand.sandbox._session import START_SECONDS, ProcessSandbox
@@ -150,8 +151,8 @@ class ProcessTier:
         )
         try:
             await sandbox.start(self._server)
-            if spec.registries is not None:
-                await _start_forwarder(sandbox, layout)
+            for forwarder in layout.forwarders:
+                await _start_forwarder(sandbox, forwarder)
         except BaseException:
             await sandbox.close()
             raise
@@ -232,9 +233,9 @@ def _compiled_server() -> bytes:
     return marshal.dumps(spec.loader.get_code(spec.name))
 
 
-async def _start_forwarder(sandbox: ProcessSandbox, layout: Layout) -> None:
-    result = await sandbox.exec(forward_command(layout), cwd="/", timeout=START_SECONDS)
+async def _start_forwarder(sandbox: ProcessSandbox, command: Sequence[str]) -> None:
+    result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
     if result.stdout != b"ready\n":
         raise InfrastructureError(
-            f"the registry mirror cannot be reached from inside: {result.stderr!r}", code="registries_unreachable"
+            f"a socket of the host cannot be reached from inside: {result.stderr!r}", code="forwarder_failed"
         )

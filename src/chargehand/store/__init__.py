@@ -1,4 +1,4 @@
-"""What the state directory keeps: the event log, projects, trust, verdicts (SQLite) and artifacts (files)."""
+"""What the state directory keeps: the event log, projects, trust, verdicts, money (SQLite), artifacts (files)."""
 
 from chargehand.store._artifacts import ArtifactRow, Artifacts
 from chargehand.store._audit import verify
@@ -7,10 +7,12 @@ from chargehand.store._chain import AuditProblem, AuditReport, ProblemKind
 from chargehand.store._log import EventLog, MissionRow
 from chargehand.store._projects import ProjectRow, Projects, Trust, TrustRow
 from chargehand.store._signing import SignedHead
+from chargehand.store._spending import AbandonedCall, Spending, SpendingLimits, SpendingTotal
 from chargehand.store._store import Store, open_store
 from chargehand.store._verdicts import Verdicts
 
 __all__ = [
+    "AbandonedCall",
     "ArtifactRow",
     "Artifacts",
     "AuditProblem",
@@ -21,6 +23,9 @@ __all__ = [
     "ProjectRow",
     "Projects",
     "SignedHead",
+    "Spending",
+    "SpendingLimits",
+    "SpendingTotal",
     "Store",
     "Trust",
     "TrustRow",

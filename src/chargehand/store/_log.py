@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from chargehand.core import (
     GENESIS,
+    PROMOTE,
     CancelAsked,
     Clock,
     Event,
@@ -20,6 +21,7 @@ from chargehand.core import (
     MissionResumed,
     NotFoundError,
     Payload,
+    QuestionAnswered,
     RefusedError,
     UsageError,
     chain_hash,
@@ -276,6 +278,8 @@ def _runnable_after(payloads: Sequence[Payload]) -> int | None:
         if isinstance(payload, CancelAsked | MissionFinished | MissionPaused):
             return 0
         if isinstance(payload, MissionResumed):
+            return 1
+        if isinstance(payload, QuestionAnswered) and payload.question != PROMOTE:
             return 1
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = "0002"
+VERSION = "0003"
 """The schema this program reads and writes: the newest file in `_migrations/versions`."""
 
 metadata = sa.MetaData()
@@ -91,4 +91,30 @@ artifacts = sa.Table(
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("time", sa.Text, nullable=False),
     sa.Index("artifacts_by_mission", "mission", "time"),
+)
+
+# Money is whole millionths of a USD: sums of them are exact, and a limit is never passed by a rounding.
+spending = sa.Table(
+    "spending",
+    metadata,
+    sa.Column("call", sa.Text, primary_key=True),
+    sa.Column("mission", sa.Text),  # none for a call that a person made by hand
+    sa.Column("attempt", sa.Text, nullable=False),
+    sa.Column("day", sa.Text, nullable=False),
+    sa.Column("reserved", sa.BigInteger, nullable=False),
+    sa.Column("settled", sa.BigInteger),
+    sa.Column("known", sa.Integer, nullable=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Index("spending_by_mission", "mission"),
+    sa.Index("spending_by_attempt", "attempt"),
+    sa.Index("spending_by_day", "day"),
+)
+
+spending_alerts = sa.Table(
+    "spending_alerts",
+    metadata,
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
+    sa.Column("limit_micro", sa.BigInteger, primary_key=True),
+    sa.Column("time", sa.Text, nullable=False),
 )

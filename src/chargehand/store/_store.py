@@ -16,6 +16,7 @@ from chargehand.store._log import EventLog
 from chargehand.store._migrate import ensure_current
 from chargehand.store._projects import Projects, Trust
 from chargehand.store._signing import SignedHead, sign_head
+from chargehand.store._spending import Spending
 from chargehand.store._verdicts import Verdicts
 
 
@@ -34,6 +35,7 @@ class Store:
         self.trust = Trust(database, clock=clock)
         self.verdicts = Verdicts(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
+        self.spending = Spending(database, clock=clock)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.

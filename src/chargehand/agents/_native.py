@@ -1,0 +1,337 @@
+"""The native agent: a thin loop that lets a model work with tools in the sandbox, every step of it recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from chargehand.agents._compaction import compact
+from chargehand.agents._contract import Assignment, AttemptContext, Claim, EndpointModel, Outcome
+from chargehand.agents._conversation import (
+    ASK,
+    FINISH,
+    Said,
+    ToolCall,
+    dump_reply,
+    said_by_model,
+    to_messages,
+    unanswered,
+)
+from chargehand.agents._model_client import ModelClient, open_client
+from chargehand.agents._prompts import (
+    INSTRUCTION_FILES,
+    first_message,
+    no_tool_message,
+    nudge_message,
+    person_message,
+    report_message,
+    system_prompt,
+)
+from chargehand.agents._stuck import Call, Ladder, Step, Turn
+from chargehand.agents._text_protocol import describe
+from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
+from chargehand.core import AgentKind, ExhaustedError, UpstreamError
+
+_TURNS = 300
+"""Replies of one attempt at most: far more than work that gets anywhere needs."""
+_TRIES = 3
+_ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
+_INSTRUCTION_BYTES = 20_000
+_CONTEXT = 128_000
+_REPLY_SHARE = 4
+"""A quarter of the context is left to the reply."""
+
+
+class NativeAgent:
+    """A model with tools: bash, read, edit, apply_patch, search, finish, ask.
+
+    The loop runs in the worker; only its tools run inside the sandbox, and every call to a model goes through the
+    attempt's own gateway. `finish` is a claim: the verdict decides, and what was wrong comes back as the next
+    attempt's opening of the same conversation.
+    """
+
+    kind: AgentKind = "native"
+    driven = True
+
+    def __init__(self, name: str, *, models: tuple[str, ...]) -> None:
+        self.name = name
+        self.models = models
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
+        """Work until the model finishes; see `Agent.run`."""
+        assert context.endpoint is not None
+        seconds = assignment.seconds
+        try:
+            async with context.limited(seconds), open_client(context.endpoint) as client:
+                return await _Attempt(assignment, context, client).run()
+        except TimeoutError:
+            reason = f"the agent was stopped at its time limit after {seconds:.1f} s"
+            return _outcome("timed_out", reason, code="time")
+        except ExhaustedError as error:
+            return _outcome("exhausted", error.message, code=error.code)
+        except UpstreamError as error:
+            return _outcome("failed", error.message, code=error.code)
+
+
+def _outcome(claim: Claim, reason: str, *, code: str = "", output: str = "") -> Outcome:
+    return Outcome(claim=claim, reason=reason, output=output.encode(), seconds=0.0, code=code)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """One reply and what came of its calls."""
+
+    number: int
+    reply: Said
+    results: list[Said] = field(default_factory=list)
+    done: list[Call] = field(default_factory=list)
+    changed: bool = False
+
+
+class _Attempt:
+    """The loop of one attempt; all of its state follows from what is recorded."""
+
+    def __init__(self, assignment: Assignment, context: AttemptContext, client: ModelClient) -> None:
+        assert context.endpoint is not None
+        self._assignment = assignment
+        self._context = context
+        self._client = client
+        self._models = {model.name: model for model in context.endpoint.models}
+        self._model = context.endpoint.models[0]
+        self._tools = Toolbox(context.sandbox, keep=context.keep, on_output=context.on_output)
+        self._entries: list[Said] = []
+        self._said = 0
+        self._ladder = Ladder(others=len(self._models) - 1)
+        self._trees: list[str | None] = []
+        self._tree: str | None = None
+        self._tokens: tuple[int, int] | None = None
+        self._recorded = {name for name, _ in context.recorded(assignment.number)}
+
+    async def run(self) -> Outcome:
+        """Let the model work until it finishes; raises what `NativeAgent.run` makes outcomes of."""
+        for number in range(1, self._assignment.number):
+            self._recall(self._context.recorded(number))
+        await self._open()
+        for number in range(1, _TURNS + 1):
+            turn = await self._reply(number)
+            done = await self._carry_out(turn)
+            if done is not None:
+                return done
+        return _outcome("failed", f"the agent did not finish within {_TURNS} replies", code="turns")
+
+    # --- what was before
+
+    def _recall(self, recorded: Sequence[tuple[str, Any]]) -> None:
+        """Take the conversation of an earlier attempt over."""
+        turn: _Turn | None = None
+        for name, output in recorded:
+            if name == "opening":
+                self._hear(output)
+            elif name.endswith("/reply"):
+                self._close(turn)
+                turn = self._heard(len(self._entries), output)
+            elif turn is not None and "/call/" in name:
+                self._result(turn, turn.reply.calls[int(name.rpartition("/")[2])], output)
+        self._close(turn)
+
+    def _close(self, turn: _Turn | None) -> None:
+        if turn is not None:
+            self._entries += unanswered(turn.reply, turn.results)
+
+    async def _open(self) -> None:
+        async def opened() -> object:
+            assignment, heard = self._assignment, list(self._context.heard())
+            texts = [person_message(text) for text in heard[self._said :]]
+            if assignment.report is None:
+                files = [(path, text) for path in INSTRUCTION_FILES if (text := await self._file(path))]
+                texts.insert(0, first_message(assignment.request, instructions=files))
+            else:
+                texts.insert(0, report_message(assignment.report))
+            return {"texts": texts, "said": len(heard)}
+
+        self._hear(await self._context.step("opening", [self._assignment.number], opened))
+
+    async def _file(self, path: str) -> str:
+        limit = str(_INSTRUCTION_BYTES)
+        result = await self._context.sandbox.exec(["head", "-c", limit, "--", path])
+        return result.stdout.decode(errors="replace") if result.exit_code == 0 else ""
+
+    def _hear(self, output: Any) -> None:
+        self._said = output["said"]
+        self._entries += [Said(kind="user", text=text, pinned=True) for text in output["texts"]]
+
+    # --- one turn
+
+    async def _reply(self, number: int) -> _Turn:
+        """Return the model's next reply, with whatever had to be done to get it out of a loop first."""
+        name = f"turn/{number}/reply"
+        # What is due follows from the turns; for a recorded reply it was done, perhaps by another version.
+        step = None if name in self._recorded else self._ladder.due()
+        notes = [] if step is None else [await self._climb(number, step)]
+
+        async def replied() -> object:
+            heard = list(self._context.heard())
+            said = [*notes, *(person_message(text) for text in heard[self._said :])]
+            model = self._other_model() if step is not None and step.kind == "switch" else self._model
+            return {
+                "notes": said,
+                "said": len(heard),
+                "step": step,
+                **await self._ask_models(model, said),
+            }
+
+        output = await self._context.step(name, [number], replied)
+        if output["step"] is not None:
+            self._ladder.take(msgspec.convert(output["step"], Step, from_attributes=True))
+        self._trees.append(self._tree)
+        return self._heard(number, output)
+
+    async def _climb(self, number: int, step: Step) -> str:
+        """Do what is due about an agent that goes in circles; return what it is told."""
+        if step.kind == "ask":
+            answer = await self._context.ask(f"turn/{number}/stuck", nudge_message(step.stuck), ())
+            return person_message(answer)
+        tree = self._trees[step.stuck.since]
+        if step.kind == "roll_back" and tree is not None:
+            await self._context.restore(f"turn/{number}/restore", [tree], tree)
+            self._tree = tree
+            return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
+        return nudge_message(step.stuck)
+
+    def _other_model(self) -> EndpointModel:
+        names = list(self._models)
+        return self._models[names[(names.index(self._model.name) + 1) % len(names)]]
+
+    async def _ask_models(self, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
+        """Ask a model, and where it gives no reply the others in turn."""
+        order = [model, *(other for other in self._models.values() if other.name != model.name)]
+        entries = [*self._entries, *(Said(kind="user", text=note, pinned=True) for note in notes)]
+        for last, candidate in zip([*[False] * (len(order) - 1), True], order, strict=True):
+            try:
+                return await self._ask_model(candidate, entries)
+            except UpstreamError:
+                if last:
+                    raise
+        raise AssertionError("an endpoint has a model")
+
+    async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
+        system = system_prompt() if model.tools else f"{system_prompt()}\n\n{describe(SPECS)}"
+        messages, pins = to_messages(system, entries, native=model.tools)
+        limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
+        fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                response = await self._client.request(
+                    model, fitting.messages, SPECS if model.tools else (), on_text=self._show
+                )
+            except UpstreamError as error:
+                if attempt == _TRIES or error.code == "model_failed":
+                    raise
+            else:
+                return {"model": model.name, "message": dump_reply(response), "size": fitting.size}
+        raise AssertionError("the last try returns or raises")
+
+    def _show(self, text: str) -> None:
+        if self._context.on_output is not None:
+            self._context.on_output("stdout", text.encode())
+
+    def _heard(self, number: int, output: Any) -> _Turn:
+        """Take a recorded reply into the conversation."""
+        self._said = output["said"]
+        self._entries += [Said(kind="user", text=note, pinned=True) for note in output["notes"]]
+        self._model = self._models.get(output["model"], self._model)
+        reply, problem = said_by_model(output["message"], SPECS, native=self._model.tools)
+        self._entries.append(reply)
+        self._calibrate(output)
+        if problem is not None:
+            self._entries.append(Said(kind="user", text=problem))
+        elif not reply.calls:
+            self._entries.append(Said(kind="user", text=no_tool_message()))
+        return _Turn(number=number, reply=reply)
+
+    def _calibrate(self, output: Any) -> None:
+        tokens = output["message"]["usage"].get("input_tokens") or 0
+        if tokens and output.get("size"):
+            self._tokens = (tokens, output["size"])
+
+    async def _carry_out(self, turn: _Turn) -> Outcome | None:
+        """Do what a reply asks for, one call after the other; return the end where it finishes."""
+        for index, call in enumerate(turn.reply.calls):
+            name = f"turn/{turn.number}/call/{index}"
+            if call.name == FINISH:
+                done = await self._finish(turn, call, name)
+                if done is not None:
+                    return done
+            else:
+                await self._call(turn, call, name)
+        self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.done), changed=turn.changed))
+        return None
+
+    async def _call(self, turn: _Turn, call: ToolCall, name: str) -> None:
+        async def called() -> object:
+            return await self._answer(name, call) if call.name == ASK else await self._tool(call)
+
+        if call.name in MUTATING:
+            output, tree = await self._context.act(name, [call.name, call.arguments], called)
+            turn.changed |= tree != self._tree
+            self._tree = tree
+        else:
+            output = await self._context.step(name, [call.name, call.arguments], called)
+        self._result(turn, call, output)
+
+    async def _tool(self, call: ToolCall) -> dict[str, Any]:
+        began = time.monotonic()
+        result = await self._tools.call(call.name, call.arguments)
+        return {**_shown(result), "seconds": time.monotonic() - began}
+
+    async def _answer(self, name: str, call: ToolCall) -> dict[str, Any]:
+        checked = checked_call(call.name, call.arguments)
+        if isinstance(checked, ToolResult):
+            return _shown(checked)
+        answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
+        return {"text": person_message(answer), "failed": False, "artifact": None}
+
+    async def _finish(self, turn: _Turn, call: ToolCall, name: str) -> Outcome | None:
+        checked = checked_call(call.name, call.arguments)
+        if not isinstance(checked, ToolResult):
+            return _done(checked["summary"], checked.get("evidence") or ())
+        wrong = checked
+
+        async def refused() -> object:
+            return _shown(wrong)
+
+        self._result(turn, call, await self._context.step(name, [call.name, call.arguments], refused))
+        return None
+
+    def _result(self, turn: _Turn, call: ToolCall, output: Any) -> None:
+        output = output.get("output", output)
+        result = Said(kind="result", call=call, text=output["text"], artifact=output["artifact"])
+        turn.results.append(result)
+        self._entries.append(result)
+        turn.done.append(
+            Call(
+                name=call.name,
+                arguments=call.arguments if isinstance(call.arguments, dict) else {"": str(call.arguments)},
+                result=output["text"],
+                failed=output["failed"] or _exited_badly(call, output["text"]),
+                seconds=output.get("seconds", 0.0),
+            )
+        )
+
+
+def _exited_badly(call: ToolCall, text: str) -> bool:
+    return call.name == "bash" and not text.endswith("[exit code 0]")
+
+
+def _done(summary: str, evidence: Sequence[str]) -> Outcome:
+    first = next((line for line in summary.splitlines() if line.strip()), "")
+    output = "\n".join([summary, *(f"- {line}" for line in evidence)])
+    return _outcome("done", f"the agent says it is done: {first}", output=output)
+
+
+def _shown(result: ToolResult) -> dict[str, Any]:
+    return {"text": result.text, "failed": result.failed, "artifact": result.artifact}

@@ -1,0 +1,261 @@
+"""Tools for models that have none of their own: calls written as fenced JSON in a reply's text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from chargehand.agents._tools_model import ToolSpec
+
+_HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
+_TAG = re.compile(r"[ \t]*<(tool_call)>")
+_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
+_SPACE = re.compile(r"\s*")
+_CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
+_DECODER_ERRORS = (ValueError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextCall:
+    """One call as the model wrote it; its arguments are not yet held against the tool's schema."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedText:
+    """What a reply says besides its calls, and the calls in order.
+
+    With a `problem` there are no calls: half of what the model wanted is not run. It is text for the model.
+    """
+
+    text: str
+    calls: tuple[TextCall, ...] = ()
+    problem: str | None = None
+
+
+def describe(specs: Sequence[ToolSpec]) -> str:
+    """Return what the system prompt says of the tools and of how to call them."""
+    tools = "\n\n".join(_described(spec) for spec in specs)
+    return (
+        "You work with tools. To call one, end your reply with a fenced block like this:\n\n"
+        f'```tool\n{{"name": "{specs[0].name}", "arguments": {_example(specs[0])}}}\n```\n\n'
+        "The block holds one JSON object with exactly the keys name and arguments; line breaks inside strings "
+        "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next message. "
+        f"Never write a result yourself.\n\nThe tools:\n\n{tools}"
+    )
+
+
+def render_result(name: str, text: str) -> str:
+    """Return a result as it is put before the model, in a fence longer than any within it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"Result of {name}:\n{fence}result\n{text.rstrip()}\n{fence}"
+
+
+def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedText:
+    """Return the calls that a reply holds; never raises, and never makes up what was not written.
+
+    Taken besides ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare object at the
+    end of the reply. Commas before a closing bracket and plain line breaks in strings are forgiven.
+    """
+    reader = _Reader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
+    try:
+        reader.read()
+    except _Malformed as error:
+        return ParsedText(text=reader.text(), problem=f"{error} None of the calls in this reply was run. {_HOW}")
+    return ParsedText(text=reader.text(), calls=tuple(reader.calls))
+
+
+class _Malformed(ValueError):
+    """Something that is meant as a call and is none."""
+
+
+class _Reader:
+    def __init__(self, source: str, known: set[str]) -> None:
+        self.calls: list[TextCall] = []
+        self._source = source
+        self._known = known
+        self._said: list[str] = []
+
+    def text(self) -> str:
+        """Return what was said besides the calls."""
+        return "".join(self._said).strip()
+
+    def read(self) -> None:
+        """Go through the reply line by line; raises `_Malformed`."""
+        at = 0
+        while at < len(self._source):
+            if fence := _FENCE.match(self._source, at):
+                at = self._fenced(fence)
+            elif tag := _TAG.match(self._source, at):
+                at = self._tagged(tag)
+            elif self._source.startswith("{", at) and (head := _HEAD.match(self._source, at)):
+                at = self._bare(head)
+            else:
+                at = self._say(at, self._line_end(at))
+
+    def _say(self, start: int, end: int) -> int:
+        self._said.append(self._source[start:end])
+        return end
+
+    def _line_end(self, at: int) -> int:
+        return self._source.find("\n", at) + 1 or len(self._source)
+
+    def _fenced(self, fence: re.Match[str]) -> int:
+        kind = fence[2].lower()
+        marks = rf"{re.escape(fence[1])}{fence[1][0]}*[ \t]*(?:\n|\Z)"
+        if kind in _CALL_FENCES:
+            calls, at = _calls(self._source, fence.end())
+            end = re.compile(rf"\s*{marks}").match(self._source, at)
+            if end is None and self._source[at:].strip():
+                raise _Malformed(f"After a call comes {_shown(self._source[at:].strip())} in the same block.")
+            self.calls += calls
+            return end.end() if end else len(self._source)
+        end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
+        stop = end.end() if end else len(self._source)
+        if kind in ("json", "") and end and (found := self._of_known(self._source[fence.end() : end.start()])):
+            self.calls += found
+            return stop
+        return self._say(fence.start(), stop)
+
+    def _of_known(self, body: str) -> list[TextCall] | None:
+        """Return the calls that a text is, if it is nothing but calls of known tools."""
+        try:
+            calls, at = _calls(body, 0)
+        except _Malformed:
+            head = _HEAD.match(body)
+            if head and head[1] in self._known:
+                raise
+            return None
+        known = all(call.name in self._known for call in calls) and not body[at:].strip()
+        return calls if known else None
+
+    def _tagged(self, tag: re.Match[str]) -> int:
+        calls, at = _calls(self._source, tag.end())
+        end = re.compile(rf"\s*</{tag[1]}>").match(self._source, at)
+        if end is None:
+            raise _Malformed(f"A <{tag[1]}> is not closed by </{tag[1]}> right after its JSON object.")
+        self.calls += calls
+        return end.end()
+
+    def _bare(self, head: re.Match[str]) -> int:
+        """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
+        at = head.start()
+        if head[1] not in self._known:
+            return self._say(at, self._line_end(at))
+        value, end = _json(self._source, at)
+        if self._source[end:].strip():
+            return self._say(at, end)
+        self.calls.append(_call(value))
+        return len(self._source)
+
+
+def _calls(source: str, at: int) -> tuple[list[TextCall], int]:
+    """Return the JSON objects (or one list of them) that begin at `at` as calls, and where they end."""
+    found: list[TextCall] = []
+    while True:
+        at = cast("re.Match[str]", _SPACE.match(source, at)).end()
+        if found and not source.startswith("{", at):
+            return found, at
+        value, at = _json(source, at)
+        found += [_call(each) for each in (value if isinstance(value, list) and value else [value])]
+
+
+def _json(source: str, at: int) -> tuple[object, int]:
+    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number, strict=False)
+    try:
+        return decoder.raw_decode(source, at)
+    except _Malformed:
+        raise
+    except _DECODER_ERRORS as error:
+        problem = error
+    try:
+        value, end = decoder.raw_decode(_without_trailing_commas(source[at:]))
+        return value, at + end
+    except _Malformed:
+        raise
+    except _DECODER_ERRORS:
+        raise _Malformed(f"A call is no valid JSON ({_reason(problem, at)}): {_shown(source[at:])}.") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _Malformed("A call has one key twice: which of the two is meant would be a guess.")
+    return made
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _Malformed(f"{word} is no JSON number.")
+
+
+def _call(value: object) -> TextCall:
+    if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
+        keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_shown(repr(value))}"
+        raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_shown(keys)}.')
+    name, arguments = value["name"], value["arguments"]
+    if isinstance(arguments, str):
+        arguments, end = _json(arguments, 0) if arguments.startswith("{") else (None, 0)
+        arguments = arguments if end == len(value["arguments"].rstrip()) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise _Malformed('The "name" of a call is a string and its "arguments" an object.')
+    return TextCall(name=name, arguments=arguments)
+
+
+def _without_trailing_commas(source: str) -> str:
+    """Blank out commas before a closing bracket, strings left alone; every character keeps its place."""
+    out = list(source)
+    comma: int | None = None
+    at, in_string = 0, False
+    while at < len(out):
+        char = out[at]
+        if in_string:
+            at += char == "\\"
+            in_string = char != '"'
+        elif char == '"':
+            in_string, comma = True, None
+        elif char == ",":
+            comma = at
+        elif not char.isspace():
+            if char in "]}" and comma is not None:
+                out[comma] = " "
+            comma = None
+        at += 1
+    return "".join(out)
+
+
+def _reason(error: Exception, start: int) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at its character {error.pos - start + 1}"
+    return "nested too deeply or a number too long"
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else text[:120] + "..."
+
+
+def _described(spec: ToolSpec) -> str:
+    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
+    required = cast("list[str]", spec.parameters["required"])
+    lines = [f"{spec.name}: {spec.description}"]
+    for name, schema in properties.items():
+        kind = "list of strings" if schema["type"] == "array" else schema["type"]
+        need = "" if name in required else ", may be left out"
+        lines.append(f"  - {name} ({kind}{need}): {schema.get('description', '')}")
+    return "\n".join(lines)
+
+
+def _example(spec: ToolSpec) -> str:
+    """Return arguments that keep the schema, each string a placeholder."""
+    required = cast("list[str]", spec.parameters["required"])
+    values = {"array": ["..."], "integer": 1, "boolean": True}
+    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
+    return json.dumps({name: values.get(properties[name]["type"], "...") for name in required})

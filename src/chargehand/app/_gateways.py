@@ -1,0 +1,116 @@
+"""Opens the model endpoint of one attempt: its models, its money, its own socket."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.agents import Endpoint, EndpointModel
+from chargehand.app._models import key_name, model_config, served_model
+from chargehand.app._scripts import scripted_model
+from chargehand.core import Config, KeySource, Spent
+from chargehand.models import CallRecord, ServedModel
+from chargehand.sandbox import GATEWAY_PORT
+from chargehand.store import Spending, SpendingLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGateways:
+    """The `OpenGateway` of one session; sockets lie in `scratch`, which is this process's own."""
+
+    config: Config
+    spending: Spending
+    keys: KeySource
+    environ: Mapping[str, str]
+    scratch: Path
+
+    @contextlib.asynccontextmanager
+    async def __call__(
+        self,
+        models: Sequence[str],
+        /,
+        *,
+        mission: str,
+        attempt: str,
+        number: int,
+        first_turn: int,
+        on_call: Callable[[CallRecord], None],
+        on_alert: Callable[[Spent], None],
+    ) -> AsyncIterator[Endpoint]:
+        """Serve the models of these names for the block; see `OpenGateway`."""
+        from chargehand.models import Gateway
+
+        served = [self._served(name, attempt, number) for name in models]
+        limits = self.config.limits
+        ledger = self.spending.ledger(
+            mission=mission,
+            attempt=attempt,
+            limits=SpendingLimits(
+                attempt_usd=limits.attempt_usd, mission_usd=limits.budget_usd, day_usd=limits.day_usd
+            ),
+        )
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        socket = self.scratch / f"gateway-{attempt}.sock"
+        async with contextlib.AsyncExitStack() as stack:
+            for model in served:
+                stack.push_async_callback(model.upstream.close)
+            gateway = await stack.enter_async_context(
+                Gateway(
+                    served,
+                    ledger=ledger,
+                    attempt=attempt,
+                    first_turn=first_turn,
+                    on_call=on_call,
+                    on_alert=on_alert,
+                    redact=self._redact(served),
+                )
+            )
+            await gateway.listen_unix(socket)
+            yield Endpoint(
+                socket=socket,
+                token=gateway.token,
+                models=tuple(map(self._endpoint_model, served)),
+                environment=_environment(gateway.token, served[0].name),
+                revoke=gateway.revoke,
+            )
+
+    def _served(self, name: str, attempt: str, number: int) -> ServedModel:
+        config = model_config(self.config, name)
+        if config.provider == "script":
+            return scripted_model(name, config, attempts={attempt: number})
+        return served_model(name, config, keys=self.keys, limits=self.config.limits, environ=self.environ)
+
+    def _endpoint_model(self, model: ServedModel) -> EndpointModel:
+        config = model_config(self.config, model.name)
+        return EndpointModel(
+            name=model.name,
+            dialect=model.dialect,
+            context=config.context,
+            max_output=model.max_output,
+            tools=config.tools,
+        )
+
+    def _redact(self, served: Sequence[ServedModel]) -> Callable[[str], str]:
+        from chargehand.models import Redactor
+
+        names = {key_name(model_config(self.config, model.name)) for model in served} - {None}
+        secrets = {name: value for name in names if name and (value := self.keys.get(name))}
+        return Redactor(secrets).text
+
+
+def _environment(token: str, model: str) -> dict[str, str]:
+    """Return what tells clients inside a sandbox of the endpoint, by the names they look for."""
+    address = f"http://127.0.0.1:{GATEWAY_PORT}"
+    return {
+        "CHARGEHAND_GATEWAY": address,
+        "CHARGEHAND_MODEL": model,
+        "OPENAI_BASE_URL": f"{address}/v1",
+        "OPENAI_API_BASE": f"{address}/v1",
+        "OPENAI_API_KEY": token,
+        "OPENAI_MODEL": model,
+        "ANTHROPIC_BASE_URL": address,
+        "ANTHROPIC_API_KEY": token,
+        "ANTHROPIC_MODEL": model,
+    }

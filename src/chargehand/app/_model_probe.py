@@ -1,0 +1,186 @@
+"""One tiny real call to a model: whether it is reached, answers, and calls a tool when asked to."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.app._models import address_of, require_key, served_model
+from chargehand.core import ConfigError, KeySource, LimitsConfig, ModelConfig, UpstreamError, nearest, printable
+from chargehand.models import Call, Dialect, ServedModel, UpstreamReply
+
+_TOKENS = 64
+_LARGEST_REPLY = 1 << 20
+_LONGEST = 200
+_VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
+"""A version in an address, as `HttpUpstream` sees it."""
+_ASK = "Call the tool `ready` once. Say nothing else."
+_ASK_PLAIN = "Answer with the word ready."
+_TOOL = "ready"
+_WHAT = "Says that you can be worked with."
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProbe:
+    """What one call told of a model.
+
+    `tools` is `None` where it could not be told (no answer, cut by the limit, or told not to use any), `listed`
+    where the provider has no list of models. `error` is empty where all is well; it never holds a key.
+    """
+
+    name: str
+    reachable: bool = False
+    answered: bool = False
+    tools: bool | None = None
+    listed: bool | None = None
+    seconds: float = 0.0
+    error: str = ""
+    price_source: str | None = None
+
+    @property
+    def fine(self) -> bool:
+        """Whether an agent can work with it."""
+        return self.answered and self.tools is not False
+
+
+async def probe_model(
+    name: str,
+    config: ModelConfig,
+    *,
+    keys: KeySource,
+    limits: LimitsConfig,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = 30.0,
+) -> ModelProbe:
+    """Ask the model once, with at most 64 tokens, and the provider for its list; whatever fails is in `error`."""
+    try:
+        served = served_model(name, config, keys=keys, limits=limits, environ=environ)
+    except ConfigError as wrong:
+        return ModelProbe(name=name, error=f"{wrong.message}: {wrong.hint}")
+    key = require_key(name, config, keys)
+    address = address_of(name, config, environ=environ)
+    start = time.monotonic()
+    try:
+        status, said = await _ask(served, config, seconds)
+    except UpstreamError as silent:
+        return ModelProbe(name=name, seconds=time.monotonic() - start, error=_safe(silent.message, key))
+    finally:
+        await served.upstream.close()
+    took = time.monotonic() - start
+    names = await _listed(address, served.dialect, key, seconds)
+    error = _refusal(status, said, served, names) if status != 200 else _unreadable(said, served.dialect)
+    return ModelProbe(
+        name=name,
+        reachable=True,
+        answered=not error,
+        tools=None if error or not config.tools else _called(said, served.dialect),
+        listed=None if names is None else served.model in names,
+        seconds=took,
+        error=_safe(error, key),
+        price_source=served.price.source if served.price is not None else None,
+    )
+
+
+async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:
+    body = _body(served, config)
+    call = Call(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
+    reply = await served.upstream.send(call)
+    return reply.status, await _read(reply)
+
+
+async def _read(reply: UpstreamReply) -> dict[str, Any]:
+    content = b""
+    async for chunk in reply.chunks:
+        content += chunk
+        if len(content) > _LARGEST_REPLY:
+            break
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        return {"error": content[:_LONGEST].decode(errors="replace")}
+    return said if isinstance(said, dict) else {"error": "the reply is no JSON object"}
+
+
+def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
+    # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
+    limit = "max_completion_tokens" if config.provider == "openai" else "max_tokens"
+    ask = _ASK if config.tools else _ASK_PLAIN
+    body: dict[str, Any] = {"model": served.model, limit: _TOKENS, "messages": [{"role": "user", "content": ask}]}
+    if not config.tools:
+        return body
+    if served.dialect == "anthropic":
+        return body | {"tools": [{"name": _TOOL, "description": _WHAT, "input_schema": _NO_PARAMETERS}]}
+    function = {"name": _TOOL, "description": _WHAT, "parameters": _NO_PARAMETERS}
+    return body | {"tools": [{"type": "function", "function": function}]}
+
+
+def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
+    """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
+    if dialect == "anthropic":
+        blocks = said.get("content")
+        found = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+        called = any(block.get("type") == "tool_use" for block in found)
+        return isinstance(blocks, list), called, str(said.get("stop_reason"))
+    choices = said.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message = first.get("message")
+    called = isinstance(message, dict) and bool(message.get("tool_calls"))
+    return isinstance(message, dict), called, str(first.get("finish_reason"))
+
+
+def _called(said: Mapping[str, Any], dialect: Dialect) -> bool | None:
+    _, called, ended = _message(said, dialect)
+    return True if called else None if ended in {"length", "max_tokens"} else False
+
+
+def _unreadable(said: Mapping[str, Any], dialect: Dialect) -> str:
+    return "" if _message(said, dialect)[0] else f"what it answers is no {dialect} message"
+
+
+def _refusal(status: int, said: Mapping[str, Any], served: ServedModel, names: list[str] | None) -> str:
+    reason = _reason(said)
+    if status in {401, 403}:
+        return f"the key is not accepted (status {status}): {reason}"
+    if names is not None and served.model not in names:
+        return f"status {status}: {reason}; it has no model {served.model!r}: {nearest(served.model, names[:200])}"
+    return f"status {status}: {reason}"
+
+
+def _reason(said: Mapping[str, Any]) -> str:
+    error = said.get("error", said.get("message", ""))
+    inner = error.get("message", "") if isinstance(error, dict) else error
+    return str(inner).strip() or "no reason given"
+
+
+def _safe(text: str, key: str | None) -> str:
+    """Return text from outside, short and without the key: some providers repeat what they were sent."""
+    if key:
+        text = text.replace(key, "[key]")
+    shown = " ".join(printable(text).split())
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+async def _listed(address: str, dialect: Dialect, key: str | None, seconds: float) -> list[str] | None:
+    import httpx
+
+    base = address.rstrip("/")
+    url = f"{base}/models" if _VERSION.search(base) else f"{base}/v1/models"
+    if dialect == "anthropic":
+        headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
+    else:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with httpx.AsyncClient(timeout=seconds, follow_redirects=False) as client:
+            reply = await client.get(url, headers=headers)
+        listed = reply.json() if reply.status_code == 200 else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        return None
+    rows = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(rows, list):
+        return None
+    return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]

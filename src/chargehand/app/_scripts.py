@@ -1,0 +1,36 @@
+"""Models whose words are written down: a script or a recording answers instead of a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from chargehand.core import ConfigError, ModelConfig
+from chargehand.models import Price, ServedModel
+
+
+def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int]) -> ServedModel:
+    """Return a model that a file answers for, by attempt (`attempts`: id to number) and turn.
+
+    It costs what the entry says, nothing by default. Raises `ConfigError` (`no_script`), `UsageError`.
+    """
+    from chargehand.models import Script, ScriptUpstream, find_price
+
+    if config.script is None:
+        raise ConfigError(
+            f"model {name!r} is scripted and names no file",
+            code="no_script",
+            hint=f"chargehand config set models.{name}.script /path/to/script.jsonl",
+        )
+    path = Path(config.script).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"model {name!r}: its script {str(path)!r} is not there", code="no_script")
+    free = Price(input=0.0, output=0.0, source="script")
+    return ServedModel(
+        name=name,
+        dialect="openai",
+        model=config.model or name,
+        upstream=ScriptUpstream(Script.load(path), attempts=attempts),
+        price=find_price(config.provider, config.model or name, config, assume=None) or free,
+        max_output=config.max_output,
+    )

@@ -1,0 +1,147 @@
+"""What an attempt's agent works with: recorded steps, checkpoints after its acts, people to ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from chargehand.agents import Endpoint
+from chargehand.core import Checkpoint, CheckpointMade, Payload, QuestionAsked, Reason, WaitingError
+from chargehand.missions._control import Control
+from chargehand.missions._journal import Journal
+from chargehand.missions._services import Services
+from chargehand.sandbox import OnOutput, Sandbox
+from chargehand.workspace import Workspace
+
+WORK = "attempt/{number}/work"
+"""The step that is one attempt; the steps of its agent lie below it."""
+
+
+def acts_prefix(number: int) -> str:
+    """Return what the names of an attempt's own steps begin with."""
+    return WORK.format(number=number) + "/"
+
+
+def last_tree(journal: Journal, number: int) -> str | None:
+    """Return the tree that the last recorded act of an attempt left, `None` where there is none."""
+    for _, output in reversed(journal.recorded(acts_prefix(number))):
+        if isinstance(output, dict) and "tree" in output:
+            return str(output["tree"])
+    return None
+
+
+class Context:
+    """The `AttemptContext` of one attempt."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        attempt: str,
+        number: int,
+        workspace: Workspace,
+        sandbox: Sandbox,
+        tree: str,
+        endpoint: Endpoint | None,
+        on_output: OnOutput | None,
+    ) -> None:
+        self.sandbox = sandbox
+        self.endpoint = endpoint
+        self.on_output = on_output
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._attempt = attempt
+        self._number = number
+        self._workspace = workspace
+        self._tree = tree
+
+    async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a recorded step; see `AttemptContext.step`."""
+        await self._control.may_go_on()
+        return await self._journal.step(acts_prefix(self._number) + name, input, work)
+
+    async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
+        """Run a recorded step that may change files; see `AttemptContext.act`."""
+
+        async def acted() -> object:
+            return {"output": await work(), **await self._kept("action")}
+
+        done = await self._act(name, input, acted)
+        return done["output"], done["tree"]
+
+    async def restore(self, name: str, input: object, tree: str) -> None:
+        """Set the workspace back to a tree, as a recorded step; see `AttemptContext.restore`."""
+
+        async def restored() -> object:
+            async with self._control.still(self.sandbox):
+                await asyncio.to_thread(self._workspace.reset, tree, "rolled back")
+            return await self._kept("rolled back")
+
+        await self._act(name, input, restored)
+
+    async def _act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+        await self._control.may_go_on()
+        done = await self._journal.step(acts_prefix(self._number) + name, input, work, notes=self._made)
+        self._tree = done["tree"]
+        return done
+
+    async def _kept(self, trigger: str) -> dict[str, Any]:
+        """Keep the workspace as it is now, unless it is as it was."""
+        began = self._services.clock.monotonic()
+        async with self._control.still(self.sandbox):
+            scan = await asyncio.to_thread(self._workspace.scan)
+            if scan.tree == self._tree:
+                return {"tree": scan.tree}
+            made = await asyncio.to_thread(self._workspace.checkpoint, trigger, scan=scan)
+        return {"tree": made.tree, "checkpoint": made, "seconds": self._services.clock.monotonic() - began}
+
+    def _made(self, done: dict[str, Any]) -> Sequence[Payload]:
+        made = done.get("checkpoint")
+        if not isinstance(made, Checkpoint) or not made.changed:
+            return ()
+        if any(made.commit == known.commit for known in self._journal.state.checkpoints):
+            return ()
+        return (CheckpointMade(attempt=self._attempt, checkpoint=made, seconds=done["seconds"]),)
+
+    def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
+        """Return the recorded steps of an attempt; see `AttemptContext.recorded`."""
+        return self._journal.recorded(acts_prefix(attempt))
+
+    def keep(self, content: bytes) -> str:
+        """Keep what is too large for the log; see `AttemptContext.keep`."""
+        return self._services.store.artifacts.put(content, kind="agent", mission=self._journal.mission)
+
+    def heard(self) -> Sequence[str]:
+        """Return what persons have said; see `AttemptContext.heard`."""
+        return [message.text for message in self._journal.state.messages]
+
+    async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
+        """Return a person's answer; see `AttemptContext.ask`."""
+        await self._control.may_go_on()
+        name = f"{self._attempt}/{question}"
+        asked = self._journal.state.questions.get(name)
+        if asked is not None and asked.answer is not None:
+            return asked.answer
+        reason = Reason(code="question", message=text)
+        if asked is None:
+            self._journal.note(
+                QuestionAsked(
+                    question=name,
+                    tree=self._tree,
+                    reasons=(reason,),
+                    text=text,
+                    options=tuple(options),
+                    attempt=self._attempt,
+                ),
+                durable=True,
+            )
+        raise WaitingError(text, code="question")
+
+    def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """Bound a block, pauses not counted; see `AttemptContext.limited`."""
+        return self._control.limited(seconds)

@@ -1,0 +1,132 @@
+"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from chargehand.models._contract import Dialect, Usage
+from chargehand.models._gateway_dialect import Metered, document, event_data, mapping, objects, tokens
+
+_LIMITS = ("max_completion_tokens", "max_tokens")
+_NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
+"""Models that take only `max_completion_tokens`; other providers often know only `max_tokens`."""
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
+_OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
+_MOST_CHOICES = 128
+_DEFAULT_METERED = Metered(usage=Usage())
+
+
+class OpenAIRules:
+    """Chat completions."""
+
+    name: Dialect = "openai"
+
+    def error(self, status: int, code: str, message: str) -> bytes:
+        """Return `{"error": {...}}`."""
+        kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+    def error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return a data event with the error; no `[DONE]` comes after it."""
+        return b"data: " + self.error(status, code, message) + b"\n\n"
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return the smaller of `max_completion_tokens` and `max_tokens`."""
+        given = [limit for name in _LIMITS if (limit := tokens(body.get(name))) is not None]
+        return min(given, default=None)
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        """Return `n`; the provider refuses what is out of its range."""
+        return min(max(1, tokens(body.get("n")) or 1), _MOST_CHOICES)
+
+    def prepared(self, body: Mapping[str, Any], model: str, cap: int | None) -> dict[str, Any]:
+        """Return the body with the limit in the client's own field, and usage asked for in streams."""
+        ready = {**body, "model": model}
+        if cap is not None:
+            given = [name for name in _LIMITS if body.get(name) is not None]
+            default = _LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]
+            ready |= dict.fromkeys(given or [default], cap)
+        if body.get("stream") is True:
+            ready["stream_options"] = {**mapping(body.get("stream_options")), "include_usage": True}
+        return ready
+
+    def metered(self, document: Mapping[str, Any]) -> Metered:
+        """Return `usage`, as OpenAI, OpenRouter (`cost`), DeepSeek and xAI report it."""
+        usage = mapping(document.get("usage"))
+        if not usage:
+            return _DEFAULT_METERED
+        details = mapping(usage.get("prompt_tokens_details"))
+        cached = tokens(details.get("cached_tokens"))
+        cost = usage.get("cost")
+        return Metered(
+            usage=Usage(
+                input=tokens(usage.get("prompt_tokens")),
+                output=_output(usage),
+                cached=cached if cached is not None else tokens(usage.get("prompt_cache_hit_tokens")),
+                cache_write=tokens(details.get("cache_write_tokens")),
+                cost_usd=float(cost) if tokens(cost) is not None and cost is not None else None,
+            )
+        )
+
+    def tally(self, body: Mapping[str, Any]) -> OpenAITally:
+        """Return the counter of one stream."""
+        return OpenAITally(self, asked=mapping(body.get("stream_options")).get("include_usage") is True)
+
+
+def _output(usage: Mapping[str, Any]) -> int | None:
+    output = tokens(usage.get("completion_tokens"))
+    total, given = tokens(usage.get("total_tokens")), tokens(usage.get("prompt_tokens"))
+    if output is None or total is None or given is None:
+        return output
+    # Some providers leave reasoning out of `completion_tokens`, and charge for it.
+    return max(output, total - given)
+
+
+class OpenAITally:
+    """Counts the chunks of one stream; `asked`: the client wants the chunk that holds nothing but usage."""
+
+    def __init__(self, rules: OpenAIRules, *, asked: bool) -> None:
+        self._rules = rules
+        self._asked = asked
+        self._metered = _DEFAULT_METERED
+        self.deltas = 0
+        self.finished = False
+        self.ended = False
+        self.failed = ""
+
+    def see(self, event: bytes) -> bool:
+        """Take in one chunk; return whether it goes on to the client."""
+        data = event_data(event)
+        if not data:
+            return True
+        if data.startswith(b"[DONE]"):
+            self.ended = True
+            return True
+        try:
+            chunk = mapping(document(data))
+        except ValueError:
+            # The client's own reader decides about it; one token at least was paid for.
+            self.deltas += 1
+            return True
+        return self._chunk(chunk)
+
+    def _chunk(self, chunk: Mapping[str, Any]) -> bool:
+        if chunk.get("error"):
+            self.failed = str(mapping(chunk["error"]).get("message") or chunk["error"])
+        choices = objects(chunk.get("choices"))
+        for choice in choices:
+            delta = mapping(choice.get("delta"))
+            self.deltas += any(delta.get(name) for name in _OUTPUT)
+            self.finished = self.finished or choice.get("finish_reason") is not None
+        if not mapping(chunk.get("usage")):
+            return True
+        self._metered = self._rules.metered(chunk)
+        return self._asked or bool(choices)
+
+    def metered(self) -> Metered:
+        """Return the usage of the latest chunk that had one."""
+        return self._metered

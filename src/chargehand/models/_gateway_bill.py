@@ -1,0 +1,164 @@
+"""The money side of a call: admitted against the ledger before it is sent, settled and recorded once after."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chargehand.core import Clock, ExhaustedError, Ledger, Spent, new_id
+from chargehand.models._contract import CallRecord, CallStatus, Price, ServedModel, Usage
+from chargehand.models._gateway_dialect import Metered
+from chargehand.models._gateway_fault import GatewayFault
+from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, cost_usd, input_usd, output_usd
+
+UNKNOWN = Metered(usage=Usage())
+_UNKNOWN_PRICE = (
+    "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
+    "in [models.{name}], or limits.assume_usd_per_mtok"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What the ledger gave: the output limit to send (`None`: none) and the USD reserved."""
+
+    limit: int | None
+    usd: float
+    alerts: tuple[Spent, ...] = ()
+
+
+class Desk:
+    """Where the calls of one gateway get their money; listeners are called in threads, never two at once."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        attempt: str,
+        on_call: Callable[[CallRecord], None],
+        on_alert: Callable[[Spent], None],
+    ) -> None:
+        self.ledger = ledger
+        self.clock = clock
+        self.attempt = attempt
+        self._on_call = on_call
+        self._on_alert = on_alert
+        self._lock = threading.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, served: ServedModel, bound: Bound, *, turn: int) -> Bill:
+        """Reserve for one call.
+
+        Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
+        """
+        bill = Bill(self, served, turn=turn)
+        admission = asyncio.ensure_future(asyncio.to_thread(self._admit, bill.id, served, bound))
+        try:
+            bill.grant = await asyncio.shield(admission)
+        except GatewayFault as fault:
+            await bill.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
+            raise
+        except asyncio.CancelledError:
+            self.spawn(_given_back(bill, admission))
+            raise
+        return bill
+
+    def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+        left = self.ledger.left()
+        if served.price is None and left is not None:
+            raise GatewayFault("price_unknown", _UNKNOWN_PRICE.format(name=served.name))
+        grant = _grant(served.price, bound, left)
+        try:
+            alerts = self.ledger.reserve(call, grant.usd)
+        except ExhaustedError as error:
+            hint = f"; {error.hint}" if error.hint else ""
+            raise GatewayFault("budget_exhausted", error.message + hint) from None
+        for spent in alerts:
+            with self._lock:
+                self._on_alert(spent)
+        return replace(grant, alerts=alerts)
+
+    def settle(self, call: str, usd: float | None, record: CallRecord) -> None:
+        """Book and report a call; blocks."""
+        if record.status != "refused":
+            self.ledger.settle(call, usd)
+        with self._lock:
+            self._on_call(record)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what has to end also when the call it belongs to is cancelled."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Wait until every call is settled; raises what a ledger or a listener raised."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+
+class Bill:
+    """One call that may cost money; `sent` from the moment on that its provider may charge for it."""
+
+    def __init__(self, desk: Desk, served: ServedModel, *, turn: int) -> None:
+        self.id = new_id("call")
+        self.turn = turn
+        self.grant = Grant(limit=None, usd=0.0)
+        self.sent = False
+        self._desk = desk
+        self._served = served
+        self._started = desk.clock.monotonic()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def close(
+        self, status: CallStatus, http_status: int, *, metered: Metered = UNKNOWN, reason: str = ""
+    ) -> None:
+        """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
+
+        A cost that is not known leaves the reserve booked, unless the call never reached its provider.
+        """
+        if self._closing is None:
+            cost = cost_usd(self._served.price, metered) if self.sent else 0.0
+            record = CallRecord(
+                call=self.id,
+                attempt=self._desk.attempt,
+                turn=self.turn,
+                model=self._served.name,
+                upstream=self._served.model,
+                status=status,
+                http_status=http_status,
+                seconds=self._desk.clock.monotonic() - self._started,
+                usage=metered.usage,
+                cost_usd=cost,
+                booked_usd=self.grant.usd if cost is None else cost,
+                reason=reason,
+            )
+            self._closing = self._desk.spawn(asyncio.to_thread(self._desk.settle, self.id, cost, record))
+        await asyncio.shield(self._closing)
+
+
+def _grant(price: Price | None, bound: Bound, left: float | None) -> Grant:
+    if price is None:
+        return Grant(limit=bound.output if bound.asked else None, usd=0.0)
+    if left is None:
+        usd = input_usd(price, bound) + output_usd(price, bound, bound.output)
+        return Grant(limit=bound.output if bound.asked else None, usd=usd)
+    # Where less than that can be paid for, reserving it fails, and the ledger says which limit it is.
+    limit = max(affordable(price, bound, left), min(LEAST_OUTPUT, bound.output))
+    free = price.output == 0 and not bound.asked
+    usd = input_usd(price, bound) + output_usd(price, bound, limit)
+    return Grant(limit=None if free else limit, usd=usd)
+
+
+async def _given_back(bill: Bill, admission: asyncio.Future[Grant]) -> None:
+    try:
+        bill.grant = await admission
+    except GatewayFault as fault:
+        await bill.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
+    else:
+        await bill.close("failed", 499, reason="client_gone: the call was given up before it was sent")

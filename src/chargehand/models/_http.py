@@ -1,0 +1,283 @@
+"""A small, strict HTTP/1.1 server on asyncio streams: bodies up to a limit, keep-alive, replies in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import h11
+
+_log = logging.getLogger(__name__)
+_PIECE = 65_536
+_LINGER_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one server takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
+
+    head_bytes: int = 65_536
+    body_bytes: int = 32 * 1_048_576
+    held_bytes: int = 512 * 1_048_576
+    connections: int = 512
+    idle_seconds: float = 600.0
+    read_seconds: float = 60.0
+    write_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """One request as it came; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+class HttpAnswer:
+    """The way back to the client: one whole reply, or a head, pieces and an end.
+
+    Writing raises `OSError` where the client is gone or does not read for `write_seconds`.
+    """
+
+    def __init__(self, http: h11.Connection, writer: asyncio.StreamWriter, *, limits: HttpLimits) -> None:
+        self._http = http
+        self._writer = writer
+        self._limits = limits
+        self.begun = False
+
+    async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a whole reply."""
+        await self.begin(status, {**headers, "content-length": str(len(body))})
+        await self.write(body)
+        await self.end()
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head; without a `content-length` the body goes out in chunks."""
+        self.begun = True
+        fields = list(headers.items())
+        await self._write(self._http.send(h11.Response(status_code=status, headers=fields)))
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body and wait until the client keeps up."""
+        if piece:
+            await self._write(self._http.send(h11.Data(data=piece)))
+
+    async def end(self) -> None:
+        """Say that the body is whole."""
+        await self._write(self._http.send(h11.EndOfMessage()))
+
+    async def _write(self, data: bytes | None) -> None:
+        if not data:
+            return
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await self._writer.drain()
+        except TimeoutError:
+            raise ConnectionAbortedError("the client did not read in time") from None
+
+
+Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
+"""Answers one request; cancelled when its client goes away or the server closes."""
+Refused = Callable[[str, int, str], bytes]
+"""Makes the JSON body of a refusal from path, status and sentence."""
+
+
+class HttpServer:
+    """Serves `handler` on every connection it is given."""
+
+    def __init__(self, handler: Handler, refused: Refused, *, limits: HttpLimits) -> None:
+        self._handler = handler
+        self._refused = refused
+        self.limits = limits
+        self.held = 0
+        self._closed = False
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until either side ends it; the callback of asyncio's servers."""
+        task = asyncio.current_task()
+        if task is None or self._closed:
+            # Accepted while the server was being closed: nobody would cut this one later.
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            full = len(self._connections) > self.limits.connections
+            await _Connection(self, reader, writer).run(full=full)
+        except asyncio.CancelledError:
+            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
+            pass
+        finally:
+            self._connections.discard(task)
+
+    async def close(self) -> None:
+        """Cut every connection and wait until their handlers have ended. Idempotent."""
+        self._closed = True
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        """Answer one request."""
+        await self._handler(request, answer)
+
+    def refused(self, path: str, status: int, message: str) -> bytes:
+        """Return the body of a refusal that happens before a request is whole."""
+        return self._refused(path, status, message)
+
+
+class _RefusalError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class _Connection:
+    """One connection: its requests one after the other."""
+
+    def __init__(self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        self._path = "/"
+        self._held = 0
+
+    async def run(self, *, full: bool) -> None:
+        try:
+            await self._serve(full=full)
+        except (OSError, h11.LocalProtocolError):
+            self._writer.transport.abort()
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        finally:
+            self._release()
+            self._writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_LINGER_SECONDS):
+                    await self._writer.wait_closed()
+            self._writer.transport.abort()
+
+    async def _serve(self, *, full: bool) -> None:
+        try:
+            if full:
+                raise _RefusalError(503, f"more than {self._limits.connections} connections at once")
+            while (request := await self._request()) is not None:
+                if not await self._answered(request) or not self._reusable():
+                    return
+        except _RefusalError as refusal:
+            await self._refuse(refusal)
+
+    def _reusable(self) -> bool:
+        self._release()
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def _release(self) -> None:
+        self._server.held -= self._held
+        self._held = 0
+
+    async def _answered(self, request: HttpRequest) -> bool:
+        """Run the handler, and cut it short when the client goes away; return whether all is well."""
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits)
+        handling = asyncio.ensure_future(self._server.handle(request, answer))
+        watching = asyncio.create_task(self._gone())
+        try:
+            await asyncio.wait((handling, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (handling, watching):
+                task.cancel()
+            # Shielded: closing the server must not leave a handler behind that is still ending its call.
+            await asyncio.shield(asyncio.gather(handling, watching, return_exceptions=True))
+        if handling.cancelled():
+            return False
+        error = handling.exception()
+        if error is None:
+            return True
+        if not isinstance(error, OSError):
+            _log.error("a request to the model gateway failed", exc_info=error)
+            if not answer.begun:
+                raise _RefusalError(500, "internal error of the gateway")
+        self._writer.transport.abort()
+        return False
+
+    async def _gone(self) -> None:
+        """Return when the client closes; what it sends ahead is kept for the next request."""
+        ahead = 0
+        with contextlib.suppress(OSError):
+            while data := await self._reader.read(_PIECE):
+                self._http.receive_data(data)
+                ahead += len(data)
+                if ahead > self._limits.head_bytes:
+                    await asyncio.Event().wait()
+
+    async def _request(self) -> HttpRequest | None:
+        self._path = "/"
+        try:
+            head = await self._event(self._limits.idle_seconds)
+            if not isinstance(head, h11.Request):
+                return None
+            self._path = head.target.decode("ascii", "replace").partition("?")[0]
+            headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+            method = head.method.decode("ascii", "replace")
+            if int(headers.get("content-length", "0")) > self._limits.body_bytes:
+                raise self._too_large()
+            if self._http.they_are_waiting_for_100_continue:
+                self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            body = await self._body()
+        except TimeoutError:
+            if self._http.their_state is h11.IDLE:
+                return None
+            raise _RefusalError(408, "the request did not come in time") from None
+        except h11.RemoteProtocolError as error:
+            raise _RefusalError(error.error_status_hint, "the request is not valid HTTP/1.1") from None
+        return HttpRequest(method=method, path=self._path, headers=headers, body=body)
+
+    def _too_large(self) -> _RefusalError:
+        return _RefusalError(413, f"the request body is larger than {self._limits.body_bytes} B")
+
+    async def _body(self) -> bytes:
+        pieces = []
+        while isinstance(event := await self._event(self._limits.read_seconds), h11.Data):
+            pieces.append(bytes(event.data))
+            self._held += len(event.data)
+            self._server.held += len(event.data)
+            if self._held > self._limits.body_bytes:
+                raise self._too_large()
+            if self._server.held > self._limits.held_bytes:
+                raise _RefusalError(503, "too many large requests at once")
+        if not isinstance(event, h11.EndOfMessage):
+            raise ConnectionResetError("the client went away")
+        return b"".join(pieces)
+
+    async def _event(self, seconds: float) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            async with asyncio.timeout(seconds):
+                self._http.receive_data(await self._reader.read(_PIECE))
+        return event
+
+    async def _refuse(self, refusal: _RefusalError) -> None:
+        """Answer and end the connection, once what the client still sends is read."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = self._server.refused(self._path, refusal.status, refusal.message)
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits)
+        await answer.send(refusal.status, {"content-type": "application/json", "connection": "close"}, body)
+        left = self._limits.body_bytes
+        with contextlib.suppress(OSError, TimeoutError):
+            self._writer.write_eof()
+            async with asyncio.timeout(_LINGER_SECONDS):
+                # Closing over unread bytes would take the reply from the client.
+                while left > 0 and (data := await self._reader.read(_PIECE)):
+                    left -= len(data)

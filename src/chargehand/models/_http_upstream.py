@@ -1,0 +1,140 @@
+"""A provider reached over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chargehand.core import UpstreamError
+from chargehand.models._contract import PATHS, Call, Dialect, UpstreamReply
+
+if TYPE_CHECKING:
+    import httpx
+
+_ANTHROPIC_VERSION = "2023-06-01"
+_VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
+"""A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
+_CONNECT_SECONDS = 15.0
+_CONNECTIONS = 512
+_COMMON = {"user-agent": "chargehand", "accept-encoding": "identity"}
+"""Plain replies: a compressed stream comes in lumps."""
+_IDLE_SECONDS = 60.0
+
+
+class HttpUpstream:
+    """A provider at `base_url`, with or without `/v1` at its end; `key` never shows in errors or in `repr`.
+
+    `headers` go with every call. Redirects are not followed; proxies and certificates come from the environment.
+    The same instance may serve many gateways of one event loop.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None,
+        dialect: Dialect,
+        *,
+        headers: Mapping[str, str] | None = None,
+        connect_seconds: float = _CONNECT_SECONDS,
+    ) -> None:
+        base = base_url.rstrip("/")
+        self._url = base + (PATHS[dialect].removeprefix("/v1") if _VERSION.search(base) else PATHS[dialect])
+        self._base_url = base_url
+        self._headers = {**_own_headers(dialect, key), **(headers or {})}
+        self._key = key
+        self._connect_seconds = connect_seconds
+        self._client: httpx.AsyncClient | None = None
+
+    def __repr__(self) -> str:
+        return f"HttpUpstream({self._base_url!r})"
+
+    async def send(self, call: Call) -> UpstreamReply:
+        """Send one call; raises `UpstreamError` where no head comes."""
+        import httpx
+
+        client = self._opened()
+        timeout = httpx.Timeout(call.seconds, connect=min(self._connect_seconds, call.seconds))
+        request = client.build_request(
+            "POST",
+            self._url,
+            content=msgspec.json.encode(call.body),
+            headers={**self._headers, **call.headers, "content-type": "application/json"},
+            timeout=timeout,
+        )
+        try:
+            response = await client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise self._failed(error, begun=False) from None
+        chunks = _Chunks(response, self._failed)
+        return UpstreamReply(status=response.status_code, headers=dict(response.headers), chunks=chunks)
+
+    async def close(self) -> None:
+        """Close the pool. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx
+
+            limits = httpx.Limits(
+                max_connections=_CONNECTIONS,
+                max_keepalive_connections=_CONNECTIONS,
+                keepalive_expiry=_IDLE_SECONDS,
+            )
+            self._client = httpx.AsyncClient(
+                limits=limits, follow_redirects=False, trust_env=True, headers=_COMMON
+            )
+        return self._client
+
+    def _failed(self, error: httpx.HTTPError, *, begun: bool) -> UpstreamError:
+        import httpx
+
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if self._key:
+            what = what.replace(self._key, "[redacted]")
+        hint = "check base_url, the network and proxy settings"
+        unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+        if isinstance(error, unsent) or (not begun and isinstance(error, httpx.UnsupportedProtocol)):
+            return UpstreamError(
+                f"cannot reach {self._base_url!r} ({what})", code="upstream_unreachable", hint=hint
+            )
+        if isinstance(error, httpx.TimeoutException):
+            return UpstreamError(
+                f"{self._base_url!r} sent nothing in time ({what})", code="upstream_timeout", hint=hint
+            )
+        return UpstreamError(f"{self._base_url!r} broke off its reply ({what})", code="upstream_cut", hint=hint)
+
+
+class _Chunks:
+    """The body of a response; unlike a generator's, its `aclose` works also where nothing was read yet."""
+
+    def __init__(self, response: httpx.Response, failed: Callable[..., UpstreamError]) -> None:
+        self._response = response
+        self._failed = failed
+        self._pieces = response.aiter_bytes()
+
+    def __aiter__(self) -> _Chunks:
+        return self
+
+    async def __anext__(self) -> bytes:
+        import httpx
+
+        try:
+            return await anext(self._pieces)
+        except httpx.HTTPError as error:
+            raise self._failed(error, begun=True) from None
+
+    async def aclose(self) -> None:
+        """Close the response; its connection is used again only where all of it was read."""
+        await self._response.aclose()
+
+
+def _own_headers(dialect: Dialect, key: str | None) -> dict[str, str]:
+    if dialect == "anthropic":
+        return {"anthropic-version": _ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
+    return {"authorization": f"Bearer {key}"} if key else {}

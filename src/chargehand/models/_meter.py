@@ -1,0 +1,110 @@
+"""What a call can cost at most before it is sent, and what it did cost after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.models._contract import Price
+from chargehand.models._gateway_dialect import Metered, mapping, objects
+
+DEFAULT_OUTPUT = 32_000
+LEAST_OUTPUT = 16
+_MILLION = 1_000_000
+_HOUR_FACTOR = 2.0
+"""What Anthropic charges for an hour's place in the cache, in prices of plain input."""
+_ADDED_TOKENS = 256
+_ADDED_WITH_TOOLS = 2_048
+"""What a provider puts around the client's words: chat markers, and the prompt that explains tools."""
+_IMAGE_TOKENS = 40_000
+_FILE_TOKENS = 1_000_000
+"""Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes."""
+_TEXT_PARTS = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal"})
+_IMAGE_PARTS = frozenset({"image", "image_url"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The most that a call can use: input tokens, output tokens of each of its `choices`.
+
+    `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
+    the model has one, so that it is to be sent also where nothing limits the money.
+    """
+
+    input: int
+    output: int
+    asked: bool
+    choices: int = 1
+    hour_cache: bool = False
+
+
+def input_bound(raw: bytes, body: Mapping[str, Any]) -> int:
+    """Return an upper bound of the input tokens: a token has at least one byte, but for pictures and files."""
+    added = _ADDED_WITH_TOOLS if body.get("tools") or body.get("functions") else _ADDED_TOKENS
+    return len(raw) + added + sum(_part_tokens(part) for part in _parts(body))
+
+
+def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for message in objects(body.get("messages")):
+        for part in objects(message.get("content")):
+            yield part
+            yield from objects(part.get("content"))
+
+
+def _part_tokens(part: Mapping[str, Any]) -> int:
+    kind = part.get("type", "text")
+    if kind in _TEXT_PARTS:
+        return 0
+    if kind in _IMAGE_PARTS:
+        return _IMAGE_TOKENS
+    source = mapping(part.get("source"))
+    return 0 if kind == "document" and source.get("type") in ("text", "content") else _FILE_TOKENS
+
+
+def input_usd(price: Price, bound: Bound) -> float:
+    """Return the most that the input can cost in USD."""
+    rate = max(price.input, price.cache_write or 0.0, price.cached or 0.0)
+    if bound.hour_cache:
+        rate = max(rate, _HOUR_FACTOR * price.input)
+    return bound.input * rate / _MILLION
+
+
+def output_usd(price: Price, bound: Bound, limit: int) -> float:
+    """Return the most that `limit` output tokens of each choice can cost in USD."""
+    return limit * bound.choices * price.output / _MILLION
+
+
+def affordable(price: Price, bound: Bound, usd: float) -> int:
+    """Return how many output tokens of each choice `usd` pays for beside the input; at most `bound.output`."""
+    rate = output_usd(price, bound, 1)
+    rest = usd - input_usd(price, bound)
+    if rest < 0:
+        return 0
+    limit = bound.output if rate == 0 else min(bound.output, int(rest / rate))
+    while limit > 0 and input_usd(price, bound) + output_usd(price, bound, limit) > usd:
+        limit -= 1
+    return limit
+
+
+def cost_usd(price: Price | None, metered: Metered) -> float | None:
+    """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
+    usage = metered.usage
+    if usage.cost_usd is not None:
+        return usage.cost_usd
+    if price is None:
+        return None
+    if price.input == 0 and price.output == 0 and not price.cache_write:
+        return 0.0
+    if usage.input is None or usage.output is None:
+        return None
+    cached, written = usage.cached or 0, usage.cache_write or 0
+    plain = max(0, usage.input - cached - written)
+    write = price.input if price.cache_write is None else price.cache_write
+    return (
+        plain * price.input
+        + cached * (price.input if price.cached is None else price.cached)
+        + (written - metered.hour_writes) * write
+        + metered.hour_writes * max(write, _HOUR_FACTOR * price.input)
+        + usage.output * price.output
+    ) / _MILLION

@@ -1,0 +1,168 @@
+"""What a model costs per million tokens: as the user says, as published, as assumed, or unknown."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from chargehand.core import ModelConfig
+from chargehand.models._contract import Price
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+
+_OWN = {"openai": "openai", "anthropic": "anthropic"}
+_HOSTS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "openrouter.ai": "openrouter",
+    "api.groq.com": "groq",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.deepseek.com": "deepseek",
+    "api.mistral.ai": "mistral",
+    "api.x.ai": "x-ai",
+    "api.fireworks.ai": "fireworks",
+    "api.cerebras.ai": "cerebras",
+    "api.moonshot.ai": "moonshotai",
+    "api.moonshot.cn": "moonshotai",
+    "api.perplexity.ai": "perplexity",
+    "api.novita.ai": "novita",
+    "api.cohere.ai": "cohere",
+    "api.cohere.com": "cohere",
+    "api.minimax.io": "minimax",
+    "api.z.ai": "zai",
+    "open.bigmodel.cn": "zhipuai",
+    "generativelanguage.googleapis.com": "google",
+}
+"""Hosts that speak a dialect of ours, and what the published prices call who runs them."""
+
+
+class ModelLimits(NamedTuple):
+    """How many tokens a model takes and writes at most; `None` where nobody says."""
+
+    context: int | None
+    max_output: int | None
+
+
+def find_price(provider: str, model: str, config: ModelConfig, *, assume: float | None) -> Price | None:
+    """Return what a model costs, `None` where nobody knows; `Price.source` tells who says so.
+
+    In this order: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices
+    that genai-prices carries with it (`genai-prices`; nothing is fetched), `assume` in USD per million tokens
+    (`assumed`). What else answers on this machine may pass calls on to anyone: only `config` can say its price.
+    Where a published price depends on the hour, the length of the prompt or how long a cache keeps, it is the
+    highest: what is reserved by it is enough.
+    """
+    read = config.price if config.price_in is None else config.price_in
+    written = config.price if config.price_out is None else config.price_out
+    if read is not None and written is not None:
+        return Price(input=read, output=written, source="configured")
+    found = _unconfigured(provider, model, config.base_url, assume)
+    if found is None or (read is None and written is None):
+        return found
+    if read is None:
+        return replace(found, output=written or 0.0, source=f"configured, {found.source}")
+    return Price(input=read, output=found.output, source=f"configured, {found.source}")
+
+
+def find_limits(provider: str, model: str, *, base_url: str | None = None) -> ModelLimits:
+    """Return what is published of the length of a model's prompts and replies."""
+    info = None if _is_local(provider, base_url) else _published(provider, model, base_url)
+    return ModelLimits(context=info.context_window if info else None, max_output=None)
+
+
+def _unconfigured(provider: str, model: str, base_url: str | None, assume: float | None) -> Price | None:
+    if _is_local(provider, base_url):
+        return Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
+    info = _published(provider, model, base_url)
+    found = _price(info, datetime.now(UTC).date()) if info else None
+    if found is None and assume is not None:
+        return Price(input=assume, output=assume, source="assumed")
+    return found
+
+
+def _is_local(provider: str, base_url: str | None) -> bool:
+    """Tell whether the endpoint is on this machine; Ollama's own address is."""
+    if base_url is None:
+        return provider == "ollama"
+    host = _host(base_url)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+def _host(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:  # such as an IPv6 address that is not closed
+        return ""
+
+
+def _published(provider: str, model: str, base_url: str | None) -> ModelInfo | None:
+    """Look a model up; a well-known host says more than `provider`, which may be chosen for its dialect."""
+    publisher = _HOSTS.get(_host(base_url)) if base_url is not None else None
+    publisher = publisher or _OWN.get(provider)
+    if publisher is None or not model:
+        return None
+    # Takes 0.4 s, which only those pay who work with a model of which the configuration does not say the price.
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        return get_snapshot().find_provider_model(model, None, publisher, None)[1]
+    except LookupError:
+        return None
+
+
+def _price(info: ModelInfo, day: date) -> Price | None:
+    prices = _in_force(info, day)
+    read = _highest(info, prices, "input_mtok")
+    written = _highest(info, prices, "output_mtok", "output_reasoning_mtok")
+    # A price per request as well is nothing that tokens could pay for.
+    if read is None or written is None or _highest(info, prices, "requests_kcount"):
+        return None
+    return Price(
+        input=read,
+        output=written,
+        cached=_highest(info, prices, "cache_read_mtok"),
+        cache_write=_highest(info, prices, "cache_write_mtok", "cache_write_5m_mtok", "cache_write_1h_mtok"),
+        source="genai-prices",
+    )
+
+
+def _in_force(info: ModelInfo, day: date) -> list[ModelPrice]:
+    """Return the prices of a day: the last ones that began, and those of its hours that come after them."""
+    from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
+
+    if not isinstance(info.prices, list):
+        return [info.prices]
+    found: list[ModelPrice] = []
+    for each in info.prices:
+        if isinstance(each.constraint, TimeOfDateConstraint):
+            found.append(each.prices)
+        elif not isinstance(each.constraint, StartDateConstraint) or each.constraint.start_date <= day:
+            found = [each.prices]
+    return found
+
+
+def _highest(info: ModelInfo, prices: list[ModelPrice], *names: str) -> float | None:
+    found = [getattr(each, name) for each in prices for name in names]
+    return max((_top(each, info.context_window) for each in found if each is not None), default=None)
+
+
+def _top(price: Decimal | TieredPrices, context: int | None) -> float:
+    """Return the price of the longest prompt that the model takes; tiers beyond that are of the past."""
+    from genai_prices.types import TieredPrices
+
+    if not isinstance(price, TieredPrices):
+        return float(price)
+    reached = [tier.price for tier in price.tiers if context is None or tier.start < context]
+    return float(max([price.base, *reached]))

@@ -1,0 +1,176 @@
+"""Takes secrets out of what is recorded, and replaces what differs from run to run by names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+SHORTEST_SECRET = 6
+REDACTED = "[redacted]"
+# A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape such as \n is one, too.
+_EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
+_SHAPES = re.compile(
+    rf"{_EDGE}(?:(Bearer\s+)[A-Za-z0-9._~+/=-]{{8,}}|sk-[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
+    r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
+    r"|xox[abeprs]-[0-9A-Za-z-]{10,})",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class Redactor:
+    """Replaces known secrets, what looks like a key, and values that have a name here.
+
+    `secrets` and `templates` map a name to its value: a secret becomes `[redacted:NAME]`, also where it is
+    written as base64, URL-quoted or escaped as in JSON; what has the shape of a well-known key becomes
+    `[redacted]`; a template's value becomes `{{NAME}}`. Values of fewer than six characters are left alone.
+    """
+
+    def __init__(
+        self, secrets: Mapping[str, str] | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        self._templates = {name: value for name, value in (templates or {}).items() if value}
+        self._secrets = _forms(
+            (form, f"[redacted:{_NAME.sub('_', name)}]")
+            for name, value in (secrets or {}).items()
+            for form in _secret_forms(value)
+        )
+        self._named = _forms(
+            (form, _slot(name)) for name, value in self._templates.items() for form in _escaped(value)
+        )
+        self._hide = _replacing(self._secrets)
+        self._name = _replacing(self._named)
+
+    def text(self, text: str, *, cut: bool = False) -> str:
+        """Return `text` without secrets; `cut` says that it broke off, maybe in the midst of one."""
+        hidden = self._hide(text)
+        if cut:
+            hidden = self._without_beginning(hidden)
+        return self._name(_SHAPES.sub(lambda found: (found[1] or "") + REDACTED, hidden))
+
+    def tree(self, value: Any) -> Any:
+        """Return decoded JSON without secrets, in keys and numbers as well."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.tree(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.tree(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            shown = repr(value)
+            hidden = self._hide(shown)
+            return value if hidden == shown else hidden
+        return value
+
+    def stream(self, events: Sequence[Any], *, cut: bool = False) -> list[Any]:
+        """Return the decoded data of a stream's events without secrets, also those that span several pieces.
+
+        The pieces of such a text become one, in the first of them.
+        """
+        copied = json.loads(json.dumps(events))
+        pieces: dict[tuple[object, ...], list[_Leaf]] = {}
+        for event in copied:
+            for place, leaf in _delta_texts(event, (), inside=False):
+                pieces.setdefault(place, []).append(leaf)
+        for leaves in pieces.values():
+            texts = [leaf.container[leaf.key] for leaf in leaves]
+            whole = self.text("".join(texts), cut=cut)
+            if whole != "".join(map(self.text, texts)):
+                for number, leaf in enumerate(leaves):
+                    leaf.container[leaf.key] = whole if number == 0 else ""
+        return [self.tree(event) for event in copied]
+
+    def expand(self, value: Any) -> Any:
+        """Return decoded JSON with the values of the templates in place of their names."""
+        if isinstance(value, str):
+            for name, real in self._templates.items():
+                value = value.replace(_slot(name), real)
+            return value
+        if isinstance(value, Mapping):
+            return {self.expand(key): self.expand(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.expand(item) for item in value]
+        return value
+
+    def _without_beginning(self, text: str) -> str:
+        for form, mark in self._secrets.items():
+            for length in range(min(len(form) - 1, len(text)), SHORTEST_SECRET - 1, -1):
+                if text.endswith(form[:length]):
+                    return text[:-length] + mark
+        return text
+
+
+class _Leaf:
+    """A text inside a decoded tree, to be replaced in its place."""
+
+    __slots__ = ("container", "key")
+
+    def __init__(self, container: Any, key: Any) -> None:
+        self.container, self.key = container, key
+
+
+def _delta_texts(
+    value: Any, place: tuple[object, ...], *, inside: bool
+) -> Iterator[tuple[tuple[object, ...], _Leaf]]:
+    """Yield the texts below a `delta` and where they belong: parts of a reply are told apart by `index`."""
+    if isinstance(value, dict):
+        here = (*place, ("index", value["index"])) if isinstance(value.get("index"), int) else place
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list):
+        here, items = place, ((number, item) for number, item in enumerate(value))
+    else:
+        return
+    for key, item in items:
+        within = inside or key == "delta"
+        below = (*here, key) if isinstance(key, str) else here
+        if isinstance(item, str) and inside:
+            yield below, _Leaf(value, key)
+        yield from _delta_texts(item, below, inside=within)
+
+
+def _slot(name: str) -> str:
+    return f"{{{{{name}}}}}"
+
+
+def _forms(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return what to replace by what, the longest first: an alternation takes the first that fits."""
+    return dict(sorted(pairs, key=lambda pair: (-len(pair[0]), pair[0])))
+
+
+def _replacing(forms: Mapping[str, str]) -> Callable[[str], str]:
+    if not forms:
+        return lambda text: text
+    found_by = re.compile("|".join(map(re.escape, forms)))
+    return lambda text: found_by.sub(lambda found: forms[found[0]], text)
+
+
+def _secret_forms(secret: str) -> Iterator[str]:
+    written = {secret, secret.strip()}
+    for value in sorted(written):
+        content = value.encode(errors="surrogatepass")
+        quoted = (quote(content, safe=""), quote(content), quote_plus(content))
+        every = {*_escaped(value), *quoted, *map(_lower_escapes, quoted), *_base64_forms(content)}
+        yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
+
+
+def _escaped(value: str) -> set[str]:
+    """Return a value as it is and as JSON text has it, up to JSON within JSON."""
+    once = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}
+
+
+def _lower_escapes(quoted: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+
+
+def _base64_forms(content: bytes) -> Iterator[str]:
+    """Yield what base64 makes of it wherever it stands in what is encoded: the characters it alone decides."""
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + content).decode()
+        first, last = -(-before * 8 // 6), (before + len(content)) * 8 // 6
+        yield encoded[first:last]
+        yield encoded[first:last].translate(str.maketrans("+/", "-_"))

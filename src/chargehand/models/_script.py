@@ -1,0 +1,271 @@
+"""Scripts: replies written down beforehand, a line each, for tests, demos and work without a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chargehand.core import UsageError, nearest
+from chargehand.models._attempts import AttemptOrdinals, Turns
+from chargehand.models._contract import Call, UpstreamReply, Usage
+from chargehand.models._faults import Fault, answer
+from chargehand.models._recording import append_line, read_header, read_source
+from chargehand.models._render import (
+    ScriptedCall,
+    ScriptedReply,
+    Stop,
+    error_reply,
+    estimated,
+    render_for,
+)
+
+FORMAT, VERSION = "chargehand-script", 1
+_LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLine:
+    """One reply of a script and when it is due: `line` is where it stands in the file.
+
+    `expect` lists what the newest messages of the call must contain, so that a script cannot drift unseen.
+    """
+
+    reply: ScriptedReply
+    line: int = 0
+    attempt: int | None = None
+    turn: int | None = None
+    expect: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The replies of a scripted model, in order.
+
+    Lines that name an attempt are that attempt's; an attempt that no line names gets those that name none. A line
+    without a turn is due one turn after the line before it.
+    """
+
+    lines: tuple[ScriptLine, ...]
+    note: str = ""
+    name: str = "script"
+
+    @classmethod
+    def load(cls, source: Path | str | bytes) -> Script:
+        """Read a script from a file, or from its bytes.
+
+        Raises `UsageError` (`script_invalid`, `file_unreadable`) that names file and line.
+        """
+        content, name = read_source(source, "script")
+        lines = content.split(b"\n")
+        header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
+        found = tuple(_read_line(line, name, n) for n, line in enumerate(lines[1:], start=2) if line.strip())
+        return cls(lines=found, note=str(header.get("note", "")), name=name)
+
+    @classmethod
+    def of(cls, *replies: ScriptedReply | str) -> Script:
+        """Return the script of these replies in order, the same for every attempt."""
+        made = (ScriptedReply(text=one) if isinstance(one, str) else one for one in replies)
+        return cls(lines=tuple(ScriptLine(reply=reply, line=n) for n, reply in enumerate(made, start=2)))
+
+    def dump(self) -> bytes:
+        """Return the script as the file that `load` reads."""
+        header = {"format": FORMAT, "version": VERSION, "note": self.note}
+        return b"".join(json.dumps(line).encode() + b"\n" for line in (header, *map(_written, self.lines)))
+
+    def turns(self) -> Iterator[tuple[int | None, int, ScriptLine]]:
+        """Yield each line with the attempt and the turn that it is due for."""
+        last: dict[int | None, int] = {}
+        for line in self.lines:
+            turn = last.get(line.attempt, 0) + 1 if line.turn is None else line.turn
+            last[line.attempt] = turn
+            yield line.attempt, turn, line
+
+
+class ScriptUpstream:
+    """Answers from a script by attempt and turn, so that a resumed attempt goes on where it was.
+
+    `attempts` (id to number) says which attempt is which, else they are numbered as they come. Each call that a
+    line answered is in `calls`, and appended to `journal` where several processes have to count together.
+    """
+
+    def __init__(
+        self, script: Script, *, attempts: Mapping[str, int] | None = None, journal: Path | None = None
+    ) -> None:
+        self.calls: list[Call] = []
+        self._script = script
+        self._attempts = AttemptOrdinals(attempts)
+        self._journal = journal
+        self._named = {line.attempt for line in script.lines if line.attempt is not None}
+        self._turns: Turns[ScriptLine] = Turns()
+        for attempt, turn, line in script.turns():
+            self._turns.add(attempt or 0, turn, line)
+
+    async def send(self, call: Call) -> UpstreamReply:
+        """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects."""
+        attempt = self._attempts.of(call.attempt)
+        line = self._turns.take(attempt, call.turn, like=attempt if attempt in self._named else 0)
+        if line is None:
+            return self._missing(call, attempt)
+        heard = newest_text(call.body)
+        absent = [words for words in line.expect if words not in heard]
+        if absent:
+            return self._unexpected(call, line, absent[0], heard)
+        self._count(call, attempt, line)
+        if line.reply.delay:
+            await asyncio.sleep(line.reply.delay)
+        if line.reply.fault:
+            return await answer(Fault.parse(line.reply.fault), call, lambda: self._said(call, line))
+        return await self._said(call, line)
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    async def _said(self, call: Call, line: ScriptLine) -> UpstreamReply:
+        usage = line.reply.usage or Usage()
+        guess = estimated(line.reply, call.body)
+        known = replace(
+            usage,
+            input=guess.input if usage.input is None else usage.input,
+            output=guess.output if usage.output is None else usage.output,
+        )
+        return render_for(call.dialect, replace(line.reply, usage=known), call.body, id=f"t{call.turn}")
+
+    def _count(self, call: Call, attempt: int, line: ScriptLine) -> None:
+        self.calls.append(call)
+        if self._journal is None:
+            return
+        file = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            append_line(file, {"call": call.id, "attempt": attempt, "turn": call.turn, "line": line.line})
+        finally:
+            os.close(file)
+
+    def _missing(self, call: Call, attempt: int) -> UpstreamReply:
+        message = (
+            f"{self._script.name} has no line for attempt {attempt}, turn {call.turn}: add "
+            f'{{"attempt": {attempt}, "turn": {call.turn}, "text": "…"}}'
+        )
+        return error_reply(call.dialect, 410, "script_exhausted", message)
+
+    def _unexpected(self, call: Call, line: ScriptLine, words: str, heard: str) -> UpstreamReply:
+        shown = heard if len(heard) <= _LONGEST_SHOWN else f"…{heard[-_LONGEST_SHOWN:]}"
+        message = (
+            f"{self._script.name}, line {line.line} expects {words!r} in the newest message, which is {shown!r}"
+        )
+        return error_reply(call.dialect, 409, "script_mismatch", message)
+
+
+def newest_text(body: Mapping[str, Any]) -> str:
+    """Return the text of all messages after the model's last one, tool results included."""
+    texts: list[str] = []
+    for message in reversed(_messages(body)):
+        if message.get("role") == "assistant":
+            break
+        texts.append("\n".join(_texts(message.get("content"))))
+    return "\n".join(reversed(texts))
+
+
+def _messages(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found = body.get("messages")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else ()
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield the texts of a message's content: text itself, text blocks, and tool results with either."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list | tuple):
+        for part in content:
+            yield from _texts(part)
+    elif isinstance(content, Mapping):
+        yield from _texts(content.get("text"))
+        yield from _texts(content.get("content"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RawCall:
+    name: str
+    arguments: dict[str, Any] | str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RawLine:
+    """A line as the file has it; every field may be left out."""
+
+    attempt: int | None = None
+    turn: int | None = None
+    text: str = ""
+    tools: tuple[_RawCall, ...] = ()
+    usage: Usage | None = None
+    stop: Stop | None = None
+    fault: str = ""
+    delay: float = 0.0
+    expect: str | tuple[str, ...] = ()
+    note: str = ""
+
+
+def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
+    try:
+        found = json.loads(line)
+        raw = msgspec.convert(found, _RawLine)
+        if raw.fault:
+            _check_fault(raw.fault)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise _invalid(name, number, str(error)) from error
+    _check_keys(found, (one.name for one in fields(_RawLine)), name, number)
+    for call in found.get("tools", ()):
+        _check_keys(call, (one.name for one in fields(_RawCall)), name, number)
+    if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
+        raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
+    tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
+    return ScriptLine(
+        line=number,
+        attempt=raw.attempt,
+        turn=raw.turn,
+        expect=(raw.expect,) if isinstance(raw.expect, str) else raw.expect,
+        reply=ScriptedReply(
+            text=raw.text, tools=tools, usage=raw.usage, stop=raw.stop, fault=raw.fault, delay=raw.delay
+        ),
+    )
+
+
+def _check_fault(text: str) -> None:
+    fault = Fault.parse(text)
+    if fault.turn is not None or fault.probability is not None:
+        raise ValueError(f"the fault {text!r} names a turn, which the line already is")
+
+
+def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, number: int) -> None:
+    names = list(known)
+    for key in found:
+        if key not in names:
+            raise _invalid(name, number, f"{key!r} is no field of a script", nearest(key, names))
+
+
+def _written(line: ScriptLine) -> dict[str, Any]:
+    reply, made = line.reply, dict[str, Any]()
+    made |= {"attempt": line.attempt, "turn": line.turn, "text": reply.text or None}
+    made["tools"] = [
+        {"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})}
+        for call in reply.tools
+    ]
+    if reply.usage is not None:
+        usage = {one.name: getattr(reply.usage, one.name) for one in fields(Usage)}
+        made["usage"] = {key: value for key, value in usage.items() if value is not None}
+    made |= {"stop": reply.stop, "fault": reply.fault, "delay": reply.delay, "expect": list(line.expect)}
+    return {
+        key: value for key, value in made.items() if value or (key in ("attempt", "turn") and value is not None)
+    }
+
+
+def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:
+    more = "docs/reference/recording.md has the format"
+    return UsageError(f"{name}, line {line}: {problem}", code="script_invalid", hint=f"{hint}\n{more}".strip())

@@ -1,0 +1,231 @@
+"""Money: what calls to models reserve before they are made and cost after, counted against every limit at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Literal, NamedTuple
+
+import sqlalchemy as sa
+
+from chargehand.core import Clock, ExhaustedError, Ledger, Spent, UsageError
+from chargehand.store._database import Database
+from chargehand.store._schema import spending, spending_alerts
+
+_Scope = Literal["attempt", "mission", "day"]
+_KEYS: dict[_Scope, str] = {
+    "attempt": "limits.attempt_usd",
+    "mission": "limits.budget_usd",
+    "day": "limits.day_usd",
+}
+_MICRO = 1_000_000
+_MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
+_BOOKED = sa.case((spending.c.known == 1, spending.c.settled), else_=spending.c.reserved)
+_KNOWN = sa.case((spending.c.known == 1, spending.c.settled), else_=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingLimits:
+    """What may be booked at most in USD: by one attempt, one mission, and all calls of one day (UTC)."""
+
+    attempt_usd: float | None = None
+    mission_usd: float | None = None
+    day_usd: float | None = None
+
+
+class SpendingTotal(NamedTuple):
+    """`known_usd` is what calls are known to have cost, `booked_usd` what limits count: reserves included."""
+
+    known_usd: float
+    booked_usd: float
+
+
+class AbandonedCall(NamedTuple):
+    """A call of which nobody will tell the cost; `micro_usd` millionths of a USD stay booked for it."""
+
+    call: str
+    micro_usd: int
+
+
+class Spending:
+    """The book of all calls. Threads and processes may reserve at once and never pass a limit together."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def ledger(self, *, mission: str | None, attempt: str, limits: SpendingLimits) -> Ledger:
+        """Return the ledger of one attempt; without a mission the mission's limit counts this attempt alone.
+
+        Raises `UsageError` for a limit that is negative or no number.
+        """
+        given: dict[_Scope, float | None] = {
+            "attempt": limits.attempt_usd,
+            "mission": limits.mission_usd,
+            "day": limits.day_usd,
+        }
+        most = {scope: _micro(usd, ROUND_FLOOR) for scope, usd in given.items() if usd is not None}
+        return _AttemptLedger(self._database, clock=self._clock, mission=mission, attempt=attempt, most=most)
+
+    def abandon(self, attempt: str) -> tuple[AbandonedCall, ...]:
+        """Give up the open calls of an attempt whose worker died, oldest first; their reserves stay booked.
+
+        A second call returns nothing. Raises `StoreError`.
+        """
+        left_open = (spending.c.attempt == attempt) & spending.c.settled.is_(None)
+        query = sa.select(spending.c.call, spending.c.reserved).where(left_open)
+        with self._database.write() as connection:
+            rows = connection.execute(query.order_by(spending.c.time, spending.c.call)).all()
+            connection.execute(sa.update(spending).where(left_open).values(settled=spending.c.reserved))
+        return tuple(AbandonedCall(call, reserved) for call, reserved in rows)
+
+    def total(
+        self, mission: str | None = None, attempt: str | None = None, day: str | None = None
+    ) -> SpendingTotal:
+        """Return what calls cost: all, or those of this mission, attempt and day (`2026-01-31`, UTC).
+
+        Raises `StoreError`.
+        """
+        wanted = {"mission": mission, "attempt": attempt, "day": day}
+        where = [spending.c[name] == value for name, value in wanted.items() if value is not None]
+        query = sa.select(_sum(_KNOWN), _sum(_BOOKED)).where(*where)
+        with self._database.read() as connection:
+            known, booked = connection.execute(query).one()
+        return SpendingTotal(_usd(known), _usd(booked))
+
+
+class _AttemptLedger:
+    """The `Ledger` of one attempt; `most` holds the limits that are set, in millionths of a USD."""
+
+    def __init__(
+        self, database: Database, *, clock: Clock, mission: str | None, attempt: str, most: dict[_Scope, int]
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._mission = mission
+        self._attempt = attempt
+        self._most = most
+
+    def left(self) -> float | None:
+        if not self._most:
+            return None
+        with self._database.read() as connection:
+            booked = self._booked(connection, self._today())
+        return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        micro = _micro(usd, ROUND_CEILING)
+        day = self._today()
+        row = {
+            "call": call,
+            "mission": self._mission,
+            "attempt": self._attempt,
+            "day": day,
+            "reserved": micro,
+            "settled": None,
+            "known": 0,
+            "time": self._time(),
+        }
+        # On the disk before the call is made: money that a power cut makes one forget is spent all the same.
+        with self._database.write(durable=True) as connection:
+            if _find(connection, call) is not None:
+                raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
+            booked = self._booked(connection, day)
+            self._refuse_beyond(booked, micro)
+            connection.execute(sa.insert(spending), row)
+            return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
+
+    def settle(self, call: str, usd: float | None) -> None:
+        micro = None if usd is None else _micro(usd, ROUND_CEILING)
+        # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
+        with self._database.write() as connection:
+            row = _find(connection, call)
+            if row is None or row.attempt != self._attempt:
+                raise UsageError(
+                    f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
+                )
+            if row.settled is None:
+                cost = row.reserved if micro is None else micro
+                values = {"settled": cost, "known": int(micro is not None)}
+                connection.execute(sa.update(spending).where(spending.c.call == call).values(values))
+
+    def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
+        rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
+        # What is free may still be called once all is spent, such as a model on this machine to fall back to.
+        if not rest or not micro or min(rest.values()) >= micro:
+            return
+        scope = min(rest, key=lambda each: rest[each])
+        key = _KEYS[scope]
+        raise ExhaustedError(
+            f"the budget of the {scope} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
+            f" spent or reserved, and this call may cost {_shown(micro)} USD",
+            code="budget",
+            hint=f"raise {key} with `chargehand config set {key} USD`, or ask for less at once",
+        )
+
+    def _alerts(self, connection: sa.Connection, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
+        """Note and return the limits of which four fifths are booked and nobody was told yet."""
+        alerts = []
+        for scope, limit in self._most.items():
+            if 0 < limit * 4 <= booked[scope] * 5 and self._tell(connection, scope, day):
+                alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
+        return tuple(alerts)
+
+    def _tell(self, connection: sa.Connection, scope: _Scope, day: str) -> bool:
+        """Note that this very limit is told of; `False` where it was. Once raised it is a limit not told of."""
+        subject = {"attempt": self._attempt, "mission": self._mission or self._attempt, "day": day}[scope]
+        told, limit = spending_alerts.c, self._most[scope]
+        same = (told.scope == scope) & (told.subject == subject) & (told.limit_micro == limit)
+        if connection.execute(sa.select(told.scope).where(same)).first() is not None:
+            return False
+        row = {"scope": scope, "subject": subject, "limit_micro": limit, "time": self._time()}
+        connection.execute(sa.insert(spending_alerts), row)
+        return True
+
+    def _booked(self, connection: sa.Connection, day: str) -> dict[_Scope, int]:
+        """Return what each limit that is set counts, by one transaction's view."""
+        counted = {
+            "attempt": spending.c.attempt == self._attempt,
+            "mission": spending.c.mission == self._mission
+            if self._mission
+            else spending.c.attempt == self._attempt,
+            "day": spending.c.day == day,
+        }
+        return {
+            scope: int(connection.execute(sa.select(_sum(_BOOKED)).where(counted[scope])).scalar_one())
+            for scope in self._most
+        }
+
+    def _today(self) -> str:
+        return self._clock.now().astimezone(UTC).date().isoformat()
+
+    def _time(self) -> str:
+        return self._clock.now().isoformat(timespec="microseconds")
+
+
+def _find(connection: sa.Connection, call: str) -> sa.Row[str, int, int | None] | None:
+    query = sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled)
+    return connection.execute(query.where(spending.c.call == call)).first()
+
+
+def _sum(each: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    return sa.func.coalesce(sa.func.sum(each), 0)
+
+
+def _micro(usd: float, rounding: str) -> int:
+    """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
+    if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
+        raise UsageError(f"{usd!r} is no amount of money", hint=f"give USD from 0 to {_MOST_USD:.0f}")
+    return int((round(Decimal(usd), 9) * _MICRO).to_integral_value(rounding=rounding))
+
+
+def _usd(micro: int) -> float:
+    return int(micro) / _MICRO
+
+
+def _shown(micro: int) -> str:
+    """Return an amount with two digits behind the point, or all that it has."""
+    whole, part = divmod(micro, _MICRO)
+    digits = f"{part:06d}".rstrip("0")
+    return f"{whole}.{digits:0<2}"

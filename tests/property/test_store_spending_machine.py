@@ -1,0 +1,188 @@
+"""The book of money against a model that is a list, over any order of what ledgers do to it."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from chargehand.core import ExhaustedError, SteppedClock
+from chargehand.store import SpendingLimits, open_store
+
+MICRO = 1_000_000
+ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}
+KEYS = {"attempt": "attempt_usd", "mission": "budget_usd", "day": "day_usd"}
+amounts = st.integers(0, 400_000)
+limits = st.none() | st.integers(0, 1_000_000)
+Scope = str
+
+
+@dataclass
+class Booked:
+    """One call as the model has it, in millionths of a USD."""
+
+    attempt: str
+    day: str
+    reserved: int
+    settled: int | None = None
+    known: bool = False
+
+    @property
+    def micro(self) -> int:
+        return self.settled if self.known and self.settled is not None else self.reserved
+
+
+@cache
+def _empty_store() -> Path:
+    """Make one store that all examples copy: most of their time would go into its tables."""
+    kept = tempfile.TemporaryDirectory()
+    atexit.register(kept.cleanup)
+    open_store(Path(kept.name, "home")).close()
+    return Path(kept.name, "home")
+
+
+class SpendingMachine(RuleBasedStateMachine):
+    ledgers = Bundle("ledgers")
+    calls = Bundle("calls")
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.clock = SteppedClock()
+        shutil.copytree(_empty_store(), self.directory / "home")
+        self.store = open_store(self.directory / "home", clock=self.clock)
+        self.other = open_store(self.directory / "home", clock=self.clock)  # as another process has it
+        self.book: dict[str, Booked] = {}
+        self.told: set[tuple[Scope, str, int]] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+            self.other.close()
+            shutil.rmtree(self.directory)
+
+    @rule(
+        target=ledgers,
+        attempt=st.sampled_from(sorted(ATTEMPTS)),
+        a=limits,
+        m=limits,
+        d=limits,
+        elsewhere=st.booleans(),
+    )
+    def open(self, attempt: str, a: int | None, m: int | None, d: int | None, elsewhere: bool) -> Any:
+        micro = {"attempt": a, "mission": m, "day": d}
+        usd = [None if each is None else each / MICRO for each in micro.values()]
+        store = self.other if elsewhere else self.store
+        one = store.spending.ledger(
+            mission=ATTEMPTS[attempt],
+            attempt=attempt,
+            limits=SpendingLimits(attempt_usd=usd[0], mission_usd=usd[1], day_usd=usd[2]),
+        )
+        return attempt, {scope: limit for scope, limit in micro.items() if limit is not None}, one
+
+    @rule(target=calls, opened=ledgers, micro=amounts)
+    def reserve(self, opened: Any, micro: int) -> Any:
+        attempt, most, one = opened
+        before = {scope: self.booked(scope, attempt) for scope in most}
+        call = f"c-{len(self.book)}"
+        try:
+            alerts = one.reserve(call, micro / MICRO)
+        except ExhaustedError as error:
+            least = min(most[scope] - before[scope] for scope in most)
+            assert least < micro > 0
+            named = [scope for scope in most if KEYS[scope] in error.hint]
+            assert [most[scope] - before[scope] for scope in named] == [least]
+            return call, one
+        assert not micro or all(before[scope] + micro <= limit for scope, limit in most.items())
+        self.book[call] = Booked(attempt=attempt, day=self.today, reserved=micro)
+        due = []
+        for scope, limit in most.items():
+            spent = before[scope] + micro
+            mark = (scope, self.subject(scope, attempt), limit)
+            if limit and spent >= 0.8 * limit and mark not in self.told:
+                self.told.add(mark)
+                due.append((scope, limit / MICRO, spent / MICRO))
+        assert [(each.limit, each.limit_usd, each.spent_usd) for each in alerts] == due
+        return call, one
+
+    @rule(made=calls, micro=st.none() | st.integers(0, 600_000))
+    def settle(self, made: tuple[str, Any], micro: int | None) -> None:
+        call, one = made
+        if call not in self.book or self.attempt_of(one) != self.book[call].attempt:
+            return  # it was refused, and another one may have its number
+        one.settle(call, None if micro is None else micro / MICRO)
+        kept = self.book[call]
+        if kept.settled is None:
+            kept.settled = kept.reserved if micro is None else micro
+            kept.known = micro is not None
+
+    @rule(attempt=st.sampled_from(sorted(ATTEMPTS)))
+    def abandon(self, attempt: str) -> None:
+        left = {c: b.reserved for c, b in self.book.items() if b.attempt == attempt and b.settled is None}
+        assert dict(self.store.spending.abandon(attempt)) == left
+        for call, reserved in left.items():
+            self.book[call].settled = reserved
+
+    @rule(hours=st.sampled_from([1, 23]))
+    def wait(self, hours: int) -> None:
+        self.clock.advance(hours * 3600)
+
+    @rule()
+    def reopen(self) -> None:
+        with open_store(self.directory / "home", clock=self.clock, read_only=True) as store:
+            assert store.spending.total().booked_usd == sum(b.micro for b in self.book.values()) / MICRO
+
+    @rule(opened=ledgers)
+    def look(self, opened: Any) -> None:
+        attempt, most, one = opened
+        rest = [limit - self.booked(scope, attempt) for scope, limit in most.items()]
+        assert one.left() == (max(0, min(rest)) / MICRO if rest else None)
+
+    @invariant()
+    def totals_are_as_the_model_says(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        total = self.store.spending.total
+        for mission in ("m-1", "m-2"):
+            assert total(mission=mission) == self.sums(lambda b, m=mission: ATTEMPTS[b.attempt] == m)
+        for attempt in ATTEMPTS:
+            assert total(attempt=attempt) == self.sums(lambda b, a=attempt: b.attempt == a)
+            today = self.sums(lambda b, a=attempt: b.attempt == a and b.day == self.today)
+            assert total(attempt=attempt, day=self.today) == today
+        assert total() == self.sums(lambda b: True)
+
+    @property
+    def today(self) -> str:
+        return self.clock.now().date().isoformat()
+
+    def attempt_of(self, one: Any) -> str:
+        return str(one._attempt)
+
+    def subject(self, scope: Scope, attempt: str) -> str:
+        return {"attempt": attempt, "mission": ATTEMPTS[attempt] or attempt, "day": self.today}[scope]
+
+    def booked(self, scope: Scope, attempt: str) -> int:
+        mission = ATTEMPTS[attempt]
+        counted = {
+            "attempt": lambda b: b.attempt == attempt,
+            "mission": lambda b: ATTEMPTS[b.attempt] == mission if mission else b.attempt == attempt,
+            "day": lambda b: b.day == self.today,
+        }[scope]
+        return sum(b.micro for b in self.book.values() if counted(b))
+
+    def sums(self, wanted: Any) -> tuple[float, float]:
+        mine = [b for b in self.book.values() if wanted(b)]
+        known = sum(b.micro for b in mine if b.known)
+        return known / MICRO, sum(b.micro for b in mine) / MICRO
+
+
+TestSpendingMachine = SpendingMachine.TestCase
+TestSpendingMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

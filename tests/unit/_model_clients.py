@@ -1,0 +1,84 @@
+"""The official clients of both dialects, talking to an upstream in the same process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from chargehand.models import Call, Dialect, Upstream, UpstreamReply
+
+SECONDS = 5.0
+
+
+def call(
+    turn: int = 1,
+    *,
+    dialect: Dialect = "openai",
+    attempt: str = "a",
+    said: str = "hello",
+    seconds: float = SECONDS,
+    **body: Any,
+) -> Call:
+    """Return a call that says one thing."""
+    messages = [{"role": "user", "content": said}]
+    return Call(
+        id=f"c-{turn}",
+        dialect=dialect,
+        attempt=attempt,
+        turn=turn,
+        seconds=seconds,
+        body={"model": "m", "messages": messages, **body},
+    )
+
+
+async def read(reply: UpstreamReply) -> bytes:
+    """Return the whole body of a reply."""
+    return b"".join([piece async for piece in reply.chunks])
+
+
+async def document(reply: UpstreamReply) -> Any:
+    """Return the body of a reply as JSON."""
+    return json.loads(await read(reply))
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()  # type: ignore[attr-defined]
+
+
+class UpstreamTransport(httpx2.AsyncBaseTransport):
+    """Hands what a client sends to an upstream, and the reply back in its pieces."""
+
+    def __init__(self, upstream: Upstream, dialect: Dialect) -> None:
+        self.upstream, self.dialect, self.turn = upstream, dialect, 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.turn += 1
+        body = json.loads(await request.aread())
+        sent = Call(id=f"c-{self.turn}", dialect=self.dialect, body=body, attempt="a", turn=self.turn)
+        reply = await self.upstream.send(sent)
+        return httpx2.Response(reply.status, headers=dict(reply.headers), stream=_Body(reply.chunks))
+
+
+def openai_client(upstream: Upstream) -> AsyncOpenAI:
+    """Return OpenAI's client."""
+    http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "openai"))
+    return AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http, max_retries=0)
+
+
+def anthropic_client(upstream: Upstream) -> AsyncAnthropic:
+    """Return Anthropic's client."""
+    http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "anthropic"))
+    return AsyncAnthropic(api_key="k", base_url="http://gateway", http_client=http, max_retries=0)

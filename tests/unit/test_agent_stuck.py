@@ -1,0 +1,199 @@
+"""A native agent that goes in circles is told from one that works or waits, on transcripts like real ones."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, read, says
+
+from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch, look, next_step
+from chargehand.agents._turns import normal, waits
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_are_found_for_what_they_are(name: str) -> None:
+    pattern, turns = LOOPS[name]
+    found = look(turns)
+    assert found is not None
+    assert found.pattern == pattern
+    assert found.message
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_no_loop_is_one_before_it_has_gone_round(name: str) -> None:
+    _, turns = LOOPS[name]
+    assert look(turns[: len(turns) // 2]) is None
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_work_and_waiting_are_never_a_loop(name: str) -> None:
+    watch = Watch()
+    assert [found for turn in HONEST[name] if (found := watch.add(turn)) is not None] == []
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_wait_after_a_loop_is_a_fresh_start(name: str) -> None:
+    _, turns = LOOPS[name]
+    wait = bash("sleep 5", "")
+    assert look([*turns, wait]) is None
+    assert look([*turns, wait, turns[-1]]) is None
+
+
+def test_a_loop_begins_where_its_first_turn_stands() -> None:
+    before = [read("a.py", "import os"), edit("a.py", "os", "sys")]
+    circles = [turn for _ in range(4) for turn in (bash("ls", "a.py"), bash("cat a.py", "import sys"))]
+    found = look([*before, *circles])
+    assert found is not None
+    assert found.since == 2
+    assert look([*before, *(says("Well.") for _ in range(4))]) == Stuck(
+        pattern="monologue", message="The last 4 replies called no tool.", since=2
+    )
+
+
+def test_five_changes_alike_are_work_and_six_are_not() -> None:
+    add = bash("echo x >> notes.txt", "", changed=True)
+    assert look([add] * 5) is None
+    found = look([add] * 6)
+    assert found is not None
+    assert found.pattern == "same_result"
+
+
+def test_a_different_exit_code_is_a_different_result() -> None:
+    assert look([bash("./flaky", "ran", code) for code in (0, 1, 0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("took 1.32s", "took 980ms"),
+        ("at 0x7f3a21 in <f>", "at 0xdeadbeef in <f>"),
+        ("commit 3f2a9bc1", "commit 0a1b2c3d4e"),
+        ("id 123e4567-e89b-12d3-a456-426614174000", "id 00000000-0000-4000-8000-00000000000a"),
+        ("2025-01-02T03:04:05.6Z up", "2024-12-31 23:59:59 up"),
+        ("/tmp/tmpa1b2c3d4/x", "/tmp/tmp.Zz9Yy8Xx7W/x"),
+        ("/tmp/pytest-of-me/pytest-7/x", "/tmp/pytest-of-me/pytest-12/x"),
+        ("attempt 7", "attempt 8"),
+    ],
+)
+def test_numbers_times_and_ids_make_no_difference(one: str, other: str) -> None:
+    assert normal(one) == normal(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("defaced", "feedbed"), ("tmp_folder", "tmp_foo"), ("3 passed", "3 failed"), ("a", "b")]
+)
+def test_words_make_a_difference(one: str, other: str) -> None:
+    assert normal(one) != normal(other)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 5",
+        "make & sleep 2m",
+        "cd x && sleep $N",
+        "timeout 60 bash -c 'until curl -s x; do sleep 1; done'",
+        "wait",
+        "make & wait $!",
+        "tail -f log",
+        "tail -n 5 --follow log",
+        "curl -s --retry 5 localhost",
+        "python -c 'import time; time.sleep(3)'",
+    ],
+)
+def test_what_waits(command: str) -> None:
+    assert waits(Call(name="bash", arguments={"command": command}, result="[exit code 0]"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -rn sleep src",
+        "sleep 0.1; pytest",
+        "sleep 0",
+        "cat wait.py",
+        "./wait-less",
+        "tail -n 5 log",
+        "git log",
+    ],
+)
+def test_what_does_not_wait(command: str) -> None:
+    assert not waits(Call(name="bash", arguments={"command": command}, result="[exit code 0]"))
+
+
+def test_a_short_time_limit_is_no_wait() -> None:
+    cut_off = "[timed out after 5 s: everything it started was killed.]"
+    turns = [
+        Turn(text="", calls=(Call(name="bash", arguments={"command": "npm start"}, result=cut_off, failed=True),))
+    ] * 3
+    found = look(turns)
+    assert found is not None
+    assert found.pattern == "same_error"
+
+
+CIRCLE = bash("pytest -q", FAILURE.format(0.2), 1)
+
+
+def climb(turns: list[Turn], others: int) -> list[Step]:
+    """Return the steps taken when every turn is followed by what is due."""
+    ladder, taken = Ladder(others=others), []
+    for turn in turns:
+        ladder.add(turn)
+        step = ladder.due()
+        if step is not None:
+            ladder.take(step)
+            taken.append(step)
+    return taken
+
+
+def test_the_ladder_is_climbed_step_by_step() -> None:
+    steps = climb([read("a.py", "x"), *[CIRCLE] * 15], others=1)
+    assert [step.kind for step in steps] == ["nudge", "switch", "roll_back", "ask", "ask"]
+    assert [step.turn for step in steps] == [4, 7, 10, 13, 16]
+
+
+def test_without_another_model_there_is_no_switch() -> None:
+    assert [step.kind for step in climb([CIRCLE] * 12, others=0)] == ["nudge", "roll_back", "ask", "ask"]
+
+
+def test_rolling_back_goes_to_before_the_whole_loop() -> None:
+    before = [read("a.py", "x"), edit("a.py", "x", "y")]
+    steps = climb([*before, *[CIRCLE] * 9], others=0)
+    assert [step.stuck.since for step in steps] == [2, 2, 2]
+
+
+def test_progress_leads_back_to_the_bottom() -> None:
+    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
+    steps = climb([*[CIRCLE] * 6, *work, *[bash("ls", "a b")] * 4], others=1)
+    assert [step.kind for step in steps] == ["nudge", "switch", "nudge"]
+
+
+def test_one_new_thing_is_not_yet_progress() -> None:
+    steps = climb([*[CIRCLE] * 3, read("b.py", "import re"), *[CIRCLE] * 3], others=1)
+    assert [step.kind for step in steps] == ["nudge", "switch"]
+
+
+def test_no_progress_gets_ten_more_turns() -> None:
+    talk = [bash(f"echo {chr(97 + n % 26)}{chr(97 + n // 26)}x", "") for n in range(36)]
+    steps = climb(talk, others=0)
+    assert [(step.kind, step.turn) for step in steps] == [("nudge", 25), ("roll_back", 35)]
+
+
+def test_another_model_is_switched_to_once() -> None:
+    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
+    steps = climb([*[CIRCLE] * 6, *work, *[bash("ls", "a b")] * 6], others=1)
+    assert [step.kind for step in steps] == ["nudge", "switch", "nudge", "roll_back"]
+
+
+def test_what_is_due_follows_from_turns_and_steps_alone() -> None:
+    turns = [read("a.py", "x"), *[CIRCLE] * 12]
+    taken: list[Step] = []
+    ladder = Ladder(others=1)
+    for count, turn in enumerate(turns, 1):
+        ladder.add(turn)
+        due = ladder.due()
+        assert next_step(turns[:count], taken, others=1) == due
+        if due is not None:
+            ladder.take(due)
+            taken.append(due)
+            assert next_step(turns[:count], taken, others=1) is None
+    assert len(taken) == 4

@@ -1,0 +1,203 @@
+"""Calls written in text: read as written, mended only where nothing is guessed, refused with the right form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chargehand.agents._text_protocol import TextCall, describe, parse, render_result
+from chargehand.agents._tools import SPECS
+
+LS = {"name": "bash", "arguments": {"command": "ls"}}
+READ = {"name": "read", "arguments": {"path": "a.py", "limit": 3}}
+
+
+def fenced(*calls: object, kind: str = "tool") -> str:
+    return f"```{kind}\n" + "\n".join(json.dumps(call) for call in calls) + "\n```"
+
+
+def call(data: dict) -> TextCall:
+    return TextCall(name=data["name"], arguments=data["arguments"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        fenced(LS),
+        "Let me look.\n\n" + fenced(LS) + "\n",
+        fenced(LS, kind="json"),
+        fenced(LS, kind=""),
+        fenced(LS, kind="tool_call"),
+        "````tool\n" + json.dumps(LS, indent=2) + "\n````",
+        f"<tool_call>\n{json.dumps(LS)}\n</tool_call>",
+        f"<tool_call>{json.dumps(LS)}</tool_call>",
+        "I look.\n" + json.dumps(LS),
+        "I look.\n" + json.dumps(LS, indent=4) + "\n\n",
+        '```tool\n{"name": "bash", "arguments": {"command": "ls",},}\n```',
+        '```tool\n{"name": "bash", "arguments": "{\\"command\\": \\"ls\\"}"}\n```',
+        "```tool\n" + json.dumps(LS),
+        "```tool\n" + json.dumps(LS) + "```",
+        "```tool\n[" + json.dumps(LS) + "]\n```",
+        "<think>perhaps\n" + fenced(READ) + "\n</think>" + fenced(LS),
+    ],
+)
+def test_the_usual_ways_to_write_one_call(reply: str) -> None:
+    parsed = parse(reply, SPECS)
+    assert parsed.problem is None
+    assert parsed.calls == (call(LS),)
+    assert "```" not in parsed.text
+    assert "{" not in parsed.text
+
+
+def test_several_calls_keep_their_order_and_the_words_between() -> None:
+    parsed = parse(f"one\n{fenced(LS)}\ntwo\n{fenced(READ)}\n<tool_call>{json.dumps(LS)}</tool_call>\n", SPECS)
+    assert parsed.calls == (call(LS), call(READ), call(LS))
+    assert parsed.text == "one\ntwo"
+    assert parse(fenced(LS, READ), SPECS).calls == (call(LS), call(READ))
+
+
+def test_strings_arrive_as_they_were_written() -> None:
+    odd = {"name": "edit", "arguments": {"path": "a", "old": "x,}\n```\n<think>a</think>", "new": ',] "\\ é'}}
+    assert parse(fenced(odd), SPECS).calls == (call(odd),)
+    raw = '```tool\n{"name": "bash", "arguments": {"command": "cat <<E\n```tool\nE\n", }}\n```'
+    assert parse(raw, SPECS).calls[0].arguments == {"command": "cat <<E\n```tool\nE\n"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "All is well.",
+        "",
+        "```python\n" + json.dumps(LS) + "\n```",
+        "```markdown\nWrite:\n" + json.dumps(LS) + "\n",
+        "````text\n" + fenced(LS) + "\n````",
+        '```json\n{"name": "chargehand", "arguments": {}}\n```',
+        '```json\n{"name": "bash"}\n```',
+        '```json\n{"version": 1,\n```',
+        json.dumps(LS) + "\nis how I would do it.",
+        '{"name": "someone", "arguments": {}}',
+        "<think>" + fenced(LS) + "</think> No.",
+        "<think>" + fenced(LS),
+        "Use `" + json.dumps(LS) + "`",
+    ],
+)
+def test_what_is_no_call(reply: str) -> None:
+    assert parse(reply, SPECS).calls == ()
+    assert parse(reply, SPECS).problem is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "word"),
+    [
+        ('```tool\n{"name": "bash", "arguments": {"command": "ls}\n```', "valid JSON"),
+        ('```tool\n{"name": "bash", "arguments": {"command": "l', "valid JSON"),
+        ("```tool\nbash ls\n```", "valid JSON"),
+        ("```tool\n```", "valid JSON"),
+        ('```tool\n{"name": "bash", "command": "ls"}\n```', "'command'"),
+        ('```tool\n{"tool": "bash", "arguments": {}}\n```', "'tool'"),
+        ('```tool\n{"name": "bash"}\n```', "'name'"),
+        ('```tool\n{"name": 3, "arguments": {}}\n```', "string"),
+        ('```tool\n{"name": "bash", "arguments": []}\n```', "object"),
+        ('```tool\n{"name": "bash", "arguments": "ls"}\n```', "object"),
+        ('```tool\n{"name": "bash", "name": "edit", "arguments": {}}\n```', "twice"),
+        ('```tool\n{"name": "bash", "arguments": {"timeout": NaN}}\n```', "NaN"),
+        (f"```tool\n{json.dumps(LS)}\nand then\n```", "and then"),
+        (f"<tool_call>{json.dumps(LS)}", "not closed"),
+        ("<tool_call>bash</tool_call>", "valid JSON"),
+        ('```json\n{"name": "bash", "arguments": {"command": "l\n```', "valid JSON"),
+        ('I look.\n{"name": "bash", "arguments": {"command": "l', "valid JSON"),
+        ("```tool\n" + "[" * 100_000 + "\n```", "nested"),
+        ('```tool\n{"name": "read", "arguments": {"limit": ' + "9" * 5000 + "}}\n```", "number too long"),
+    ],
+)
+def test_a_malformed_call_is_told_and_nothing_is_run(reply: str, word: str) -> None:
+    for text in (reply, fenced(LS) + "\n" + reply):
+        parsed = parse(text, SPECS)
+        assert parsed.calls == ()
+        assert parsed.problem is not None
+        assert word in parsed.problem
+        assert "```tool\n" in parsed.problem
+        assert len(parsed.problem) < 700
+
+
+def leaves(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [leaf for item in value.items() for each in item for leaf in leaves(each)]
+    if isinstance(value, list):
+        return [leaf for each in value for leaf in leaves(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def assert_written(reply: str) -> None:
+    parsed = parse(reply, SPECS)
+    assert not (parsed.problem and parsed.calls)
+    plain = reply.replace('\\"', '"')
+    for each in parsed.calls:
+        assert f'"{each.name}"' in reply
+        for leaf in leaves(each.arguments):
+            assert leaf in plain or json.dumps(leaf)[1:-1] in reply
+
+
+PIECES = [
+    *("```tool\n", "```json\n", "```\n", "\n```", "````\n", "~~~\n", "<tool_call>", "</tool_call>", "<think>", "</think>"),
+    *(json.dumps(LS), json.dumps(READ), '{"name": "bash", ', '"arguments": ', '{"command": "ls"}', "}", "{", "]", "["),
+    *(",", "\n", " ", '"', "\\", "text", "null", "1e999", "NaN", "é"),
+]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=14).map("".join))
+def test_whatever_is_written_nothing_is_made_up(reply: str) -> None:
+    assert_written(reply)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(0, 300), st.integers(0, 60), st.text(max_size=3), st.booleans())
+def test_a_damaged_reply_is_told_or_read_as_it_stands(start: int, length: int, put: str, tagged: bool) -> None:
+    shown = f"<tool_call>{json.dumps(READ)}</tool_call>" if tagged else fenced(READ)
+    whole = "I look.\n" + fenced(LS) + "\nthen\n" + shown + "\n"
+    assert_written(whole[:start] + put + whole[start + length :])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([spec.name for spec in SPECS]), st.dictionaries(st.text(), json_values, max_size=4), st.booleans())
+def test_every_call_comes_back_as_it_went(name: str, arguments: dict, plain: bool) -> None:
+    data = {"name": name, "arguments": arguments}
+    for text in (json.dumps(data, ensure_ascii=not plain), json.dumps(data, indent=1)):
+        for reply in (f"```tool\n{text}\n```", f"<tool_call>{text}</tool_call>", f"```json\n{text}\n```", text):
+            parsed = parse("Now:\n" + reply, SPECS)
+            assert parsed.problem is None
+            assert parsed.calls == (TextCall(name=name, arguments=arguments),)
+
+
+def test_long_replies_are_read_in_a_moment() -> None:
+    for piece in ("{\n", '{"name": "x", "arguments": \n', "```json\n{,\n```\n", "<tool_call\n", "```\n", '[{"', " \n"):
+        parse(piece * 20_000, SPECS)
+
+
+def test_the_description_teaches_every_tool_and_its_own_example_parses() -> None:
+    text = describe(SPECS)
+    for spec in SPECS:
+        assert f"{spec.name}: " in text
+    example = text[text.index("```tool") : text.index("The block")]
+    assert parse(example, SPECS).calls == (TextCall(name="bash", arguments={"command": "..."}),)
+
+
+@pytest.mark.parametrize("text", ["ok", "```\nx\n```", "````", "a ``` b"])
+def test_a_result_cannot_end_its_own_fence(text: str) -> None:
+    shown = render_result("bash", text)
+    fence = shown.splitlines()[1].removesuffix("result")
+    assert shown.startswith("Result of bash:\n")
+    assert shown.endswith("\n" + fence)
+    assert fence not in text
+    assert parse(shown, SPECS).calls == ()

@@ -1,0 +1,138 @@
+"""`chargehand secret …`: its words and its documents, and that no value is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from chargehand.cli import chargehand
+
+NAME = "OPENAI_API_KEY"
+VALUE = "sk-0123456789abcdef"
+# No keyring of this machine is asked: what is behind the package fails always.
+NO_KEYRING = "keyring.backends.fail.Keyring"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", NO_KEYRING)
+    monkeypatch.delenv(NAME, raising=False)
+    keyring = pytest.importorskip("keyring")
+    monkeypatch.setattr(keyring.core, "_keyring_backend", None)
+    return tmp_path / "config" / "chargehand"
+
+
+def say(*words: str, stdin: str | bytes = "", code: int = 0) -> str:
+    """Run `chargehand secret …` and return what it wrote: stdout when it went well, else stderr."""
+    done = CliRunner().invoke(chargehand, ["secret", *words], input=stdin)
+    assert done.exit_code == code, done.output
+    assert VALUE not in done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def document(*words: str, **more: Any) -> Any:
+    return json.loads(say(*words, "--json", **more))
+
+
+def test_a_secret_is_kept_listed_and_removed(config: Path) -> None:
+    path = config / "secrets.json"
+    assert say("set", NAME, stdin=VALUE + "\n") == f"{NAME} is kept in the file {path}\n"
+    assert json.loads(path.read_text())["secrets"] == {NAME: VALUE}
+    assert say("list").split() == ["NAME", "FROM", NAME, "file"]
+    assert say("remove", NAME) == f"{NAME} is removed\n"
+    assert say("list") == "no secret is kept; keep one with  chargehand secret set NAME\n"
+
+
+def test_programs_get_one_document(config: Path) -> None:
+    assert document("list") == {"secrets": []}
+    assert document("set", NAME, stdin=VALUE) == {
+        "name": NAME,
+        "kept_in": f"the file {config / 'secrets.json'}",
+        "hidden_by_environment": False,
+    }
+    assert document("list") == {"secrets": [{"name": NAME, "origin": "file"}]}
+    assert document("remove", NAME) == {"name": NAME, "removed": True, "origin": None}
+
+
+def test_a_person_is_told_where_the_environment_goes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, VALUE + "-too")
+    assert f"the environment variable {NAME} goes before it" in say("set", NAME, stdin=VALUE)
+    assert say("list").split()[2:] == [NAME, "environment"]
+    assert document("set", NAME, stdin=VALUE)["hidden_by_environment"] is True
+    assert "still comes from the environment" in say("remove", NAME)
+    assert "unset" in say("remove", NAME, code=2)
+
+
+def test_the_commands_touch_neither_the_state_directory_nor_a_repository(config: Path, tmp_path: Path) -> None:
+    say("set", NAME, stdin=VALUE)
+    say("list")
+    say("remove", NAME)
+    assert {path.name for path in tmp_path.iterdir()} == {"config"}
+
+
+@pytest.mark.parametrize(
+    "stdin", ["", "\n", f"{VALUE}\nsecond\n", VALUE.encode() + b"\xff", VALUE * 10_000, f"{VALUE}\0"]
+)
+def test_what_cannot_be_a_secret_is_refused_unseen(config: Path, stdin: str | bytes) -> None:
+    error = json.loads(say("set", NAME, "--json", stdin=stdin, code=2))["error"]
+    assert error["code"] == "secret_invalid"
+    assert NAME in error["message"]
+    assert not (config / "secrets.json").exists()
+
+
+def test_a_value_is_never_an_argument(config: Path) -> None:
+    done = CliRunner().invoke(chargehand, ["secret", "set", NAME, "an-argument"])
+    assert done.exit_code == 2
+    assert not config.exists()
+
+
+@pytest.mark.parametrize("words", [("set", "lower"), ("remove", "lower"), ("remove", NAME)])
+def test_a_name_that_is_none_or_not_there_is_an_error(config: Path, words: tuple[str, ...]) -> None:
+    assert repr(words[1]) in say(*words, stdin=VALUE, code=2)
+
+
+def test_a_file_that_is_open_to_others_is_refused_before_anyone_types(config: Path) -> None:
+    say("set", NAME, stdin=VALUE)
+    (config / "secrets.json").chmod(0o644)
+    for words in (("list",), ("set", NAME), ("remove", NAME)):
+        assert f"chmod 600 {config / 'secrets.json'}" in say(*words, stdin="x", code=2)
+
+
+def test_at_a_terminal_it_is_asked_for_and_not_shown(config: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, [sys.executable, "-m", "chargehand", "secret", "set", NAME], dict(os.environ))
+    shown = read_until(terminal, lambda text: text.endswith(f"value of {NAME}: "))
+    os.write(terminal, VALUE.encode() + b"\n")
+    shown += read_until(terminal, lambda text: False)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
+    assert VALUE not in shown
+    assert "is kept in" in shown
+    assert json.loads((config / "secrets.json").read_text())["secrets"] == {NAME: VALUE}
+
+
+def read_until(terminal: int, done: Callable[[str], bool]) -> str:
+    """Read what a program shows until it is enough or the program ends."""
+    shown = ""
+    while not done(click.unstyle(shown)):
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the program's end closed it
+            break
+        if not part:
+            break
+        shown += part.decode()
+    return shown

@@ -1,0 +1,275 @@
+"""What is reserved before a call and booked after it; what happens where the money ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chargehand.core import ExhaustedError, Spent, UpstreamError
+from chargehand.models import Call, MemoryLedger, Price
+from tests.gateway_kit import (
+    CLAUDE_USAGE,
+    SSE,
+    Reply,
+    anthropic_whole,
+    chunk,
+    gateway,
+    message,
+    openai_stream,
+    openai_whole,
+)
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+MESSAGES = "/v1/messages"
+GOOD = Reply(pieces=[openai_whole()])
+FREE = Price(input=0.0, output=0.0)
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+class Watching(MemoryLedger):
+    """A ledger that keeps what was reserved."""
+
+    def __init__(self, limit: float | None) -> None:
+        super().__init__(limit)
+        self.reserved: list[float] = []
+        self.most = 0.0
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        spent = super().reserve(call, usd)
+        self.reserved.append(usd)
+        self.most = max(self.most, self.booked)
+        return spent
+
+
+async def test_the_reserve_bounds_input_bytes_and_output(tmp_path: Path) -> None:
+    ledger = Watching(1.0)
+    body = {**ASK, "max_tokens": 100}
+    size = len(json.dumps(body).encode())
+    async with gateway(tmp_path, GOOD, ledger=ledger) as desk:
+        await desk.post(body)
+        await desk.post({**body, "n": 3})
+    # Written to the cache, input costs most: 1.25 per million.
+    assert ledger.reserved[0] >= (size * 1.25 + 100 * 10) / 1e6
+    assert ledger.reserved[1] - ledger.reserved[0] == pytest.approx(2 * 100 * 10 / 1e6, abs=1e-4)
+    assert [record.booked_usd for record in desk.records] == pytest.approx([130e-6] * 2)
+    assert ledger.booked == pytest.approx(260e-6)
+
+
+async def test_what_has_more_tokens_than_bytes_is_bounded_by_more(tmp_path: Path) -> None:
+    ledger = Watching(10.0)
+    picture = {**ASK, "messages": [{"role": "user", "content": [IMAGE]}], "max_tokens": 1}
+    async with gateway(tmp_path, GOOD, ledger=ledger) as desk:
+        await desk.post({**ASK, "max_tokens": 1})
+        await desk.post({**ASK, "max_tokens": 1, "tools": [{"type": "function"}]})
+        await desk.post(picture)
+    plain, tools, seen = ledger.reserved
+    assert tools - plain > 1700 * 1.25 / 1e6
+    assert seen > 40_000 * 1.25 / 1e6
+
+
+@pytest.mark.parametrize(
+    ("asked", "max_output", "sent"),
+    [
+        ({"max_tokens": 50}, None, {"max_tokens": 50}),
+        ({"max_completion_tokens": 50}, None, {"max_completion_tokens": 50}),
+        ({"max_completion_tokens": 60, "max_tokens": 50}, None, {"max_completion_tokens": 50, "max_tokens": 50}),
+        ({"max_tokens": 99_999}, None, {"max_tokens": 32_000}),
+        ({"max_tokens": 99_999}, 4_096, {"max_tokens": 4_096}),
+        ({}, 4_096, {"max_tokens": 4_096}),
+        ({}, None, {"max_tokens": 32_000}),
+    ],
+)
+async def test_the_output_limit_is_the_least_of_all(
+    tmp_path: Path, asked: dict[str, int], max_output: int | None, sent: dict[str, int]
+) -> None:
+    async with gateway(tmp_path, GOOD, max_output=max_output) as desk:
+        await desk.post({**ASK, **asked, "odd": {"kept": [1]}})
+    (call,) = desk.upstream.calls
+    assert dict(call.body) == {**ASK, "odd": {"kept": [1]}, "model": "up", **sent}
+
+
+async def test_what_is_left_caps_the_output(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD, limit=0.002) as desk:
+        assert (await desk.post({**ASK, "max_tokens": 5_000})).status_code == 200
+    limit = desk.upstream.calls[0].body["max_tokens"]
+    assert 100 < limit < 200
+    assert [alert.limit for alert in desk.alerts] == ["attempt"]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.0004])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", MESSAGES])
+async def test_less_than_sixteen_tokens_are_refused(tmp_path: Path, limit: float, path: str) -> None:
+    dialect = "anthropic" if path == MESSAGES else "openai"
+    async with gateway(tmp_path, GOOD, limit=limit, dialect=dialect) as desk:
+        reply = await desk.post({**ASK, "max_tokens": 500}, path)
+        record = await desk.settled()
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (402, "budget_exhausted")
+    assert f"attempt's limit of {limit:g} USD" in error["message"]
+    assert error["type"] == ("billing_error" if dialect == "anthropic" else "insufficient_quota")
+    assert (record.status, record.http_status, record.booked_usd, record.cost_usd) == ("refused", 402, 0.0, 0.0)
+    assert desk.upstream.calls == []
+
+
+async def test_an_unknown_price_is_served_only_where_nothing_limits_the_money(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD, price=None) as desk:
+        reply = await desk.post(ASK)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (402, "price_unknown")
+    assert "limits.assume_usd_per_mtok" in reply.json()["error"]["message"]
+    assert desk.records[0].status == "refused"
+    async with gateway(tmp_path, GOOD, price=None, limit=None) as desk:
+        assert (await desk.post(ASK)).status_code == 200
+    assert (desk.records[0].cost_usd, desk.records[0].usage.output) == (None, 3)
+    # Nothing limits the output either, and a limit of ours could be more than the model takes.
+    assert "max_tokens" not in desk.upstream.calls[0].body
+
+
+async def test_a_free_model_needs_no_money_and_gets_no_limit(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD, price=FREE, limit=0.0) as desk:
+        assert (await desk.post(ASK)).status_code == 200
+    assert (desk.records[0].cost_usd, desk.records[0].booked_usd) == (0.0, 0.0)
+    assert "max_tokens" not in desk.upstream.calls[0].body
+
+
+@pytest.mark.parametrize(
+    ("usage", "cost"),
+    [
+        ({"prompt_tokens": 100, "completion_tokens": 3}, 130e-6),
+        (
+            {"prompt_tokens": 100, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 80}},
+            58e-6,
+        ),
+        ({"prompt_tokens": 100, "completion_tokens": 3, "cost": 0.5}, 0.5),
+        ({"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 110}, 200e-6),
+        ({"prompt_tokens": 100, "completion_tokens": 3, "cost": -1}, 130e-6),
+        ({"prompt_tokens": "many"}, None),
+        (None, None),
+    ],
+)
+async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: object, cost: float | None) -> None:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=usage)])) as desk:
+        await desk.post({**ASK, "max_tokens": 100})
+        record = await desk.settled()
+    assert record.cost_usd == (None if cost is None else pytest.approx(cost))
+    # Not known, the whole reserve stays booked.
+    assert record.booked_usd == pytest.approx(cost if cost is not None else 1.4e-3, abs=2e-4)
+
+
+async def test_an_hour_in_the_cache_is_reserved_and_booked_at_twice_the_price(tmp_path: Path) -> None:
+    made = {"cache_creation": {"ephemeral_1h_input_tokens": 10}}
+    whole = json.dumps(message([], usage={**CLAUDE_USAGE, **made, "output_tokens": 3})).encode()
+    hour = {**ASK, "max_tokens": 3, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    ledger = Watching(1.0)
+    async with gateway(tmp_path, Reply(pieces=[whole]), dialect="anthropic", ledger=ledger) as desk:
+        await desk.post(json.dumps(hour).encode(), MESSAGES)
+    # 10 plain at 1, 80 cached at 0.1, 10 written for an hour at 2, 3 out at 10
+    assert desk.records[0].cost_usd == pytest.approx(68e-6)
+    assert ledger.reserved[0] > len(json.dumps(hour)) * 2 / 1e6
+
+
+async def test_an_alert_is_raised_once(tmp_path: Path) -> None:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=None)]), limit=0.01) as desk:
+        for _ in range(4):
+            await desk.post({**ASK, "max_tokens": 250})
+    (alert,) = desk.alerts
+    assert alert.limit_usd == 0.01
+    assert 0.008 <= alert.spent_usd <= 0.01
+
+
+async def test_a_race_for_the_last_money_ends_in_a_refusal(tmp_path: Path) -> None:
+    class Late(MemoryLedger):
+        def left(self) -> float | None:
+            return 1.0
+
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), ledger=Late(0.001)) as desk:
+        reply = await desk.post({**ASK, "max_tokens": 5_000})
+    assert reply.json()["error"]["code"] == "budget_exhausted"
+
+
+def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
+    ledger = MemoryLedger(1.0)
+    assert ledger.reserve("a", 0.5) == ()
+    assert ledger.reserve("b", 0.4)[0].spent_usd == pytest.approx(0.9)
+    with pytest.raises(ExhaustedError) as caught:
+        ledger.reserve("c", 0.2)
+    assert caught.value.code == "budget"
+    ledger.settle("a", 0.1)
+    ledger.settle("b", None)
+    assert (ledger.left(), ledger.booked) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert MemoryLedger(None).left() is None
+
+
+OUTCOMES = st.sampled_from(["ok", "no-usage", "cut", "503", "malformed", "stream", "endless", "gone", "unreachable"])
+PLAN = st.lists(
+    st.tuples(OUTCOMES, st.integers(1, 400), st.booleans(), st.integers(0, 3)), min_size=1, max_size=14
+)
+
+
+def _honest(call: Call, outcome: str) -> Reply:
+    """Play one outcome of a provider that keeps the limit it is given (but for `endless`)."""
+    limit = int(call.body["max_tokens"])
+    usage = {"prompt_tokens": len(json.dumps(dict(call.body))) // 4, "completion_tokens": limit}
+    replies = {
+        "ok": Reply(pieces=[openai_whole(usage=usage)]),
+        "no-usage": Reply(pieces=[openai_whole(usage=None)]),
+        "cut": Reply(pieces=[b"{", UpstreamError("cut", code="upstream_cut")]),
+        "503": Reply(status=503, pieces=[b"{}"]),
+        "malformed": Reply(pieces=[b"<"]),
+        "stream": Reply(headers=SSE, pieces=openai_stream("a", usage=usage)),
+        "endless": Reply(headers=SSE, pieces=[chunk({"content": "a"})] * (limit + 50)),
+        "gone": Reply(headers=SSE, pieces=[chunk({"content": "a"}), asyncio.Event()]),
+        "unreachable": Reply(error=UpstreamError("none")),
+    }
+    return replies[outcome]
+
+
+async def _play(directory: Path, plan: list[tuple[str, int, bool, int]], limit: float) -> None:
+    outcomes = {str(number): outcome for number, (outcome, *_) in enumerate(plan)}
+    ledger = Watching(limit)
+    reply = lambda call: _honest(call, outcomes[call.body["user"]])  # noqa: E731
+    async with gateway(directory, reply, ledger=ledger, retries=1) as desk:
+
+        async def ask(number: int, tokens: int, impatient: bool, delay: int) -> None:
+            for _ in range(delay):
+                await asyncio.sleep(0.0005)
+            streamed = outcomes[str(number)] in ("stream", "endless", "gone")
+            body = {**ASK, "max_tokens": tokens, "user": str(number), "stream": streamed}
+            patience = 0.005 if impatient or outcomes[str(number)] == "gone" else 20
+            try:
+                async with asyncio.timeout(patience):
+                    await desk.post(body)
+            except TimeoutError:
+                pass
+
+        await asyncio.gather(*(ask(number, *rest) for number, (_, *rest) in enumerate(plan)))
+        await desk.gateway.close()
+        assert ledger.most <= limit + 1e-9
+        assert ledger.booked <= limit + 1e-9
+        assert sum(record.booked_usd for record in desk.records) == pytest.approx(ledger.booked)
+        ids = [record.call for record in desk.records]
+        assert len(ids) == len(set(ids))
+        assert {call.id for call in desk.upstream.calls} <= set(ids)
+        assert desk.upstream.open == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(plan=PLAN, limit=st.sampled_from([0.0006, 0.003, 0.01, 1.0]))
+def test_what_is_booked_never_exceeds_the_limit_and_is_all_recorded(
+    plan: list[tuple[str, int, bool, int]], limit: float
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_play(Path(directory), plan, limit))
+
+
+async def test_anthropic_usage_counts_the_cache_as_input(tmp_path: Path) -> None:
+    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as desk:
+        await desk.post({**ASK, "max_tokens": 9}, MESSAGES)
+    usage = desk.records[0].usage
+    assert (usage.input, usage.output, usage.cached, usage.cache_write) == (100, 3, 80, 10)

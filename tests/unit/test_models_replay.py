@@ -1,0 +1,184 @@
+"""Replay: the same reply for the same call, and a stop with the place where a call is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
+
+from chargehand.core import UpstreamError
+from chargehand.models import Call, Upstream, UpstreamReply
+from chargehand.models._faults import Faults, FaultyUpstream
+from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models._redact import Redactor
+from chargehand.models._render import ScriptedCall, ScriptedReply
+from chargehand.models._replay import Divergence, ReplayUpstream, first_difference, script_from
+from chargehand.models._script import Script, ScriptUpstream
+
+TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "/srv/work/a"}),))
+NOTHING = Redactor()
+Outcome = tuple[int, dict[str, str], Any]
+
+
+async def outcome(upstream: Upstream, sent: Call) -> Outcome:
+    try:
+        reply = await upstream.send(sent)
+        return reply.status, dict(reply.headers), await read(reply)
+    except UpstreamError as error:
+        return 0, {}, error.code
+
+
+async def recorded(
+    path: Path, upstream: Upstream, *calls: Call, redactor: Redactor = NOTHING
+) -> tuple[Recording, list[Outcome]]:
+    writer = RecordingWriter(path)
+    outcomes = [await outcome(RecordingUpstream(upstream, writer, redactor), one) for one in calls]
+    writer.close()
+    return Recording.load(path), outcomes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "recording.jsonl"
+
+
+async def test_what_was_recorded_comes_again(path: Path) -> None:
+    faults = Faults.parse("429/7@2,500@3,cut@4,malformed@5")
+    upstream = FaultyUpstream(ScriptUpstream(Script.of(TOOLS, TOOLS, TOOLS)), faults)
+    calls = [call(1, stream=True), *map(call, (2, 3, 4, 5, 6)), call(1, attempt="b", dialect="anthropic", stream=True)]
+    recording, outcomes = await recorded(path, upstream, *calls)
+    replay = ReplayUpstream(recording)
+    again = [await outcome(replay, one) for one in calls]
+    assert again == outcomes
+    assert [status for status, _, _ in again] == [200, 429, 500, 0, 200, 200, 200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_clients_see_the_same(path: Path, stream: bool) -> None:
+    async def ask(upstream: Upstream) -> Any:
+        question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        async with openai_client(upstream) as openai, anthropic_client(upstream) as anthropic:
+            if not stream:
+                return await openai.chat.completions.create(**question)
+            async with anthropic.messages.stream(**question, max_tokens=5) as events:
+                return await events.get_final_message()
+
+    writer = RecordingWriter(path)
+    first = await ask(RecordingUpstream(ScriptUpstream(Script.of(TOOLS)), writer, NOTHING))
+    writer.close()
+    assert await ask(ReplayUpstream(Recording.load(path))) == first
+
+
+async def test_what_may_differ_does_not_count_and_templates_are_todays(path: Path) -> None:
+    then = Redactor(templates={"workspace": "/srv/work"})
+    asked = call(said="look into /srv/work/a", max_tokens=10, user="me")
+    recording, _ = await recorded(path, ScriptUpstream(Script.of(TOOLS)), asked, redactor=then)
+    assert "/srv/work" not in path.read_text()
+    replay = ReplayUpstream(recording, redactor=Redactor(templates={"workspace": "/home/other"}))
+    reply = await replay.send(call(said="look into /home/other/a", model="another", max_completion_tokens=3))
+    function = (await document(reply))["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert function["arguments"] == '{"path": "/home/other/a"}'
+
+
+async def test_the_first_difference_is_named_and_ends_the_attempt(path: Path) -> None:
+    calls = [call(1), call(2, said="two"), call(3)]
+    recording, _ = await recorded(path, ScriptUpstream(Script.of("1", "2", "3")), *calls)
+    heard: list[Divergence] = []
+    replay = ReplayUpstream(recording, on_divergence=heard.append)
+    assert (await replay.send(calls[0])).status == 200
+    for sent in (call(2, said="zwei " * 40), calls[2]):
+        reply = await replay.send(sent)
+        message = (await document(reply))["error"]["message"]
+        assert reply.status == 409
+        assert 'turn 2 differs from the recording at /messages/0/content: recorded "two", sent "zwei' in message
+        assert len(message) < 250
+    assert [(each.attempt, each.turn, each.pointer) for each in heard] == [(1, 2, "/messages/0/content")]
+
+
+async def test_lenient_answers_by_turn_and_tells(path: Path) -> None:
+    recording, outcomes = await recorded(path, ScriptUpstream(Script.of("1", "2")), call(1), call(2))
+    heard: list[Divergence] = []
+    replay = ReplayUpstream(recording, lenient=True, on_divergence=heard.append)
+    assert await outcome(replay, call(1, said="other")) == outcomes[0]
+    assert await outcome(replay, call(2)) == outcomes[1]
+    assert len(heard) == 1
+    # A client that waits for events cannot be given a document, however lenient one is.
+    assert (await replay.send(call(1, stream=True, attempt="a"))).status == 409
+
+
+async def test_a_turn_that_was_not_recorded_is_told(path: Path) -> None:
+    recording, _ = await recorded(path, ScriptUpstream(Script.of("1")), call(1))
+    reply = await ReplayUpstream(recording).send(call(2, dialect="anthropic"))
+    assert reply.status == 410
+    assert "no turn 2 of attempt 1" in (await document(reply))["error"]["message"]
+    dialect = await ReplayUpstream(recording).send(call(1, dialect="anthropic"))
+    assert dialect.status == 409
+
+
+async def test_a_resumed_attempt_goes_on_at_its_turn(path: Path) -> None:
+    calls = [call(1), call(2), call(1, attempt="b")]
+    recording, outcomes = await recorded(path, ScriptUpstream(Script.of("1", "2")), *calls)
+    replay = ReplayUpstream(recording, attempts={"resumed": 1})
+    assert await outcome(replay, call(2, attempt="resumed")) == outcomes[1]
+    assert await outcome(replay, call(2, attempt="resumed")) == outcomes[1]
+
+
+async def test_a_call_that_nobody_answered_is_not_answered_again(path: Path) -> None:
+    class Slow:
+        async def send(self, call: Call) -> UpstreamReply:
+            raise UpstreamError("slow", code="upstream_timeout")
+
+        async def close(self) -> None: ...
+
+    recording, _ = await recorded(path, Slow(), call())
+    assert await outcome(ReplayUpstream(recording), call()) == (0, {}, "upstream_timeout")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_recording_is_a_script(path: Path, stream: bool) -> None:
+    faults = Faults.parse("429/7@2,cut@3")
+    upstream = FaultyUpstream(ScriptUpstream(Script.of(TOOLS, TOOLS)), faults)
+    calls = [call(turn, stream=stream) for turn in (1, 2, 3)]
+    recording, outcomes = await recorded(path, upstream, *calls)
+    script = script_from(recording)
+    first, second, third = (line.reply for line in script.lines)
+    assert (first.text, first.tools[0].arguments) == (TOOLS.text, TOOLS.tools[0].arguments)
+    assert (second.fault, third.fault) == ("429/7", "cut")
+    again = ScriptUpstream(Script.load(script.dump()))
+    assert [(await outcome(again, one))[0] for one in calls] == [status for status, _, _ in outcomes]
+    # A script takes whatever is asked.
+    assert (await again.send(call(1, said="something else"))).status == 200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab/~", max_size=2), inner, max_size=3),
+)
+
+
+def at(tree: Any, pointer: str) -> Any:
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        try:
+            tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+        except (IndexError, KeyError):
+            return "absent"
+    return tree
+
+
+def same(one: Any, other: Any) -> bool:
+    return repr(one) == repr(other) if isinstance(one, bool) or isinstance(other, bool) else bool(one == other)
+
+
+@given(one=JSON, other=JSON)
+def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
+    found = first_difference(one, other)
+    assert first_difference(one, one) is None
+    if found is None:
+        assert one == other
+    else:
+        assert not same(at(one, found[0]), at(other, found[0]))

@@ -1,0 +1,345 @@
+"""The book of what calls cost: reserved before, settled after, never past a limit."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.core import ExhaustedError, Ledger, MissionCreated, MissionRequest, Spent, SteppedClock, UsageError
+from chargehand.store import AbandonedCall, SpendingLimits, Store, open_store
+from chargehand.store._spending import _micro, _shown, _usd
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock(datetime(2026, 1, 31, 12, tzinfo=UTC))
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
+    with open_store(tmp_path / "home", clock=clock) as opened:
+        yield opened
+
+
+def ledger(
+    store: Store,
+    attempt: str = "a-1",
+    mission: str | None = "m-1",
+    *,
+    a: float | None = None,
+    m: float | None = None,
+    d: float | None = None,
+) -> Ledger:
+    limits = SpendingLimits(attempt_usd=a, mission_usd=m, day_usd=d)
+    return store.spending.ledger(mission=mission, attempt=attempt, limits=limits)
+
+
+def refusal(of: Ledger, usd: float, call: str = "c-refused") -> ExhaustedError:
+    with pytest.raises(ExhaustedError) as caught:
+        of.reserve(call, usd)
+    assert caught.value.code == "budget"
+    return caught.value
+
+
+def test_a_reserve_counts_until_what_the_call_cost_takes_its_place(store: Store) -> None:
+    one = ledger(store, a=1.0)
+    one.reserve("c-1", 0.75)
+    assert one.left() == 0.25
+    assert store.spending.total() == (0.0, 0.75)
+    one.settle("c-1", 0.1)
+    assert one.left() == 0.9
+    assert store.spending.total() == (0.1, 0.1)
+
+
+def test_what_nobody_knows_stays_booked_at_its_reserve(store: Store) -> None:
+    one = ledger(store, a=1.0)
+    one.reserve("c-1", 0.75)
+    one.settle("c-1", None)
+    assert one.left() == 0.25
+    assert store.spending.total() == (0.0, 0.75)
+
+
+def test_the_first_word_on_a_call_counts(store: Store) -> None:
+    one = ledger(store, a=2.0)
+    for call, first, then in (("c-1", 0.1, 0.2), ("c-2", None, 0.2), ("c-3", 0.1, None)):
+        one.reserve(call, 0.5)
+        one.settle(call, first)
+        one.settle(call, first)
+        one.settle(call, then)
+    assert store.spending.total() == (0.2, 0.7)
+
+
+def test_a_call_that_costs_more_than_its_reserve_is_booked_as_it_is(store: Store) -> None:
+    one = ledger(store, a=1.0)
+    one.reserve("c-1", 0.5)
+    one.settle("c-1", 1.5)
+    assert one.left() == 0.0
+    assert refusal(one, 0.000001)
+    assert one.reserve("c-2", 0.0) == (Spent(limit="attempt", limit_usd=1.0, spent_usd=1.5),)
+
+
+def test_without_a_limit_all_is_kept_and_nothing_refused(store: Store) -> None:
+    one = ledger(store)
+    assert one.left() is None
+    assert one.reserve("c-1", 1e6) == ()
+    assert store.spending.total().booked_usd == 1e6
+
+
+@pytest.mark.parametrize(
+    ("limits", "scope", "key"),
+    [
+        ({"a": 1.0, "m": 2.0, "d": 2.0}, "attempt", "limits.attempt_usd"),
+        ({"a": 2.0, "m": 1.0, "d": 2.0}, "mission", "limits.budget_usd"),
+        ({"a": 2.0, "m": 2.0, "d": 1.0}, "day", "limits.day_usd"),
+    ],
+)
+def test_each_limit_refuses_and_says_which_how_much_and_the_way_out(
+    store: Store, limits: dict[str, float], scope: str, key: str
+) -> None:
+    one = ledger(store, **limits)
+    one.reserve("c-1", 0.6)
+    assert one.left() == 0.4
+    error = refusal(one, 0.400001)
+    assert error.message == (
+        f"the budget of the {scope} is used up: 0.60 of 1.00 USD are spent or reserved,"
+        " and this call may cost 0.400001 USD"
+    )
+    assert f"chargehand config set {key} " in error.hint
+    assert store.spending.total().booked_usd == 0.6, "a refused call reserves nothing"
+    one.reserve("c-2", 0.4)
+    assert one.left() == 0.0
+
+
+def test_each_limit_counts_what_is_its_own(store: Store, clock: SteppedClock) -> None:
+    for attempt, mission in (("a-1", "m-1"), ("a-2", "m-1"), ("a-3", "m-2")):
+        ledger(store, attempt, mission).reserve(f"c-{attempt}", 1.0)
+    assert ledger(store, "a-1", "m-1", a=5.0).left() == 4.0
+    assert ledger(store, "a-1", "m-1", m=5.0).left() == 3.0
+    assert ledger(store, "a-1", "m-1", d=5.0).left() == 2.0
+    assert ledger(store, "a-1", "m-1", a=5.0, m=5.0, d=5.0).left() == 2.0
+    assert ledger(store, "a-9", "m-9", a=5.0, m=5.0).left() == 5.0
+    clock.advance(DAY)
+    assert ledger(store, "a-1", "m-1", d=5.0).left() == 5.0
+    assert ledger(store, "a-1", "m-1", m=5.0).left() == 3.0
+
+
+def test_a_call_over_midnight_belongs_to_the_day_it_began(store: Store, clock: SteppedClock) -> None:
+    one = ledger(store, d=1.0)
+    one.reserve("c-1", 0.5)
+    clock.advance(DAY)
+    one.settle("c-1", 0.75)
+    assert one.left() == 1.0
+    assert store.spending.total(day="2026-01-31").known_usd == 0.75
+    assert store.spending.total(day="2026-02-01") == (0.0, 0.0)
+
+
+def test_calls_by_hand_count_for_their_attempt_and_the_day_but_for_no_mission(store: Store) -> None:
+    ledger(store, "a-0", None).reserve("c-0", 1.0)
+    by_hand = ledger(store, "a-1", None, m=1.0, d=5.0)
+    by_hand.reserve("c-1", 0.5)
+    assert by_hand.left() == 0.5, "what the mission's limit counts is the attempt alone"
+    assert ledger(store, "a-2", "m-1", m=1.0).left() == 1.0
+    assert ledger(store, "a-2", "m-1", d=5.0).left() == 3.5
+
+
+def test_four_fifths_of_a_limit_are_told_once(store: Store) -> None:
+    one = ledger(store, a=1.0)
+    assert one.reserve("c-1", 0.799999) == ()
+    assert one.reserve("c-2", 0.000001) == (Spent(limit="attempt", limit_usd=1.0, spent_usd=0.8),)
+    assert one.reserve("c-3", 0.1) == ()
+    for call in ("c-1", "c-2", "c-3"):
+        one.settle(call, 0.0)
+    assert one.reserve("c-4", 0.9) == (), "it falls below and passes again"
+    raised = ledger(store, a=1.1)
+    assert raised.reserve("c-5", 0.1) == (Spent(limit="attempt", limit_usd=1.1, spent_usd=1.0),)
+
+
+def test_several_limits_are_told_at_once_and_each_to_one_ledger(store: Store, clock: SteppedClock) -> None:
+    one, two = ledger(store, "a-1", a=1.0, m=2.0, d=2.0), ledger(store, "a-2", a=1.0, m=2.0, d=2.0)
+    assert [spent.limit for spent in one.reserve("c-1", 0.9)] == ["attempt"]
+    assert [spent.limit for spent in two.reserve("c-2", 0.9)] == ["attempt", "mission", "day"]
+    assert one.reserve("c-3", 0.1) == ()
+    clock.advance(DAY)
+    assert [spent.limit for spent in ledger(store, "a-3", "m-2", d=1.0).reserve("c-4", 0.8)] == ["day"]
+
+
+def test_a_limit_of_nothing_lets_free_calls_pass(store: Store) -> None:
+    one = ledger(store, a=0.0)
+    assert one.reserve("c-1", 0.0) == ()
+    assert refusal(one, 1e-9)
+
+
+def test_a_reserve_is_rounded_up_and_a_limit_down(store: Store) -> None:
+    one = ledger(store, a=0.0000029)
+    assert one.left() == 0.000002
+    one.reserve("c-1", 0.0000011)
+    assert one.left() == 0.0
+
+
+@given(micro=st.integers(0, 10**15))
+def test_an_amount_comes_back_as_it_was(micro: int) -> None:
+    assert _micro(_usd(micro), "ROUND_CEILING") == _micro(_usd(micro), "ROUND_FLOOR") == micro
+
+
+def test_the_noise_of_floats_takes_nothing(store: Store) -> None:
+    one = ledger(store, a=0.3)
+    one.reserve("c-1", 0.1 + 0.2)  # 0.30000000000000004
+    assert one.left() == 0.0
+    assert ledger(store, "a-2", a=0.1 * 3).left() == 0.3
+    assert ledger(store, "a-2", a=0.7 - 0.4).left() == 0.3  # 0.29999999999999993
+
+
+@pytest.mark.parametrize(
+    ("micro", "shown"), [(0, "0.00"), (1, "0.000001"), (500_000, "0.50"), (12_345_000, "12.345"), (10**7, "10.00")]
+)
+def test_an_amount_is_shown_with_all_its_digits(micro: int, shown: str) -> None:
+    assert _shown(micro) == shown
+
+
+@pytest.mark.parametrize("usd", [-0.01, math.nan, math.inf, -math.inf, 1.1e9])
+def test_what_is_no_amount_is_refused(store: Store, usd: float) -> None:
+    one = ledger(store)
+    with pytest.raises(UsageError, match="amount"):
+        one.reserve("c-1", usd)
+    one.reserve("c-1", 1.0)
+    with pytest.raises(UsageError, match="amount"):
+        one.settle("c-1", usd)
+    with pytest.raises(UsageError, match="amount"):
+        ledger(store, a=usd)
+    assert store.spending.total() == (0.0, 1.0)
+
+
+def test_a_call_that_is_not_there_or_not_ones_own_is_an_error(store: Store) -> None:
+    one, two = ledger(store), ledger(store, "a-2")
+    one.reserve("c-1", 1.0)
+    for of, call in ((one, "c-9"), (two, "c-1")):
+        with pytest.raises(UsageError, match=call):
+            of.settle(call, 0.5)
+    with pytest.raises(UsageError, match="'c-1' has its reserve"):
+        two.reserve("c-1", 1.0)
+    assert store.spending.total() == (0.0, 1.0)
+
+
+def test_calls_of_a_dead_worker_stay_booked_and_are_told_once(store: Store, clock: SteppedClock) -> None:
+    one = ledger(store, a=5.0)
+    for call, usd in (("c-b", 1.0), ("c-a", 0.5), ("c-c", 0.25)):
+        one.reserve(call, usd)
+        clock.advance(1)
+    ledger(store, "a-2").reserve("c-other", 1.0)
+    one.settle("c-b", 0.75)
+    assert store.spending.abandon("a-1") == (AbandonedCall("c-a", 500_000), AbandonedCall("c-c", 250_000))
+    assert store.spending.abandon("a-1") == ()
+    assert store.spending.abandon("a-9") == ()
+    one.settle("c-a", 0.1)
+    assert store.spending.total(attempt="a-1") == (0.75, 1.5)
+    assert store.spending.abandon("a-2") == (("c-other", 1_000_000),)
+
+
+def test_totals_are_of_what_is_asked_for(store: Store) -> None:
+    for number, (attempt, mission) in enumerate((("a-1", "m-1"), ("a-2", "m-1"), ("a-3", None)), start=1):
+        one = ledger(store, attempt, mission)
+        one.reserve(f"c-{number}", number)
+        if number != 2:
+            one.settle(f"c-{number}", number / 2)
+    total = store.spending.total
+    assert total() == (2.0, 4.0)
+    assert total(mission="m-1") == (0.5, 2.5)
+    assert total(attempt="a-3") == (1.5, 1.5)
+    assert total("m-1", "a-2", "2026-01-31") == (0.0, 2.0)
+    assert total("m-1", "a-3") == total(day="2026-01-30") == (0.0, 0.0)
+
+
+def test_the_book_is_still_there_after_reopening_and_in_a_backup(tmp_path: Path) -> None:
+    with open_store(tmp_path / "home") as store:
+        ledger(store).reserve("c-1", 0.5)
+        store.backup(tmp_path / "copy")
+    for place in ("home", "copy"):
+        with open_store(tmp_path / place) as store:
+            assert store.spending.total("m-1") == (0.0, 0.5)
+
+
+def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    created = MissionCreated(
+        project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
+    )
+    with open_store(home) as store:
+        lines = store.log.append("m-1", created)
+    with sqlite3.connect(home / "store.db") as raw:
+        for table in ("spending", "spending_alerts"):
+            raw.execute(f"DROP TABLE {table}")
+        raw.execute("UPDATE alembic_version SET version_num = '0002'")
+    raw.close()
+    with open_store(home) as store:
+        assert store.log.read("m-1") == lines
+        ledger(store, m=1.0).reserve("c-1", 0.5)
+        assert ledger(store, m=1.0).left() == 0.5
+
+
+RACE = """
+import os, sys
+from pathlib import Path
+from chargehand.core import ExhaustedError
+from chargehand.store import SpendingLimits, open_store
+
+home = Path(sys.argv[1])
+limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, day_usd=0.7)
+gate, opener = os.pipe()
+
+def worker(number):
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.read(gate, 1)
+        with open_store(home) as store:
+            one = store.spending.ledger(mission=f"m-{number // 2}", attempt=f"a-{number}", limits=limits)
+            taken = alerts = 0
+            for turn in range(10):
+                try:
+                    alerts += len(one.reserve(f"c-{number}-{turn}", 0.05))
+                    taken += 1
+                except ExhaustedError:
+                    pass
+            print(taken, alerts, flush=True)
+        os._exit(0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+open_store(home).close()
+children = [worker(number) for number in range(4)]
+os.write(opener, b"1234")
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+"""
+
+
+def test_processes_that_reserve_at_once_pass_no_limit(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    ran = subprocess.run(
+        [sys.executable, "-c", RACE, home], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
+    with open_store(home) as store:
+        total = store.spending.total
+        # Whoever comes first, the day is used up to the cent: the attempts together could take more.
+        assert total().booked_usd == 0.7 == pytest.approx(sum(taken for taken, _ in told) * 0.05)
+        assert all(total(attempt=f"a-{number}").booked_usd <= 0.3 for number in range(4))
+        missions = [total(mission=f"m-{number}").booked_usd for number in range(2)]
+        assert max(missions) <= 0.5
+        attempts = [total(attempt=f"a-{number}").booked_usd for number in range(4)]
+        passed = [*(usd >= 0.24 for usd in attempts), *(usd >= 0.4 for usd in missions), True]
+        assert sum(alerts for _, alerts in told) == sum(passed)
