@@ -304,9 +304,12 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     asking.say("y\n")
     asking.until("Another check")
     asking.say("make lint\n")
-    asking.until("Add an agent to your own configuration")
-    asking.say("y\n")
+    asking.until("Which one?")
+    (command,) = [line.split()[0] for line in asking.shown.splitlines() if "a command of your own" in line]
+    asking.say(f"{command}\n")
     asking.until("Its name")
+    asking.say("a b\n")
+    asking.until("A name is letters")
     asking.say("fixer\n")
     asking.until("Its command")
     asking.say("ruff check --fix 'a b'\n")
@@ -314,7 +317,7 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     assert (desk.repository / "chargehand.toml").read_text().splitlines()[-1] == (
         'checks = ["python -m unittest discover", "make lint"]'
     )
-    (fixer,) = desk.json("agent", "list")["agents"]  # type: ignore[misc]
+    fixer, _ = desk.json("agent", "list")["agents"]  # type: ignore[misc]
     assert fixer["command"] == ["ruff", "check", "--fix", "a b"]
     assert str(desk.place / ".config") in fixer["origin"]
     again = desk.terminal("init")

@@ -16,7 +16,20 @@ from chargehand.agents._patch_model import FileChange, PatchProblem
 from chargehand.agents._patch_plan import paths_of, plan
 from chargehand.agents._patch_show import unified
 
-ODD_LINES = ["", " ", "a", "a ", "\ta", "-- x", "++ y", "--- a/f", "+++ b/f", "@@ -1 +1 @@", "\\ no", "*** End Patch"]
+ODD_LINES = [
+    "",
+    " ",
+    "a",
+    "a ",
+    "\ta",
+    "-- x",
+    "++ y",
+    "--- a/f",
+    "+++ b/f",
+    "@@ -1 +1 @@",
+    "\\ no",
+    "*** End Patch",
+]
 lines = st.one_of(st.sampled_from(ODD_LINES), st.text(st.characters(exclude_categories=["Cs"]), max_size=6))
 texts = st.builds(
     lambda parts, end, ended: end.join(parts) + (end if parts and ended else ""),
@@ -29,11 +42,16 @@ many = settings(max_examples=300, deadline=None)
 
 def applied(patch: str, files: dict[str, str | None]) -> dict[str, str | None]:
     changes = parse_patch(patch)
-    return {**files, **{each.path: each.new for each in plan(changes, {**dict.fromkeys(paths_of(changes)), **files})}}
+    return {
+        **files,
+        **{each.path: each.new for each in plan(changes, {**dict.fromkeys(paths_of(changes)), **files})},
+    }
 
 
 def split(text: str) -> list[str]:
-    return [part + "\n" for part in text.split("\n")[:-1]] + ([text.split("\n")[-1]] if text.split("\n")[-1] else [])
+    return [part + "\n" for part in text.split("\n")[:-1]] + (
+        [text.split("\n")[-1]] if text.split("\n")[-1] else []
+    )
 
 
 def marked(sign: str, line: str) -> str:
@@ -97,7 +115,9 @@ def test_files_are_made_and_removed_in_both_notations(a: str, b: str) -> None:
     if a:
         assert applied(made, {}) == {"f": a}
         assert applied(gone, {"f": a}) == {"f": None}
-    added = "*** Begin Patch\n*** Add File: f\n" + "".join(marked("+", line) for line in split(b)) + "*** End Patch"
+    added = (
+        "*** Begin Patch\n*** Add File: f\n" + "".join(marked("+", line) for line in split(b)) + "*** End Patch"
+    )
     assert applied(added, {}) == {"f": b}
     assert applied("*** Begin Patch\n*** Delete File: f\n*** End Patch", {"f": a}) == {"f": None}
 

@@ -20,8 +20,9 @@ from chargehand.store import SpendingLimits, open_store
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}
 KEYS = {"attempt": "attempt_usd", "mission": "budget_usd", "day": "day_usd"}
-amounts = st.integers(0, 400_000)
-limits = st.none() | st.integers(0, 1_000_000)
+# Round ones as well, so that limits are met to the last cent.
+amounts = st.integers(0, 8).map(lambda part: part * 50_000) | st.integers(0, 400_000)
+limits = st.none() | st.integers(1, 10).map(lambda part: part * 100_000) | st.integers(0, 1_000_000)
 Scope = str
 
 

@@ -43,10 +43,13 @@ class Desk:
         self.repository = make_repository(place / "repo", FILES)
         self.user_file = place / "config" / "chargehand" / "config.toml"
         monkeypatch.chdir(self.repository)
+        for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+            monkeypatch.delenv(name, raising=False)
         for name, value in {
             "HOME": str(place),
             "CHARGEHAND_HOME": str(place / "state"),
             "XDG_CONFIG_HOME": str(place / "config"),
+            "OLLAMA_HOST": "127.0.0.1:1",
         }.items():
             monkeypatch.setenv(name, value)
 
@@ -115,7 +118,7 @@ def test_outside_of_a_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest
         assert error["code"] == "not_a_repository", words
         assert error["hint"]
     assert desk.json("mission", "list") == {"missions": []}
-    assert desk.json("agent", "list") == {"agents": []}
+    assert [agent["name"] for agent in desk.json("agent", "list")["agents"]] == ["native"]
     assert desk.json("config", "show")["values"]["limits.attempts"] == 1
 
 
@@ -168,10 +171,10 @@ def test_several_agents_have_to_be_chosen_from(desk: Desk) -> None:
     assert "one, two" in error["message"]
 
 
-def test_no_agent_is_three_lines_on_stderr(desk: Desk) -> None:
+def test_no_agent_is_an_error_and_three_ways_out_on_stderr(desk: Desk) -> None:
     done = desk("run", "x", code=2)
     assert done.stdout == ""
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint"]
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint", "hint"]
 
 
 def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
@@ -294,14 +297,17 @@ def test_config_set_refuses_what_is_wrong_and_keeps_the_file(desk: Desk) -> None
 
 
 def test_agents_and_where_they_come_from(desk: Desk) -> None:
-    assert "no agent is configured" in desk("agent", "list").stdout
+    assert "native  native  the model that is found first  built in" in desk("agent", "list").stdout
     desk("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
     desk.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
-    mine, theirs = desk.json("agent", "list")["agents"]
+    mine, native, theirs = desk.json("agent", "list")["agents"]
+    assert (native["name"], native["origin"]) == ("native", "built in")
     assert mine == {
         "name": "linter",
         "kind": "command",
         "command": ["ruff", "check", "a b"],
+        "model": None,
+        "fallback": [],
         "origin": str(desk.user_file),
     }
     assert theirs["origin"].startswith("chargehand.toml @ ")

@@ -45,7 +45,8 @@ def test_every_command_of_this_version_is_there() -> None:
     groups = {
         "mission": "list show watch diff log pause resume send cancel rollback promote discard",
         "checkpoint": "list show diff restore",
-        "agent": "list",
+        "agent": "list probe",
+        "model": "list probe",
         "project": "list show setup trust",
         "audit": "verify export",
         "config": "show set",

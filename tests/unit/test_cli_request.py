@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app import DEFAULT_MODELS, Option, resolve
+from chargehand.app import DEFAULT_MODELS, Choice, Option, Resolved, resolve
 from chargehand.app._config_model import UserFile
 from chargehand.cli._request import (
     RunOptions,
     build_request,
-    choose_agent,
     choose_agent_and_model,
     keep_check_files,
     request_text,
@@ -88,36 +87,40 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         request_text(RunOptions(file=str(tmp_path / "binary")))
 
 
-def configured(*names: str) -> object:
+def configured(*names: str) -> Resolved:
     text = "".join(f'[agents.{name}]\ncommand = ["true"]\n' for name in names)
     return resolve(user=UserFile(path=Path("config.toml"), text=text))
 
 
+def chosen(resolved: Resolved, agent: str | None = None, model: str | None = None) -> Choice:
+    options = RunOptions(agent=agent, model=model)
+    return choose_agent_and_model(resolved, options, environ={"OLLAMA_HOST": "127.0.0.1:1"}, keys={})
+
+
 def test_the_agent_is_named_or_the_only_one() -> None:
-    assert choose_agent(configured("a"), None) == ("a", "the only one configured")
-    assert choose_agent(configured("a", "b"), "b")[0] == "b"
-    assert choose_agent(configured(), "command:true")[0] == "command:true"
+    assert chosen(configured("a")) == Choice(agent="a", model=None, why="the only one configured")
+    assert chosen(configured("a", "b"), "b").agent == "b"
+    assert chosen(configured(), "command:true").agent == "command:true"
     with pytest.raises(UsageError, match="a, b") as several:
-        choose_agent(configured("a", "b"), None)
+        chosen(configured("a", "b"))
     assert several.value.code == "agent_ambiguous"
     with pytest.raises(NotFoundError, match="fixr"):
-        choose_agent(configured("fixer"), "fixr")
+        chosen(configured("fixer"), "fixr")
     with pytest.raises(ConfigError):
-        choose_agent(configured(), "acp:x")
+        chosen(configured(), "acp:x")
 
 
 def test_agent_model_and_keys_are_chosen_together() -> None:
     options = RunOptions(agent="native")
-    chosen = choose_agent_and_model(configured(), options, environ={}, keys={"OPENAI_API_KEY": "k"})
-    assert (chosen.agent, chosen.model) == ("native", DEFAULT_MODELS["openai"])
-    named = choose_agent_and_model(configured("a"), RunOptions(model="openai:x"), environ={}, keys={})
+    keyed = choose_agent_and_model(configured(), options, environ={}, keys={"OPENAI_API_KEY": "k"})
+    assert (keyed.agent, keyed.model) == ("native", DEFAULT_MODELS["openai"])
+    named = chosen(configured("a"), model="openai:x")
     assert (named.agent, named.model) == ("a", "openai:x")
 
 
-def test_no_agent_is_an_error_whose_hint_says_what_to_do_in_three_lines(tmp_path: Path) -> None:
-    closed = {"OLLAMA_HOST": "127.0.0.1:1"}
+def test_no_agent_is_an_error_whose_hint_says_what_to_do_in_three_lines() -> None:
     with pytest.raises(UsageError) as none:
-        choose_agent_and_model(configured(), RunOptions(), environ=closed, keys={})
+        chosen(configured())
     assert none.value.code == "no_agent"
     assert len(none.value.hint.splitlines()) == 3
     assert '--agent "command:' in none.value.hint
@@ -163,7 +166,8 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
         partial=True,
     )
     resolved = resolve(options=options.configuration())
-    made = build_request(options, resolved, text="Mend it", agent="command:true x", check_files=())
+    choice = Choice(agent="command:true x", model=None, why="--agent")
+    made = build_request(options, resolved, text="Mend it", choice=choice, check_files=())
     assert made.slug == "mend-it"
     assert made.command == ("true", "x")
     assert (made.only_checks, made.extra_checks) == (("make test",), ("true",))
@@ -176,10 +180,22 @@ def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
     options = RunOptions(text="x", budget="2.5")
     resolved = resolve(user=UserFile(path=Path("config.toml"), text=text), options=options.configuration())
     assert resolved.config.limits.budget_usd == 2.5
-    made = build_request(options, resolved, text="x", agent="n", check_files=())
-    assert (made.command, made.model, made.fallback) == ((), "openai:a", ("openai:b",))
-    chosen = build_request(options, resolved, text="x", agent="n", check_files=(), model="ollama:c")
-    assert chosen.model == "ollama:c"
+    choice = chosen(resolved)
+    made = build_request(options, resolved, text="x", choice=choice, check_files=())
+    assert (made.agent, made.command, made.model, made.fallback) == ("n", (), "openai:a", ("openai:b",))
+    other = chosen(resolved, model="ollama:c")
+    assert build_request(options, resolved, text="x", choice=other, check_files=()).model == "ollama:c"
+
+
+def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
+    native = Choice(agent="native", model="openai:a", why="")
+    program = Choice(agent="command:true", model=None, why="")
+    said = resolve(options=RunOptions(attempts="1").configuration())
+
+    def attempts(choice: Choice, resolved: Resolved) -> int:
+        return build_request(RunOptions(), resolved, text="x", choice=choice, check_files=()).attempts
+
+    assert (attempts(native, resolve()), attempts(program, resolve()), attempts(native, said)) == (3, 1, 1)
 
 
 def test_options_that_were_not_given_say_nothing() -> None:

@@ -131,7 +131,8 @@ def test_a_served_model() -> None:
     local = ModelConfig(base_url="http://127.0.0.1:1/v1", model="qwen", price=0.0, max_output=99)
     served = served_model("mine", local, keys={}, limits=LimitsConfig())
     assert (served.name, served.model, served.dialect, served.max_output) == ("mine", "qwen", "openai", 99)
-    assert served.price is not None and served.price.input == 0
+    assert served.price is not None
+    assert served.price.input == 0
     anthropic = ModelConfig(provider="anthropic", model="nobody-knows-it")
     unknown = served_model("a", anthropic, keys={"ANTHROPIC_API_KEY": KEY}, limits=LimitsConfig())
     assert (unknown.dialect, unknown.price) == ("anthropic", None)
@@ -142,13 +143,14 @@ def test_a_served_model() -> None:
 def test_the_default_models_have_a_published_price(model: str) -> None:
     config = model_config(Config(), model)
     price = find_price(config.provider, config.model or "", config, assume=None)
-    assert price is not None and price.source == "genai-prices"
+    assert price is not None
+    assert price.source == "genai-prices"
 
 
 # --- one call
 
 
-def _probe(provider: Provider, keys: Mapping[str, str] | None = None, **said: Any) -> ModelProbe:
+def _probe(provider: Provider, keys: Mapping[str, str] | None = None, /, **said: Any) -> ModelProbe:
     said = {"base_url": f"{provider.address}/v1", "model": "tiny", "price": 0.0} | said
     return asyncio.run(probe_model("m", ModelConfig(**said), keys=keys or {}, limits=LimitsConfig(), seconds=5.0))
 

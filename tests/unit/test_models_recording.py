@@ -22,7 +22,9 @@ from chargehand.models._redact import Redactor
 from chargehand.models._render import ScriptedCall, ScriptedReply, reply_of
 from chargehand.models._script import Script, ScriptUpstream
 
-TOOLS = ScriptedReply(text="hello there, this is long", tools=(ScriptedCall(name="read", arguments={"path": "a"}),))
+TOOLS = ScriptedReply(
+    text="hello there, this is long", tools=(ScriptedCall(name="read", arguments={"path": "a"}),)
+)
 NOTHING = Redactor()
 
 
@@ -46,7 +48,11 @@ class Says:
 
 
 async def record(
-    path: Path, upstream: Upstream, *calls: Call, redactor: Redactor = NOTHING, attempts: dict[str, int] | None = None
+    path: Path,
+    upstream: Upstream,
+    *calls: Call,
+    redactor: Redactor = NOTHING,
+    attempts: dict[str, int] | None = None,
 ) -> list[bytes]:
     writer = RecordingWriter(path, clock=SteppedClock(), attempts=attempts)
     try:
@@ -67,7 +73,14 @@ async def test_an_exchange_is_kept_as_it_was(path: Path) -> None:
     recording = Recording.load(path)
     assert (recording.created, recording.torn) == ("2026-01-01T00:00:00+00:00", "")
     one, two = recording.exchanges
-    assert (one.call, one.attempt, one.turn, one.dialect, one.status, one.cut) == ("c-1", 1, 1, "openai", 200, False)
+    assert (one.call, one.attempt, one.turn, one.dialect, one.status, one.cut) == (
+        "c-1",
+        1,
+        1,
+        "openai",
+        200,
+        False,
+    )
     assert one.request == call(1).body
     assert one.headers == {"content-type": "application/json"}
     assert one.reply == {"json": json.loads(first)}
@@ -220,7 +233,9 @@ def test_a_canary_never_gets_into_the_file(
         upstream = Says([said.encode()[:9], said.encode()[9:]], "text/html")
     if where == "fault":
         upstream = FaultyUpstream(ScriptUpstream(Script.of(replace(reply, text=said))), Faults.parse("drip@1"))
-    asked = call(dialect=dialect, stream=stream, said=said if where == "request" else "hello", system=[{"text": said}])
+    asked = call(
+        dialect=dialect, stream=stream, said=said if where == "request" else "hello", system=[{"text": said}]
+    )
     asyncio.run(record(path, upstream, asked, redactor=Redactor({"KEY": canary})))
     content = path.read_text()
     for form in (canary, json.dumps(canary)[1:-1], json.dumps(json.dumps(canary)[1:-1])[1:-1]):

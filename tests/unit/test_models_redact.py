@@ -77,7 +77,16 @@ def test_a_bearer_token_is_hidden_and_its_word_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a task-list-of-many-long-words", "risk-adjusted-return-model", "the bearer of bad news", "sk-short"]
+    "text",
+    [
+        "a task-list-of-12-long-words",
+        "risk-adjusted-return-model-2",
+        "sk-learn-like-estimators-and-more",
+        "the bearer of bad news",
+        "Bearer authentication",
+        "asiapacificregions12",
+        "sk-short1",
+    ],
 )
 def test_what_is_no_key_stays(text: str) -> None:
     assert Redactor({"EMPTY": "", "SHORT": "ab"}).text(text) == text

@@ -57,7 +57,11 @@ async def through_openai(reply: ScriptedReply, *, stream: bool) -> Said:
 
 async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Said:
     async with anthropic_client(ScriptUpstream(Script.of(reply))) as client:
-        asked: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "hello"}]}
+        asked: dict[str, Any] = {
+            "model": "m",
+            "max_tokens": 99,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
         if not stream:
             done = await client.messages.create(**asked)
         else:

@@ -49,7 +49,11 @@ def path(tmp_path: Path) -> Path:
 async def test_what_was_recorded_comes_again(path: Path) -> None:
     faults = Faults.parse("429/7@2,500@3,cut@4,malformed@5")
     upstream = FaultyUpstream(ScriptUpstream(Script.of(TOOLS, TOOLS, TOOLS)), faults)
-    calls = [call(1, stream=True), *map(call, (2, 3, 4, 5, 6)), call(1, attempt="b", dialect="anthropic", stream=True)]
+    calls = [
+        call(1, stream=True),
+        *map(call, (2, 3, 4, 5, 6)),
+        call(1, attempt="b", dialect="anthropic", stream=True),
+    ]
     recording, outcomes = await recorded(path, upstream, *calls)
     replay = ReplayUpstream(recording)
     again = [await outcome(replay, one) for one in calls]

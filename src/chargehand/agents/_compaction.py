@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Size = Callable[["ModelMessage"], int]
 Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 
-RESULT_TURNS, SUMMARY_TURNS = 8, 4
-"""Turns at the end that keep their results, and those that a summary leaves alone."""
+RESULT_TURNS, SUMMARY_TURNS = 8, (4, 2)
+"""Turns at the end that keep their results, and those that a summary leaves alone, tried in turn."""
 _READERS = frozenset({"read", "search"})
 _CUTS = (8_000, 2_000, 500, 120)
 _LEAST_CLEARED = 200
@@ -153,9 +153,10 @@ def _candidates(fitting: _Fitting, goal: str) -> Iterator[tuple[Tier, list[_Kept
     yield "duplicates", fitting.all()
     _clear_results(fitting)
     yield "results", fitting.all()
-    keep = fitting.kept(SUMMARY_TURNS)
-    for level in SUMMARY_LEVELS:
-        yield "summary", _summarised(fitting, original, keep, goal, level)
+    for turns in SUMMARY_TURNS:
+        keep = fitting.kept(turns)
+        for level in SUMMARY_LEVELS:
+            yield "summary", _summarised(fitting, original, keep, goal, level)
     keep = fitting.kept(1)
     for length in _CUTS:
         for last_level in (SUMMARY_LEVELS[-1], 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -78,10 +79,15 @@ async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
     """Connect to an endpoint's socket for the block."""
     import httpx2
 
-    transport = httpx2.AsyncHTTPTransport(uds=str(endpoint.socket))
-    timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
-    async with httpx2.AsyncClient(transport=transport, timeout=timeout) as http:
-        yield ModelClient(endpoint, http)
+    directory = os.open(endpoint.socket.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+        transport = httpx2.AsyncHTTPTransport(uds=f"/proc/self/fd/{directory}/{endpoint.socket.name}")
+        timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
+        async with httpx2.AsyncClient(transport=transport, timeout=timeout) as http:
+            yield ModelClient(endpoint, http)
+    finally:
+        os.close(directory)
 
 
 def _openai(name: str, token: str, http: Any) -> Model[Any]:

@@ -47,8 +47,8 @@ def describe(specs: Sequence[ToolSpec]) -> str:
         "You work with tools. To call one, end your reply with a fenced block like this:\n\n"
         f'```tool\n{{"name": "{specs[0].name}", "arguments": {_example(specs[0])}}}\n```\n\n'
         "The block holds one JSON object with exactly the keys name and arguments; line breaks inside strings "
-        "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next message. "
-        f"Never write a result yourself.\n\nThe tools:\n\n{tools}"
+        "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next "
+        f"message. Never write a result yourself.\n\nThe tools:\n\n{tools}"
     )
 
 

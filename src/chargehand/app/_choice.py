@@ -96,7 +96,7 @@ def _model(config: Config, environ: Mapping[str, str], keys: KeySource, ollama: 
     if config.models:
         return _configured(config, keys)
     for provider, model in DEFAULT_MODELS.items():
-        if keys.get(USUAL_KEYS[provider]) or environ.get(USUAL_KEYS[provider]):
+        if keys.get(USUAL_KEYS[provider]):
             return model, f"{model}: {USUAL_KEYS[provider]} is there"
     names = ollama(environ)
     return (f"ollama:{names[0]}", f"ollama:{names[0]}: Ollama runs on this machine") if names else None

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._commands_agents import agent as agent
 from chargehand.cli._options import base_option, json_option, repo_option
 
 

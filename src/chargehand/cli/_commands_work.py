@@ -58,7 +58,9 @@ def demo(keep: bool, as_json: bool) -> int:
 @click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
 @repo_option
 @base_option
-@click.option("--agent", metavar="NAME", help="A configured agent, or 'command:PROGRAM ARG…'.")
+@click.option("--agent", metavar="NAME", help="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
+@click.option("--model", metavar="NAME", help="The model to begin with: of [models], or PROVIDER:MODEL.")
+@click.option("--budget", metavar="USD", help="Spend at most this much on models.")
 @click.option("--check", "checks", multiple=True, metavar="CMD", help="One more check that has to pass.")
 @click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
 @click.option(

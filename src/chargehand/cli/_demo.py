@@ -1,4 +1,4 @@
-"""`chargehand demo`: the same code as every run, on a small project, with four agents of which one is honest."""
+"""`chargehand demo`: the same code as every run, on a small project, with a model whose words are scripted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App, Session, user_config_path
-from chargehand.cli._demo_project import AGENTS, REQUEST, DemoAgent, git, make_project, write_agents
+from chargehand.app import App, user_config_path
+from chargehand.cli._demo_project import (
+    ACCEPTANCE,
+    CHEAT,
+    REQUEST,
+    git,
+    make_project,
+    write_acceptance,
+    write_configuration,
+)
+from chargehand.cli._demo_script import FORK_AT, MODEL, STUBBORN
+from chargehand.cli._demo_told import (
+    costs,
+    seen,
+    show_reasons,
+    show_verdict,
+    show_work,
+    verdict_of,
+    wrong,
+)
 from chargehand.cli._diff import base_tree, depot_of, result_tree
 from chargehand.cli._failures import INTERRUPTED
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._request import RunOptions
-from chargehand.cli._result import branch_of, cost_of, cost_text, result_document, seconds_of, show_checks
-from chargehand.cli._run import Ended, run_mission
+from chargehand.cli._result import branch_of, cost_of, result_document
+from chargehand.cli._run import Ended, go_on, run_mission
 from chargehand.core import MissionState
+from chargehand.missions import fork
 from chargehand.store import verify
+
+_QUIET = Output(as_json=True)
+"""The demo tells each mission itself, from its log, once it has ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,13 +55,27 @@ class _Story:
     app: App
     out: Output
     project: Path
+    acceptance: Path
     steps: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
 
     def step(self, name: str, ok: bool, **facts: object) -> None:
         """Note how a step came out."""
         self.steps.append({"step": name, "ok": ok, **facts})
         if not ok:
             self.out.text("  this did not come out as it should", fg="red", bold=True)
+
+    def command(self, words: str) -> None:
+        """Show the command that does what comes next."""
+        self.out.text()
+        self.out.text(f"$ {words}", bold=True)
+
+    def wait(self, doing: str, work: Callable[[], Ended]) -> MissionState:
+        """Let a mission run to its end, and say so to a person who waits."""
+        with _waiting(self.out, doing):
+            ended = work()
+        self.interrupted |= ended.interrupted
+        return ended.state
 
     @property
     def ok(self) -> bool:
@@ -52,69 +88,80 @@ def demo(out: Output, *, keep: bool) -> int:
     with _directory(keep) as directory:
         project = make_project(directory)
         environ = _environment(directory)
-        write_agents(user_config_path(environ))
+        write_configuration(user_config_path(environ), directory)
         with App.open(environ=environ, cwd=project) as app:
-            story = _Story(app=app, out=out, project=project)
+            story = _Story(app=app, out=out, project=project, acceptance=write_acceptance(directory))
             _introduce(out, directory)
-            code = _tell(story)
-        _close(story, directory, keep)
-    return code
-
-
-def _tell(story: _Story) -> int:
-    promoted = None
-    for agent in AGENTS:
-        ended = _let_work(story, agent)
-        if ended.interrupted:
+            _tell(story)
+        if story.interrupted:
             return INTERRUPTED
-        if ended.state.status == "promoted":
-            promoted = ended.state
-    if promoted is not None:
-        for tell in (_show_change, _show_checkpoints, _roll_back):
-            tell(story, promoted)
-    _audit(story)
-    _look_at_repository(story)
+        _close(story, directory, keep)
     return 0 if story.ok else 1
 
 
+def _tell(story: _Story) -> None:
+    state = _let_the_model_work(story)
+    if state.status == "promoted" and not story.interrupted:
+        for tell in (_show_change, _show_checkpoints, _fork, _let_one_cheat, _roll_back):
+            tell(story, state)
+            if story.interrupted:
+                return
+    _audit(story)
+    _look_at_repository(story)
+
+
 def _introduce(out: Output, directory: Path) -> None:
-    out.text("A small shop with a bug in its discount, and four agents that are asked to fix it.", bold=True)
-    out.text(
-        "The agents are small scripts. All else is real: the repository, the sandbox, the checks, the verdicts,"
+    out.text("A small shop with a bug in its discount, and a model that is asked to fix it.", bold=True)
+    out.text("The model's words are a script, and its price is play money. All else is real: the repository,")
+    out.text("the gateway, the tools, the sandbox, the checks, the verdicts, the log. Nothing uses the network.")
+    out.text(f"Everything happens in {directory}.")
+
+
+def _let_the_model_work(story: _Story) -> MissionState:
+    out, store = story.out, story.app.store
+    mounted = f"{story.acceptance.name}:{ACCEPTANCE}"
+    story.command(f'chargehand run --model {MODEL} --attempts 2 --check-file {mounted} \\\n    "{REQUEST}"')
+    out.text(f"  {story.acceptance.name} is an acceptance test: it is there while checks run, and only then.")
+    options = RunOptions(
+        text=REQUEST,
+        model=MODEL,
+        attempts="2",
+        check_files=(f"{story.acceptance}:{ACCEPTANCE}",),
+        yes=True,
     )
-    out.text(f"the log. Everything happens in {directory}.")
-
-
-def _let_work(story: _Story, agent: DemoAgent) -> Ended:
-    out = story.out
-    out.text()
-    out.text(f'$ chargehand run --agent {agent.name} "{REQUEST}"', bold=True)
-    out.text(f"  {agent.story}")
     before = _fingerprint(story.project)
-    ended = run_mission(story.app, out, RunOptions(text=REQUEST, agent=agent.name, yes=True))
-    state = ended.state
-    _show_outcome(out, state)
-    untouched = before == _fingerprint(story.project)
-    ok = state.status == agent.status and (agent.reason is None or agent.reason in _codes(state))
-    ok = ok and (untouched or state.status == "promoted") and bool(state.reasons or state.status == "promoted")
-    document = result_document(state)
-    story.step(f"run:{agent.name}", ok, expected=agent.status, repository_unchanged=untouched, result=document)
-    return ended
+    state = story.wait("the model works", lambda: run_mission(story.app, _QUIET, options))
+    for attempt in state.attempts:
+        again = ", in the same conversation, with the report of what was wrong" if attempt.number > 1 else ""
+        out.text(f"  attempt {attempt.number}{again}", bold=True)
+        show_work(out, store, state, attempt.number)
+        show_verdict(out, store, state, attempt.number)
+    show_reasons(out, state)
+    _note_attempts(story, state)
+    _show_export(story, state, before)
+    return state
 
 
-def _codes(state: MissionState) -> set[str]:
-    return {reason.code for reason in state.reasons}
+def _note_attempts(story: _Story, state: MissionState) -> None:
+    """Note that the first attempt's claim was not believed, for a reason that it could not see before."""
+    store, verdict = story.app.store, verdict_of(state, 1)
+    why = [line for check in verdict.checks for line in wrong(store, check)] if verdict else []
+    claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
+    story.step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
+    hidden = ACCEPTANCE not in seen(store, state, 1) and ACCEPTANCE in seen(store, state, 2)
+    story.step("acceptance_file_hidden_until_reported", hidden)
 
 
-def _show_outcome(out: Output, state: MissionState) -> None:
-    if state.status == "promoted":
-        show_checks(out, state)
-    out.text(f"  {state.status}", fg="green" if state.status == "promoted" else "red", bold=True)
-    for reason in state.reasons:
-        out.text(f"    {reason.code}: {reason.message}")
-    if state.status == "promoted":
-        spent = seconds_of(state)
-        out.text(f"    branch {branch_of(state)}, after {spent:.1f} s, {cost_text(*cost_of(state))}")
+def _show_export(story: _Story, state: MissionState, before: tuple[str, str]) -> None:
+    out, branch = story.out, branch_of(state)
+    cost, known = cost_of(state)
+    if branch is not None:
+        out.text(f"    branch  {branch}")
+    out.text(f"    cost    {'; '.join(costs(state))} (play money)")
+    ok = state.status == "promoted" and branch is not None and known and (cost or 0) > 0
+    after = _fingerprint(story.project)
+    ok = ok and before[1] == after[1] and set(before[0].splitlines()) <= set(after[0].splitlines())
+    story.step("run", ok, result=result_document(state))
 
 
 def _fingerprint(project: Path) -> tuple[str, str]:
@@ -123,60 +170,84 @@ def _fingerprint(project: Path) -> tuple[str, str]:
 
 
 def _show_change(story: _Story, state: MissionState) -> None:
-    out = story.out
-    out.text()
-    out.text(f"$ chargehand mission diff {state.id}", bold=True)
+    story.command(f"chargehand mission diff {state.id}")
     patch = depot_of(story.app, state).patch(base_tree(state), result_tree(state))
     for line in patch.decode(errors="replace").splitlines():
-        out.text(f"  {line}")
-    story.step("diff", b"(100 - percent)" in patch)
+        if not line.startswith(("diff --git", "index ", "--- ")):
+            story.out.text(f"  {line}", **_colour(line))
+    story.step("diff", b"+    return price * (100 - percent) // 100" in patch)
+
+
+def _colour(line: str) -> dict[str, str]:
+    if line.startswith("+++"):
+        return {}
+    return {"fg": {"+": "green", "-": "red"}[line[0]]} if line[:1] in ("+", "-") else {}
 
 
 def _show_checkpoints(story: _Story, state: MissionState) -> None:
-    out = story.out
-    out.text()
-    out.text(f"$ chargehand checkpoint list {state.id}", bold=True)
+    story.command(f"chargehand checkpoint list {state.id}")
     for point in state.checkpoints:
-        out.text(f"  {point.commit[:12]}  made at {point.trigger}, {point.changed} changed")
-    story.step("checkpoints", bool(state.checkpoints), count=len(state.checkpoints))
+        story.out.text(f"  {point.commit[:12]}  made after an {point.trigger}, {point.changed} changed")
+    story.step("checkpoints", len(state.checkpoints) > 1, count=len(state.checkpoints))
+
+
+def _fork(story: _Story, state: MissionState) -> None:
+    out, app = story.out, story.app
+    point = f"{FORK_AT.attempt}.{FORK_AT.turn}"
+    story.command(f"chargehand mission fork {state.id} --at {point} --reply @stubborn.json")
+    out.text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
+    before = _fingerprint(story.project)
+    made = fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
+    other = story.wait("the fork goes on", lambda: go_on(app, _QUIET, made))
+    show_work(out, app.store, other, FORK_AT.attempt)
+    show_verdict(out, app.store, other, FORK_AT.attempt)
+    show_reasons(out, other)
+    calls = sum(attempt.calls for attempt in other.attempts)
+    out.text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
+    ok = other.status == "refused" and not calls and before == _fingerprint(story.project)
+    story.step("fork", ok, at=point, result=result_document(other))
+
+
+def _let_one_cheat(story: _Story, state: MissionState) -> None:
+    out = story.out
+    story.command(f'chargehand run --agent "{CHEAT}" "{REQUEST}"')
+    out.text("  Any program can be an agent. This one deletes the tests that fail.")
+    before = _fingerprint(story.project)
+    options = RunOptions(text=REQUEST, agent=CHEAT, yes=True)
+    cheated = story.wait("the agent works", lambda: run_mission(story.app, _QUIET, options))
+    show_reasons(out, cheated)
+    ok = cheated.status == "refused" and before == _fingerprint(story.project)
+    ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
+    story.step("cheat", ok, result=result_document(cheated))
 
 
 def _roll_back(story: _Story, state: MissionState) -> None:
-    out = story.out
-    out.text()
-    out.text(f"$ chargehand mission rollback {state.id}", bold=True)
+    story.command(f"chargehand mission rollback {state.id}")
 
     async def work(stop: Stop) -> MissionState:
         async with story.app.mission_session(state.id) as (found, session):
-            return await _rolled_back(session, found)
+            return await session.missions.roll_back(found)
 
     after = run_async(work)
     branch = branch_of(after) or ""
     same = git(story.project, "rev-parse", f"{branch}^{{tree}}") == git(story.project, "rev-parse", "main^{tree}")
-    out.text(f"  {branch} has a new commit, {(after.commit or '')[:12]}, with the tree it began with")
+    story.out.text(f"  the branch has a new commit, {(after.commit or '')[:12]}, with the tree it began with")
     story.step("rollback", same and after.commit != state.commit, commit=after.commit)
 
 
-async def _rolled_back(session: Session, mission: str) -> MissionState:
-    return await session.missions.roll_back(mission)
-
-
 def _audit(story: _Story) -> None:
-    out = story.out
     report = verify(story.app.store)
-    out.text()
-    out.text("$ chargehand audit verify", bold=True)
-    out.text(f"  {report.events} events of {report.missions} missions: {'whole' if report.ok else 'broken'}")
+    story.command("chargehand audit verify")
+    whole = "whole" if report.ok else "broken"
+    story.out.text(f"  {report.events} events of {report.missions} missions: {whole}")
     story.step("audit", report.ok, events=report.events)
 
 
 def _look_at_repository(story: _Story) -> None:
-    out = story.out
     clean = not git(story.project, "status", "--porcelain")
     commits = git(story.project, "rev-list", "--count", "main").strip()
-    out.text()
-    out.text("$ git status; git log main", bold=True)
-    out.text(f"  {'nothing to commit' if clean else 'changed!'}; main has {commits} commit, as before")
+    story.command("git status; git log main")
+    story.out.text(f"  {'nothing to commit' if clean else 'changed!'}; main has {commits} commit, as before")
     story.step("repository", clean and commits == "1")
 
 
@@ -184,14 +255,32 @@ def _close(story: _Story, directory: Path, keep: bool) -> None:
     out = story.out
     out.document({"ok": story.ok, "steps": story.steps, "directory": str(directory) if keep else None})
     out.text()
-    if story.ok:
-        out.text("One change was promoted; three were refused, each with its reason.", bold=True)
-    else:
+    if not story.ok:
         out.text("Not every step came out as it should; chargehand doctor may say why.", fg="red", bold=True)
     if keep:
         out.text(f"Kept in {directory} (CHARGEHAND_HOME={directory / 'state'})")
-    out.text("Now in your own repository:")
-    out.text('  chargehand init && chargehand run --agent "command:PROGRAM ARG" "TEXT"')
+    out.text("The same with your own model, in your own repository:", bold=True)
+    for line in _YOURS:
+        out.text(f"  {line}")
+
+
+_YOURS = (
+    'chargehand run "TEXT"                          with ANTHROPIC_API_KEY or OPENAI_API_KEY set, or Ollama',
+    'chargehand run --model PROVIDER:MODEL "TEXT"   with the model you name',
+    "chargehand init                                asks what you have and sets it up",
+)
+
+
+@contextlib.contextmanager
+def _waiting(out: Output, doing: str) -> Iterator[None]:
+    """Say on a terminal that something goes on while the block runs."""
+    if not out.shows_progress:
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, highlight=False, emoji=False).status(doing):
+        yield
 
 
 def _environment(directory: Path) -> dict[str, str]:

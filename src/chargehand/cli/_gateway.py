@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 from chargehand.app import App, is_loopback, key_name, model_config, served_model
@@ -17,7 +17,6 @@ from chargehand.core import Config, UsageError
 from chargehand.models import (
     CallRecord,
     Dialect,
-    Divergence,
     Faults,
     FaultyUpstream,
     Gateway,
@@ -33,6 +32,9 @@ from chargehand.models import (
     ServedModel,
     Upstream,
 )
+
+if TYPE_CHECKING:
+    from chargehand.models import Divergence
 
 _ATTEMPT = "gateway"
 _SCRIPTED, _RECORDED = "scripted", "recorded"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import unicodedata
@@ -15,6 +14,8 @@ from chargehand.core import KeySource, MissionRequest, UsageError, shown_path
 from chargehand.store import Artifacts
 
 _SLUG = 40
+_NATIVE_ATTEMPTS = 3
+"""A native agent mends what the checks refuse, twice; a program that failed once does the same again."""
 _LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
 _LARGEST_CHECK_FILE = 64 << 20
 
@@ -109,12 +110,6 @@ def slug(text: str) -> str:
     return made or "mission"
 
 
-def choose_agent(resolved: Resolved, option: str | None) -> tuple[str, str]:
-    """Return the agent to use and why, in words, with the environment's keys; raises what `choose` does."""
-    choice = choose_agent_and_model(resolved, RunOptions(agent=option), environ=os.environ, keys=os.environ)
-    return choice.agent, choice.why
-
-
 def choose_agent_and_model(
     resolved: Resolved, options: RunOptions, *, environ: Mapping[str, str], keys: KeySource
 ) -> Choice:
@@ -166,15 +161,15 @@ def build_request(
     resolved: Resolved,
     *,
     text: str,
-    agent: str,
+    choice: Choice,
     check_files: tuple[tuple[str, str], ...],
-    model: str | None = None,
 ) -> MissionRequest:
-    """Return the request of a mission as it is recorded; `model` is the one that was chosen."""
-    config, named = resolved.config, named_agent(resolved, agent)
+    """Return the request of a mission as it is recorded."""
+    config, named = resolved.config, named_agent(resolved, choice.agent)
+    repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
         text=text,
-        agent=agent,
+        agent=choice.agent,
         command=named.command,
         slug=slug(text),
         only_checks=resolved.only_checks,
@@ -182,11 +177,12 @@ def build_request(
         check_files=check_files,
         allow=config.project.allow,
         forbid=config.project.forbid,
-        attempts=config.limits.attempts,
+        attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
         seconds=config.limits.time,
         tier=config.sandbox.tier,
         partial=options.partial,
         apply=options.apply,
-        model=model or options.model or named.model,
+        model=choice.model,
         fallback=named.fallback,
+        why=choice.why,
     )

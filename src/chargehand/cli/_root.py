@@ -9,9 +9,13 @@ from typing import Any, NoReturn
 
 import click
 
+from chargehand.cli._commands_agents import agent
 from chargehand.cli._commands_checkpoint import checkpoint
+from chargehand.cli._commands_gateway import gateway
 from chargehand.cli._commands_mission import mission
-from chargehand.cli._commands_project import agent, project
+from chargehand.cli._commands_models import model
+from chargehand.cli._commands_project import project
+from chargehand.cli._commands_secret import secret
 from chargehand.cli._commands_settings import audit, config
 from chargehand.cli._commands_stats import stats
 from chargehand.cli._commands_work import completion, demo, doctor, exec_, gc, init, run, worker
@@ -76,7 +80,17 @@ def chargehand(as_json: bool) -> None:
 
 
 _WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, worker, gc, stats, completion)
-_GROUPS: tuple[click.Command, ...] = (mission, checkpoint, agent, project, audit, config)
+_GROUPS: tuple[click.Command, ...] = (
+    mission,
+    checkpoint,
+    agent,
+    model,
+    gateway,
+    project,
+    secret,
+    audit,
+    config,
+)
 for _command in (*_WORK, *_GROUPS):
     chargehand.add_command(_command)
 

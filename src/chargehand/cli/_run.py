@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from chargehand.app import App, Resolved, Session, ensure_worker, require_tier, require_trust
+from chargehand.app import App, Choice, Resolved, Session, ensure_worker, require_tier, require_trust
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, settle_trust
 from chargehand.cli._progress import progress
 from chargehand.cli._questions import go_on_with_answers
-from chargehand.cli._request import RunOptions, build_request, choose_agent, keep_check_files, request_text
+from chargehand.cli._request import (
+    RunOptions,
+    build_request,
+    choose_agent_and_model,
+    keep_check_files,
+    request_text,
+)
 from chargehand.cli._result import exit_code, result_document, show_result
 from chargehand.core import ChargehandError, MissionState
 from chargehand.missions import create_mission
@@ -95,7 +101,7 @@ def go_on(app: App, out: Output, mission: str) -> Ended:
 def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
     text = request_text(options)
     prepared = prepare(app, options.repo, revision=options.base, options=options.configuration())
-    choose_agent(prepared.resolved, options.agent)
+    _chosen(app, prepared.resolved, options)
     require_tier(prepared.resolved.config.sandbox.tier)
     if options.apply:
         check_apply(prepared)
@@ -111,11 +117,11 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     resolved = app.configuration(
         found.project, found.depot, found.base, options=options.configuration(), head=options.base is None
     )
-    agent, _ = choose_agent(resolved, options.agent)
+    choice = _chosen(app, resolved, options)
     mission = create_mission(
         app.store,
         project=found.project.id,
-        request=build_request(options, resolved, text=wanted.text, agent=agent, check_files=wanted.check_files),
+        request=build_request(options, resolved, text=wanted.text, choice=choice, check_files=wanted.check_files),
         repository=str(found.project.path),
         base=found.base,
         config=_recorded(resolved),
@@ -126,6 +132,10 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     out.text(f"mission   {mission}")
     out.text(f"a worker goes on with it; chargehand mission watch {mission} shows how")
     return 0
+
+
+def _chosen(app: App, resolved: Resolved, options: RunOptions) -> Choice:
+    return choose_agent_and_model(resolved, options, environ=app.environ, keys=app.credentials)
 
 
 async def _run(
@@ -144,9 +154,9 @@ async def _run(
             watch=shown.watch,
         ) as session:
             require_trust(session.resolved)
-            agent, why = choose_agent(session.resolved, options.agent)
+            choice = _chosen(app, session.resolved, options)
             request = build_request(
-                options, session.resolved, text=wanted.text, agent=agent, check_files=wanted.check_files
+                options, session.resolved, text=wanted.text, choice=choice, check_files=wanted.check_files
             )
             mission = session.missions.create(
                 request,
@@ -154,7 +164,7 @@ async def _run(
                 base=session.base,
                 config=_recorded(session.resolved),
             )
-            notes = _beginning(session, mission, f"{agent} ({why})")
+            notes = _beginning(session, mission, choice)
             for line in notes:
                 shown.note(line)
             stop.end = lambda: app.controls.stop_all("cancel", identity=app.identity())
@@ -189,13 +199,14 @@ def _recorded(resolved: Resolved) -> dict[str, object]:
     return document
 
 
-def _beginning(session: Session, mission: str, agent: str) -> tuple[str, ...]:
+def _beginning(session: Session, mission: str, choice: Choice) -> tuple[str, ...]:
     """Return what a person is told before work begins."""
     resolved = session.resolved
     lines = [
         f"mission   {mission}",
         f"base      {base_line(session.base)}",
-        f"agent     {agent}",
+        f"agent     {choice.agent} ({choice.why})",
+        *([f"model     {choice.model}"] if choice.model else []),
         f"sandbox   {resolved.config.sandbox.tier}, workspace by {session.driver}",
     ]
     if resolved.only_checks is not None:

@@ -86,7 +86,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """[models.NAME]: a model and where it is reached: the user's own word, or that of a repository that is trusted."""
+    """[models.NAME]: a model and where it is reached: the user's own word, or that of a trusted repository."""
 
     provider: Provider = _key("what serves the model", default="openai-compatible")
     model: str | None = _key("the provider's name for the model; absent: the entry's own name", form="model")

@@ -242,6 +242,8 @@ class AttemptRunner:
                 await regular
 
     def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
+        if outcome.exit_code is None and agent.driven:  # its steps tell all of it
+            return
         keep = self._services.store.artifacts
         artifact = (
             keep.put(outcome.output, kind="agent", mission=self._journal.mission) if outcome.output else None

@@ -29,6 +29,8 @@ from chargehand.models._meter import DEFAULT_OUTPUT, Bound, input_bound
 _RULES: Mapping[Dialect, DialectRules] = {"openai": OpenAIRules(), "anthropic": AnthropicRules()}
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _CUT_SECONDS = 1.0
+_BACKLOG = 1_024
+"""Connecting to a unix socket fails at once where more than that wait."""
 _COUNT = "/messages/count_tokens"
 
 
@@ -93,12 +95,14 @@ class Gateway:
         except OSError as error:
             raise _unlistenable(str(path), error) from error
         self._sockets.append(path)
-        self._servers.append(await asyncio.start_unix_server(self._http.connected, sock=listener))
+        self._servers.append(
+            await asyncio.start_unix_server(self._http.connected, sock=listener, backlog=_BACKLOG)
+        )
 
     async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on TCP and return the port; raises `InfrastructureError` (`gateway_socket`)."""
         try:
-            server = await asyncio.start_server(self._http.connected, host, port)
+            server = await asyncio.start_server(self._http.connected, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise _unlistenable(f"{host}:{port}", error) from error
         self._servers.append(server)

@@ -13,11 +13,12 @@ SHORTEST_SECRET = 6
 REDACTED = "[redacted]"
 # A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape such as \n is one, too.
 _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
+# Words have no digits: "sk-learn-like-estimators" and "Bearer authentication" are prose.
+_BEARER = r"(?:(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}|[A-Za-z._~+/=-]{24,})"
 _SHAPES = re.compile(
-    rf"{_EDGE}(?:(Bearer\s+)[A-Za-z0-9._~+/=-]{{8,}}|sk-[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
+    rf"{_EDGE}(?:((?i:Bearer)\s+){_BEARER}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
-    r"|xox[abeprs]-[0-9A-Za-z-]{10,})",
-    re.IGNORECASE,
+    r"|xox[abeprs]-[0-9A-Za-z-]{10,})"
 )
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -33,7 +34,9 @@ class Redactor:
     def __init__(
         self, secrets: Mapping[str, str] | None = None, templates: Mapping[str, str] | None = None
     ) -> None:
-        self._templates = {name: value for name, value in (templates or {}).items() if value}
+        self._templates = {
+            name: value for name, value in (templates or {}).items() if len(value) >= SHORTEST_SECRET
+        }
         self._secrets = _forms(
             (form, f"[redacted:{_NAME.sub('_', name)}]")
             for name, value in (secrets or {}).items()

@@ -217,7 +217,7 @@ def _micro(usd: float, rounding: str) -> int:
     """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
     if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
         raise UsageError(f"{usd!r} is no amount of money", hint=f"give USD from 0 to {_MOST_USD:.0f}")
-    return int((round(Decimal(usd), 9) * _MICRO).to_integral_value(rounding=rounding))
+    return int((round(Decimal(repr(usd)), 9) * _MICRO).to_integral_value(rounding=rounding))
 
 
 def _usd(micro: int) -> float:

@@ -1,0 +1,99 @@
+"""What the demo's model says: written down beforehand, each reply due only where it answers what came before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chargehand.missions import Edit, ForkPoint
+from chargehand.models import Script, ScriptedCall, ScriptedReply, Usage
+
+MODEL = "scripted"
+PRICE_IN, PRICE_OUT = 3.0, 15.0
+"""USD per million tokens: play money, for words that nobody generated."""
+
+
+
+def _call(name: str, **arguments: object) -> ScriptedCall:
+    return ScriptedCall(name=name, arguments=arguments)
+
+
+def _finish(summary: str) -> ScriptedCall:
+    return _call("finish", summary=summary, evidence=["python3 -m unittest discover: OK"])
+
+
+_TESTS = _call("bash", command="python3 -m unittest discover")
+_PASSED = "OK\n[exit code 0]"
+_PATCH = """\
+*** Begin Patch
+*** Update File: shop/cart.py
+@@
+-    return price - price * percent // 100
++    return price * (100 - percent) // 100
+*** Update File: tests/test_cart.py
+@@
+         self.assertEqual(discounted(1000, 20), 800)
++
++    def test_fraction(self) -> None:
++        self.assertEqual(discounted(333, 10), 299)
+*** End Patch
+"""
+
+
+def _reply(text: str, *tools: ScriptedCall, used: tuple[int, int]) -> ScriptedReply:
+    return ScriptedReply(text=text, tools=tools, usage=Usage(input=used[0], output=used[1]))
+
+
+def _script(*replies: tuple[int, str, ScriptedReply]) -> Script:
+    """Return the script of (attempt, words that the newest messages must hold, reply) in order."""
+    lines = Script.of(*(reply for _, _, reply in replies)).lines
+    due = zip(lines, replies, strict=True)
+    return Script(lines=tuple(replace(line, attempt=n, expect=(heard,)) for line, (n, heard, _) in due))
+
+
+SCRIPT = _script(
+    (
+        1,
+        "Fix the discount",
+        _reply(
+            "I look at the code first, and at who uses it.",
+            _call("read", path="shop/cart.py"),
+            _call("search", pattern=r"discounted\("),
+            used=(1520, 74),
+        ),
+    ),
+    (
+        1,
+        "return price * percent // 100",
+        _reply(
+            "It returns the discount itself. I take it off the price.",
+            _call(
+                "edit",
+                path="shop/cart.py",
+                old="return price * percent // 100",
+                new="return price - price * percent // 100",
+            ),
+            _TESTS,
+            used=(1910, 138),
+        ),
+    ),
+    (1, _PASSED, _reply("", _finish("The discount is fixed and every test passes."), used=(2190, 61))),
+    (
+        2,
+        "500 != 499",
+        _reply(
+            "I rounded the discount down, so half a cent went to the shop. It is the price that I have to round.",
+            _call("apply_patch", patch=_PATCH),
+            _TESTS,
+            used=(2960, 241),
+        ),
+    ),
+    (2, _PASSED, _reply("", _finish("The price is rounded down now; I added a test."), used=(3340, 66))),
+)
+
+FORK_AT = ForkPoint(attempt=2, turn=1)
+"""The reply to the report of what was wrong."""
+STUBBORN = Edit(
+    text="My first version is right.",
+    tools=({"name": "finish", "arguments": {"summary": "Nothing to mend.", "evidence": []}},),
+)
+"""What the fork has in its place."""

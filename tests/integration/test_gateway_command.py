@@ -1,0 +1,177 @@
+"""`chargehand gateway`: the real program serves scripts and recordings until it is told to stop."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+from tests.integration.desk import Desk
+
+from chargehand.cli import chargehand
+from chargehand.cli._gateway import GatewayOptions, serve_gateway
+from chargehand.cli._output import Output
+from chargehand.core import UsageError
+from chargehand.models import Faults, Recording, Script
+
+PAGE = Path(__file__).parents[2] / "docs/reference/recording.md"
+SCRIPT = '{"format": "chargehand-script", "version": 1}\n{"text": "one"}\n{"text": "the key is tops3cret-key"}\n'
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    (tmp_path / "script.jsonl").write_text(SCRIPT)
+    return Desk(tmp_path, MY_KEY="tops3cret-key")
+
+
+class Served:
+    """A running gateway and the documents that it wrote."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.place = self.next()
+
+    def next(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._process.stderr
+        return json.loads(line)
+
+    def ask(self, text: str, *, dialect: str = "openai", model: str = "scripted") -> tuple[int, Any]:
+        base = urlsplit(self.place["openai_base_url" if dialect == "openai" else "anthropic_base_url"])
+        path = f"{base.path}/chat/completions" if dialect == "openai" else "/v1/messages"
+        body = {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": text}]}
+        connection = http.client.HTTPConnection(base.hostname or "", base.port, timeout=20)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {self.place['token']}"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(desk: Desk, *words: str) -> Iterator[Served]:
+    """Run a gateway, and hold that a signal ends it well."""
+    with desk.start("gateway", *words, cwd=desk.place) as process:
+        try:
+            yield Served(process)
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=20)
+            assert (process.returncode, errors) == (0, ""), (rest, errors)
+        finally:
+            process.kill()
+
+
+def test_a_script_is_served_and_recorded_and_the_recording_replayed(desk: Desk) -> None:
+    with serving(desk, "record", "r.jsonl", "--script", "script.jsonl", "--budget", "1") as served:
+        assert served.place["models"] == [
+            {"name": "scripted", "dialect": each} for each in ("openai", "anthropic")
+        ]
+        assert (served.place["budget_usd"], served.place["recording"]) == (1.0, "r.jsonl")
+        where = f"look into {desk.place}/src"
+        status, first = served.ask(where)
+        assert (status, first["choices"][0]["message"]["content"]) == (200, "one")
+        told = served.next()
+        assert (told["turn"], told["model"], told["status"], told["cost_usd"]) == (1, "scripted", "ok", 0.0)
+        assert told["output_tokens"] == 1
+        status, second = served.ask("and the key?", dialect="anthropic")
+        assert second["content"][0]["text"] == "the key is tops3cret-key"
+        assert served.ask("more")[0] == 410
+
+    content = (desk.place / "r.jsonl").read_text()
+    assert len(Recording.load(desk.place / "r.jsonl").exchanges) == 3
+    assert str(desk.place) not in content
+    assert served.place["token"] not in content
+
+    with serving(desk, "replay", "r.jsonl") as served:
+        assert served.ask(where) == (200, first)
+        assert served.next()["status"] == "ok"
+        status, refused = served.ask("another question", dialect="anthropic")
+        assert status == 409
+        assert "/messages/0/content" in refused["error"]["message"]
+        assert served.next()["divergence"]["turn"] == 2
+
+
+def test_a_key_that_is_kept_never_gets_into_a_recording(desk: Desk) -> None:
+    config = desk.home.parent / ".config" / "chargehand" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[models.mine]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nkey = "MY_KEY"\n')
+    with serving(desk, "record", "r.jsonl", "--script", "script.jsonl") as served:
+        served.ask("first")
+        assert served.ask("second")[1]["choices"][0]["message"]["content"].endswith("tops3cret-key")
+    content = (desk.place / "r.jsonl").read_text()
+    assert "tops3cret-key" not in content
+    assert "[redacted:MY_KEY]" in content
+
+
+def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
+    words = [word for word in desk.argv("gateway", "serve", "--script", "script.jsonl") if word != "--json"]
+    with subprocess.Popen(words, cwd=desk.place, env=desk.environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            head = "".join(iter(process.stdout.readline, "\n"))
+            assert re.search(r"^OpenAI +http://127\.0\.0\.1:\d+/v1$", head, re.M)
+            assert re.search(r"^token +cht-\S+$", head, re.M)
+            assert re.search(r"^budget +unlimited$", head, re.M)
+        finally:
+            process.terminate()
+        assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["serve"], "no_model"),
+        (["serve", "--script", "script.jsonl", "--replay", "script.jsonl"], "usage"),
+        (["serve", "--script", "none.jsonl"], "file_unreadable"),
+        (["replay", "script.jsonl"], "recording_invalid"),
+        (["record", "script.jsonl", "--script", "script.jsonl"], "recording_invalid"),
+        (["serve", "--script", "script.jsonl", "--faults", "429"], "faults_invalid"),
+        (["serve", "--script", "script.jsonl", "--listen", "0.0.0.0:0"], "listen_invalid"),
+        (["serve", "--script", "script.jsonl", "--listen", "nowhere"], "listen_invalid"),
+        (["serve", "--model", "nobody"], "not_found"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(
+    words: list[str], code: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(desk.place)
+    for name in ("HOME", "CHARGEHAND_HOME"):
+        monkeypatch.setenv(name, desk.environ[name])
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    done = CliRunner().invoke(chargehand, ["--json", "gateway", *words])
+    error = json.loads(done.stderr)["error"]
+    assert (done.exit_code, error["code"]) == (2, code)
+    assert error["hint"]
+    assert (desk.place / "script.jsonl").read_text() == SCRIPT
+
+
+def test_both_sources_at_once_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(UsageError, match="both --script and --replay"):
+        serve_gateway(Output(as_json=True), GatewayOptions(script=Path("a"), replay=Path("b")))
+
+
+def example(number: int) -> bytes:
+    return re.findall(r"```jsonl\n(.*?)```", PAGE.read_text(), re.S)[number].encode()
+
+
+def test_the_examples_of_the_page_are_what_it_says() -> None:
+    script = Script.load(example(0))
+    assert [(attempt, turn) for attempt, turn, _ in script.turns()] == [*((None, n) for n in (1, 2, 3, 4)), (2, 1)]
+    assert script.lines[1].expect == ("helo",)
+    recording = Recording.load(example(1))
+    assert [(each.status, each.cut) for each in recording.exchanges] == [(429, False), (200, False), (200, True)]
+    assert not recording.torn
+    spec = re.search(r"such as `(429[^`]*)`", PAGE.read_text())
+    assert spec is not None
+    assert len(Faults.parse(spec[1]).entries) == 3

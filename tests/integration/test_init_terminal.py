@@ -1,0 +1,184 @@
+"""`chargehand init` at a terminal: a whole dialogue with a provider on loopback; a key never shows anywhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli_terminal import COMMAND, Terminal
+from tests.conftest import make_repository
+from tests.provider_kit import Provider, serving
+
+KEY = "sesame-1234567890-open"
+WRONG = "wrong-key-987654"
+FILES = {"tests/__init__.py": "", "tests/test_it.py": "import unittest\n"}
+
+
+class Asking(Terminal):
+    """A terminal whose questions count from the last answer on: the same one may be asked again."""
+
+    answered = 0
+
+    def until(self, text: str) -> None:
+        while text not in self.shown[self.answered :]:
+            assert self._read(), self.shown
+
+    def say(self, text: str) -> None:
+        self.answered = len(self.shown)
+        super().say(text)
+
+
+class Desk:
+    """A repository without chargehand.toml, and a person who has configured nothing."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.repository = make_repository(place / "repo", FILES)
+        self.environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(place),
+            "CHARGEHAND_HOME": str(place / "state"),
+            "LANG": "C.UTF-8",
+            "OLLAMA_HOST": "127.0.0.1:1",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+        } | {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+
+    def init(self, **environment: str) -> Asking:
+        """Begin, and answer what is asked of the checks."""
+        asking = Asking((*COMMAND, "init"), cwd=self.repository, environment=self.environment | environment)
+        asking.until("Project repo")
+        for question, answer in (("Check with", "y\n"), ("Another check", "\n")):
+            asking.until(question)
+            asking.say(answer)
+        asking.until("Which one?")
+        return asking
+
+    @property
+    def user(self) -> dict[str, object]:
+        path = self.place / ".config" / "chargehand" / "config.toml"
+        return tomllib.loads(path.read_text()) if path.exists() else {}
+
+    def written(self) -> list[Path]:
+        """Return every file of this person outside the repository's own."""
+        found = [path for path in self.place.rglob("*") if path.is_file()]
+        return [path for path in found if self.repository / ".git" not in path.parents]
+
+    def holding(self, text: str) -> list[str]:
+        return [path.name for path in self.written() if text.encode() in path.read_bytes()]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with serving(Provider(key=KEY)) as served:
+        yield served
+
+
+def _choose(asking: Asking, title: str) -> None:
+    (number,) = [line.split()[0] for line in asking.shown.splitlines() if title in line]
+    asking.say(f"{number}\n")
+
+
+def _endpoint(asking: Asking, provider: Provider, *, model: str = "tiny", price: str = "0.25") -> None:
+    _choose(asking, "an OpenAI-compatible endpoint")
+    answers = {
+        "A name for it": "near",
+        "Base URL": f"{provider.address}/v1",
+        "Model": model,
+        "USD per million": price,
+        "Does it need a key": "y",
+    }
+    for question, answer in answers.items():
+        asking.until(question)
+        asking.say(f"{answer}\n")
+
+
+def _paste(asking: Asking, key: str) -> None:
+    asking.until("Its key (nothing is shown)")
+    asking.say(f"{key}\n")
+
+
+def test_an_endpoint_with_a_key_is_tried_and_kept(desk: Desk, provider: Provider) -> None:
+    asking = desk.init()
+    _endpoint(asking, provider)
+    _paste(asking, WRONG)
+    asking.until("What now?")
+    assert "does not work yet: near: the key is not accepted (status 401)" in asking.shown
+    asking.say("again\n")
+    _paste(asking, KEY)
+    assert asking.end() == 0
+    assert "works: near: answers in" in asking.shown
+    assert KEY not in asking.raw
+    assert WRONG not in asking.raw
+    assert desk.user == {
+        "models": {
+            "near": {
+                "provider": "openai-compatible",
+                "model": "tiny",
+                "base_url": f"{provider.address}/v1",
+                "key": "NEAR_API_KEY",
+                "price": 0.25,
+            }
+        },
+        "agents": {"native": {"kind": "native", "model": "near"}},
+    }
+    assert (desk.holding(KEY), desk.holding(WRONG)) == (["secrets.json"], [])
+    (secrets,) = [path for path in desk.written() if path.name == "secrets.json"]
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
+    assert "checks = " in (desk.repository / "chargehand.toml").read_text()
+
+
+def test_a_person_may_choose_something_else(desk: Desk, provider: Provider) -> None:
+    asking = desk.init()
+    _endpoint(asking, provider)
+    _paste(asking, WRONG)
+    asking.until("What now?")
+    asking.say("other\n")
+    asking.until("Which one?")
+    _choose(asking, "none now")
+    assert asking.end() == 0
+    assert (desk.user, desk.holding(WRONG)) == ({}, [])
+    assert (desk.repository / "chargehand.toml").exists()
+
+
+@pytest.mark.parametrize("when", ["Its key", "What now?"])
+def test_control_c_leaves_nothing_half_written(desk: Desk, provider: Provider, when: str) -> None:
+    asking = desk.init()
+    _endpoint(asking, provider)
+    if when == "What now?":
+        _paste(asking, WRONG)
+    asking.until(when)
+    asking.interrupt()
+    assert asking.end() == 130
+    assert "Traceback" not in asking.shown
+    assert desk.user == {}
+    assert not (desk.repository / "chargehand.toml").exists()
+    assert desk.holding(WRONG) == []
+    assert [path.name for path in desk.written() if path.name.startswith((".config", "secrets"))] == []
+
+
+def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(desk: Desk) -> None:
+    ollama = Provider(model="other", ollama=({"name": "coder:1b", "size": 1},))
+    with serving(ollama):
+        asking = desk.init(OLLAMA_HOST=ollama.address.removeprefix("http://"), OPENAI_API_KEY=KEY)
+        titles = [line for line in asking.shown.splitlines() if line.startswith("  ")]
+        assert "OPENAI_API_KEY is there" in titles[0]
+        assert "coder:1b, which Ollama serves on this machine" in titles[1]
+        asking.say("2\n")
+        asking.until("What now?")
+        assert "it has no model 'coder:1b'" in asking.shown
+        asking.say("keep\n")
+        assert asking.end() == 0
+    assert KEY not in asking.raw
+    assert desk.user == {
+        "models": {"ollama": {"provider": "ollama", "model": "coder:1b"}},
+        "agents": {"native": {"kind": "native", "model": "ollama"}},
+    }

@@ -1,0 +1,243 @@
+"""The native agent on real missions: only the model's words are scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.core import ModelCalled, QuestionAsked, RefusedError, decode
+from chargehand.missions import Edit, ForkPoint, fork, transcript
+from chargehand.models import Script
+from tests.conftest import git
+from tests.integration.workshop import CHECK
+from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
+
+pytestmark = pytest.mark.needs_bwrap
+ACCEPTANCE = "grep -rq docstring calc"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> NativeShop:
+    return NativeShop(tmp_path)
+
+
+def texts(shop: NativeShop, mission: str, speaker: str) -> list[str]:
+    with shop.opened() as app:
+        return [line.text for line in transcript(app.store, app.look.state(mission)) if line.speaker == speaker]
+
+
+def events(shop: NativeShop, mission: str, kind: type) -> list[Any]:
+    with shop.opened() as app:
+        found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
+    return [payload for payload in found if isinstance(payload, kind)]
+
+
+class TestItsWork:
+    def test_a_mended_tree_is_promoted_and_paid(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(MENDS))
+        state = shop.native()
+        assert state.status == "promoted", state.reasons
+        (attempt,) = state.attempts
+        assert attempt.calls == 2
+        assert attempt.cost_usd == pytest.approx(2 * 1100 * 10 / 1e6)
+        assert attempt.cost_known
+        assert git(shop.repository, "show", "chargehand/mend-add:calc/core.py").splitlines()[1] == "    return a + b"
+        assert [point.trigger for point in state.checkpoints][0] == "action"
+
+    def test_done_is_only_a_claim(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted((FINISH,), (FINISH,), (FINISH,)))
+        state = shop.native()
+        assert state.status == "refused"
+        assert [reason.code for reason in state.reasons] == ["no_change"]
+        assert len(state.attempts) == 3
+
+    def test_red_comes_back_into_the_same_conversation(self, shop: NativeShop) -> None:
+        second = (says("more", edit("def double(a):", "def double(a):  # docstring")), FINISH)
+        shop.model("scripted", scripted(MENDS, second))
+        state = shop.native(checks=(CHECK, ACCEPTANCE))
+        assert state.status == "promoted", state.reasons
+        assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"]
+        told = texts(shop, state.id, "person")
+        assert len(told) == 2
+        assert "docstring" in told[1]
+        assert "error_report" in told[1] or "checkpoint_violation" in told[1]
+
+    def test_tools_see_no_gateway_and_no_network(self, shop: NativeShop) -> None:
+        look = "ls /run/chargehand; env | grep -ci 'api_key\\|token'; cat /proc/net/tcp | wc -l"
+        shop.model("scripted", scripted((says("", call("bash", command=look)), *MENDS)))
+        state = shop.native()
+        (result, *_) = texts(shop, state.id, "result")
+        assert "gateway" not in result
+        assert "\n0\n" in result
+
+    def test_a_model_without_tools_is_served_in_text(self, shop: NativeShop) -> None:
+        write = '```tool\n{"name": "edit", "arguments": {"path": "calc/core.py", "old": "a - b", "new": "a + b"}}\n```'
+        done = '```tool\n{"name": "finish", "arguments": {"summary": "done", "evidence": []}}\n```'
+        shop.model("scripted", scripted((says(write), says(done))), tools=False)
+        assert shop.native().status == "promoted"
+
+    def test_two_calls_with_one_id_are_told_apart(self, shop: NativeShop) -> None:
+        from dataclasses import replace
+
+        twins = tuple(replace(one, id="call_1") for one in (edit(*GOOD), call("bash", command="true")))
+        shop.model("scripted", scripted((says("", *twins), FINISH)))
+        state = shop.native()
+        assert state.status == "promoted"
+        assert len(texts(shop, state.id, "result")) == 2
+
+
+class TestMoney:
+    def test_the_budget_ends_a_mission(self, shop: NativeShop) -> None:
+        endless = [says("", call("bash", command=f"echo {number} > n")) for number in range(50)]
+        shop.model("scripted", scripted(endless), max_output=200)
+        shop.write("[limits]\nbudget_usd = 0.25")
+        state = shop.native()
+        assert state.status == "exhausted", state.reasons
+        assert [reason.code for reason in state.reasons] == ["budget"]
+        (attempt,) = state.attempts
+        assert attempt.booked_usd <= 0.25
+        with shop.opened() as app:
+            assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(attempt.booked_usd)
+
+    def test_a_price_nobody_knows_is_refused(self, shop: NativeShop) -> None:
+        shop.models["scripted"] = (
+            '[models.scripted]\nprovider = "openai-compatible"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"'
+        )
+        shop.write()
+        state = shop.native(attempts=1)
+        assert state.status == "exhausted"
+        assert [reason.code for reason in state.reasons] == ["price_unknown"]
+
+    def test_the_books_agree(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(MENDS))
+        state = shop.native()
+        called = events(shop, state.id, ModelCalled)
+        assert sum(each.cost_usd for each in called) == pytest.approx(state.attempts[0].cost_usd)
+
+
+class TestProviders:
+    def test_one_that_is_down_fails_with_its_cause(self, shop: NativeShop) -> None:
+        shop.model("scripted", provider="openai-compatible", base_url="http://127.0.0.1:9/v1", model="x")
+        state = shop.native(attempts=1)
+        assert state.status == "failed"
+        assert [reason.code for reason in state.reasons] == ["model_failed"]
+
+    def test_another_model_takes_over(self, shop: NativeShop) -> None:
+        shop.model("down", scripted((says("", fault="500"),) * 9))
+        shop.model("scripted", scripted((says("the first call of the attempt went elsewhere"), *MENDS)))
+        state = shop.native(model="down", fallback=("scripted",), attempts=1)
+        assert state.status == "promoted"
+        assert state.attempts[0].model == "scripted"
+
+
+class TestLoops:
+    def test_the_ladder_ends_with_a_question(self, shop: NativeShop) -> None:
+        same = says("", call("bash", command="false"))
+        wrong = says("", edit("no such text", "x"))
+        loop = [says("", call("bash", command="echo x > wrong.txt")), *[same] * 4, *[wrong] * 20]
+        shop.model("scripted", scripted(loop))
+        state = shop.native()
+        assert state.status == "waiting", state.reasons
+        assert [reason.code for reason in state.reasons] == ["question"]
+        assert state.open_question is not None
+        notes = texts(shop, state.id, "person")
+        assert len(notes) >= 3  # the request, a nudge, a roll-back
+
+
+class TestQuestions:
+    ASKS = (
+        says("", call("bash", command="echo kept > build.log; mkdir -p build; echo ignored > build/x")),
+        says("", call("ask", question="Which way?", options=["left", "right"])),
+        says("", call("bash", command="cat build.log build/x; rm build.log")),
+        *MENDS,
+    )
+
+    def test_an_answer_lets_it_go_on_where_it_was(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(self.ASKS))
+        state = shop.native()
+        assert state.status == "waiting"
+        assert state.open_question is not None
+        assert state.open_question.text == "Which way?"
+        with shop.opened() as app:
+            assert app.look.state(state.id).status == "waiting"
+            answered = app.steering.answer(state.id, "left")
+            assert answered.status == "planned"
+            with pytest.raises(RefusedError, match="asks nothing"):
+                app.steering.answer(state.id, "right")
+        state = shop.work(state.id)
+        assert state.status == "promoted", state.reasons
+        results = texts(shop, state.id, "result")
+        assert "left" in results[1]
+        assert "kept" in results[2]
+        assert "ignored" in results[2]  # ignored files are those of before the question
+        assert len(events(shop, state.id, QuestionAsked)) == 1
+        assert state.attempts[0].calls == 5  # nothing was asked of the model twice
+
+    def test_what_is_said_reaches_the_next_reply(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted((says("", call("bash", command="sleep 1")), *MENDS)))
+
+        async def meanwhile(app: Any, mission: str) -> None:
+            import asyncio
+
+            while not any(event.type == "model.called" for event in app.store.log.read(mission)):
+                await asyncio.sleep(0.02)
+            await app.controls.take(
+                {"mission": mission, "order": "send", "identity": "os:me", "text": "mind the gap"}
+            )
+
+        with shop.opened():
+            wanted = {"agent": "native", "model": "scripted", "only_checks": (CHECK,), "attempts": 1}
+            state = shop.work(lambda session: shop.create(session, **wanted), meanwhile)
+        assert state.status == "promoted"
+        assert any("mind the gap" in text for text in texts(shop, state.id, "person"))
+
+
+class TestForks:
+    def test_each_reply_can_be_taken_again(self, shop: NativeShop) -> None:
+        steps = (says("", call("bash", command="echo one > one.txt")), *MENDS)
+        shop.model("scripted", scripted(steps))
+        shop.model("other", scripted((says(""), says("", call("bash", command="rm one.txt")), MENDS[0], FINISH)))
+        state = shop.native()
+        assert state.status == "promoted"
+        for turn in (1, 2, 3):
+            forked = self.fork(shop, state.id, turn)
+            again = shop.work(forked)
+            assert again.tree == state.tree
+            assert again.attempts[0].calls == 4 - turn  # what was before is not paid again
+
+    def test_another_model_or_an_edited_reply_changes_the_end(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(MENDS))
+        worse = says("", edit("a - b", "a * b"))
+        shop.model("other", scripted((worse, FINISH), (FINISH,), (FINISH,)))
+        state = shop.native()
+        refused = shop.work(self.fork(shop, state.id, 1, model="other"))
+        assert refused.status == "refused"
+        assert refused.forked_from == state.id
+        early = Edit(text="enough", tools=({"name": "finish", "arguments": {"summary": "no", "evidence": []}},))
+        with shop.opened() as app:
+            before = app.store.spending.total().booked_usd
+        nothing = shop.work(self.fork(shop, state.id, 2, edit=Edit(text="", tools=(worse_call(),))))
+        assert nothing.checkpoints[-1].tree != state.checkpoints[-1].tree
+        ended = shop.work(self.fork(shop, state.id, 1, edit=early))
+        assert ended.attempts[0].calls == 0
+        assert [reason.code for reason in ended.attempts[0].reasons] == ["no_change"]
+        assert before > 0
+
+    @staticmethod
+    def fork(shop: NativeShop, mission: str, turn: int, **more: Any) -> str:
+        with shop.opened() as app:
+            depot = app.depot(app.project())
+            return fork(app.store, depot, mission, ForkPoint(attempt=1, turn=turn), **more)
+
+
+def worse_call() -> dict[str, Any]:
+    return {"name": "bash", "arguments": {"command": "echo worse >> calc/core.py"}}
+
+
+def test_a_script_that_does_not_fit_says_so(shop: NativeShop) -> None:
+    shop.model("scripted", Script(lines=()))
+    state = shop.native(attempts=1)
+    assert state.status == "failed"
+    assert "no line" in state.reasons[0].message or "script" in state.reasons[0].message

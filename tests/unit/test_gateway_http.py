@@ -1,0 +1,234 @@
+"""The endpoint itself: who may ask, for what, and what a broken request gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.core import InfrastructureError
+from chargehand.models import Gateway, HttpLimits, MemoryLedger
+from chargehand.models._gateway_dialect import EventSplitter
+from tests.gateway_kit import Reply, gateway, openai_whole
+
+ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+GOOD = Reply(pieces=[openai_whole()])
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
+async def test_only_the_token_opens_it(tmp_path: Path, path: str) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        for wrong in ("", "Bearer", "Bearer cht-x", f"Basic {desk.gateway.token}", "Bearer \xe9"):
+            reply = await desk.client.post(path, content=b"{}", headers={"authorization": wrong.encode("latin-1")})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (401, "token_invalid")
+            assert reply.json().get("type") == ("error" if path == MESSAGES else None)
+        for right in ({"authorization": f"bearer {desk.gateway.token}"}, {"x-api-key": desk.gateway.token}):
+            del desk.client.headers["authorization"]
+            assert (await desk.client.get("/v1/models", headers=right)).status_code == 200
+            desk.client.headers["authorization"] = "none"
+    assert desk.records == []
+
+
+def test_every_gateway_has_a_token_of_its_own() -> None:
+    made = {_gateway().token for _ in range(5)}
+    assert len(made) == 5
+    assert all(token.startswith("cht-") and len(token) > 40 for token in made)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        (CHAT, b"{", 400, "bad_request"),
+        (CHAT, b"[" * 100_000, 400, "bad_request"),
+        (CHAT, b"[]", 400, "bad_request"),
+        (CHAT, b"\xff", 400, "bad_request"),
+        (CHAT, b"{}", 400, "bad_request"),
+        (CHAT, b'{"model": "mm"}', 404, "model_not_found"),
+        (MESSAGES, b'{"model": "m"}', 400, "dialect_mismatch"),
+        (MESSAGES, b"", 400, "bad_request"),
+        ("/v1/messages/count_tokens", b"{}", 404, "not_found"),
+        ("/v1/responses", b"{}", 404, "not_found"),
+        ("/v1/models", b"{}", 405, "method_not_allowed"),
+    ],
+)
+async def test_a_wrong_request_gets_an_error_of_its_dialect(
+    tmp_path: Path, path: str, body: bytes, status: int, code: str
+) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        reply = await desk.post(body, path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+        assert ("type" in reply.json()) == path.startswith(MESSAGES)
+        # The connection lives on.
+        assert (await desk.post(ASK)).status_code == 200
+    assert len(desk.records) == 1
+
+
+async def test_unknown_models_and_dialects_name_the_way_out(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        unknown = (await desk.post({**ASK, "model": "mm"})).json()["error"]["message"]
+        mismatch = (await desk.post(ASK, MESSAGES)).json()["error"]["message"]
+    assert "known: m" in unknown
+    assert "send it to /v1/chat/completions" in mismatch
+
+
+async def test_paths_without_a_version_and_with_a_query_are_known(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        assert (await desk.post(ASK, "/chat/completions")).status_code == 200
+        assert (await desk.post(ASK, f"{CHAT}?beta=true")).status_code == 200
+        listed = (await desk.client.get("/models")).json()
+        assert (await desk.client.head("/models")).status_code == 200
+        assert (await desk.client.get(CHAT)).status_code == 405
+    assert [entry["id"] for entry in listed["data"]] == ["m"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path, chunked: bool) -> None:
+    async with gateway(tmp_path, GOOD, limits=HttpLimits(body_bytes=1_000)) as desk:
+
+        async def pieces() -> Any:
+            for _ in range(100):
+                yield b" " * 20
+
+        content = pieces() if chunked else b" " * 1_001
+        reply = await desk.client.post(MESSAGES, content=content)
+        assert (reply.status_code, reply.json()["error"]["type"]) == (413, "request_too_large")
+        assert (await desk.post(ASK)).status_code == 200
+
+
+async def test_compressed_bodies_are_refused(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        reply = await desk.client.post(CHAT, content=b"x", headers={"content-encoding": "gzip"})
+    assert reply.status_code == 415
+
+
+async def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD, limits=HttpLimits(connections=1)) as desk:
+        _, first = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
+        await asyncio.sleep(0.01)
+        assert (await desk.client.get("/v1/models")).status_code == 503
+        first.close()
+        await first.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"HTTP/1.1 400"),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", b"HTTP/1.1 4"),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n", b"HTTP/1.1 400"),
+        (b"", b""),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab", b"HTTP/1.1 400"),
+    ],
+)
+async def test_what_is_no_request_is_answered_or_dropped(tmp_path: Path, sent: bytes, status: bytes) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
+        writer.write(sent)
+        writer.write_eof()
+        reply = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert reply.startswith(status)
+        assert bool(reply) == bool(status)
+        assert (await desk.post(ASK)).status_code == 200
+
+
+async def test_requests_sent_ahead_are_answered_in_turn(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        body = json.dumps(ASK).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\n"
+        one = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        last = f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
+        writer.write(one + last)
+        reply = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert reply.count(b"HTTP/1.1 200") == 2
+    assert [record.turn for record in desk.records] == [1, 2]
+
+
+async def test_a_client_that_waits_to_be_asked_is_asked(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        body = json.dumps(ASK).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\nconnection: close\r\n"
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
+        writer.write(f"{head}expect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100")
+        writer.write(body)
+        assert b"HTTP/1.1 200" in await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
+    large = Reply(pieces=[openai_whole("x" * 4_000_000)])
+    async with gateway(tmp_path, large, limits=HttpLimits(write_seconds=0.03)) as desk:
+        body = json.dumps(ASK).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\n"
+        _, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"), limit=1_000)
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        record = await desk.settled()
+        await asyncio.sleep(0.05)
+        writer.close()
+        with pytest.raises(OSError, match="reset|pipe"):
+            await writer.wait_closed()
+            raise ConnectionResetError("reset")
+    # All of the reply came, and it was paid for.
+    assert record.status == "ok"
+
+
+async def test_a_socket_may_lie_deep_and_replaces_a_stale_one(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    for _ in range(2):
+        first = _gateway()
+        await first.listen_unix(deep / "g.sock")
+        assert (deep / "g.sock").is_socket()
+        await first.close()
+    assert not (deep / "g.sock").exists()
+
+
+async def test_a_place_where_it_cannot_listen_is_named(tmp_path: Path) -> None:
+    async with _gateway() as unlucky:
+        with pytest.raises(InfrastructureError, match="missing") as caught:
+            await unlucky.listen_unix(tmp_path / "missing" / "g.sock")
+        assert caught.value.code == "gateway_socket"
+        port = await unlucky.listen_tcp()
+        with pytest.raises(InfrastructureError, match=str(port)):
+            await unlucky.listen_tcp(port=port)
+
+
+async def test_an_error_of_a_listener_is_not_swallowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: object) -> None:
+        raise OSError(28, "disk full")
+
+    async with gateway(tmp_path, GOOD, on_call=fails) as desk:
+        reply = await desk.post(ASK)
+    assert reply.status_code == 500
+    assert "disk full" in caplog.text
+
+
+def _gateway() -> Gateway:
+    return Gateway([], ledger=MemoryLedger(None), attempt="a", on_call=lambda _: None)
+
+
+@given(
+    events=st.lists(st.binary(min_size=1, max_size=20).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"") + b"x")),
+    size=st.integers(1, 30),
+    blank=st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"]),
+)
+def test_events_are_found_however_they_are_cut(events: list[bytes], size: int, blank: bytes) -> None:
+    whole = b"".join(event + blank for event in events) + b"rest"
+    split = EventSplitter()
+    found = [event for i in range(0, len(whole), size) for event in split.feed(whole[i : i + size])]
+    assert found == [event + blank for event in events]
+    assert split.rest() == b"rest\n\n"

@@ -1,0 +1,161 @@
+"""A provider over HTTP: what it is sent, and what becomes of its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from chargehand.core import UpstreamError
+from chargehand.models import Call, Dialect, HttpUpstream, UpstreamReply
+
+KEY = "sk-very-secret"
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def call(dialect: Dialect = "openai", seconds: float = 5.0, **headers: str) -> Call:
+    body = {"model": "up", "text": "é"}
+    return Call(id="c", dialect=dialect, body=body, attempt="a", turn=1, seconds=seconds, headers=headers)
+
+
+@asynccontextmanager
+async def provider(answer: bytes, *, hold: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Serve `answer` to every request; without `hold` the connection is closed where it is not whole."""
+    seen: list[bytes] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = next(
+                int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+            )
+            seen.append(head + await reader.readexactly(size))
+            writer.write(answer)
+            if answer != OK:
+                break
+        if not hold:
+            writer.close()
+
+    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await connected(reader, writer)
+        except (asyncio.IncompleteReadError, OSError):
+            writer.close()
+
+    server = await asyncio.start_server(quiet, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+@asynccontextmanager
+async def upstream(url: str, dialect: Dialect = "openai", **more: Any) -> AsyncIterator[HttpUpstream]:
+    made = HttpUpstream(url, KEY, dialect, **more)
+    try:
+        yield made
+    finally:
+        await made.close()
+        await made.close()
+
+
+async def whole(reply: UpstreamReply) -> bytes:
+    return b"".join([piece async for piece in reply.chunks])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "base", "path"),
+    [
+        ("openai", "", "/v1/chat/completions"),
+        ("openai", "/v1", "/v1/chat/completions"),
+        ("openai", "/v1/", "/v1/chat/completions"),
+        ("openai", "/api/v1", "/api/v1/chat/completions"),
+        ("openai", "/v1beta/openai", "/v1beta/openai/chat/completions"),
+        ("openai", "/proxy", "/proxy/v1/chat/completions"),
+        ("anthropic", "", "/v1/messages"),
+        ("anthropic", "/v1", "/v1/messages"),
+    ],
+)
+async def test_the_call_goes_to_its_path_with_its_key(dialect: Dialect, base: str, path: str) -> None:
+    async with provider(OK) as (url, seen), upstream(url + base, dialect, headers={"x-title": "t"}) as up:
+        for _ in range(2):
+            reply = await up.send(call(dialect, **{"anthropic-beta": "b"}))
+            assert (reply.status, await whole(reply)) == (200, b"{}")
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == f"POST {path} HTTP/1.1"
+    assert json.loads(body) == {"model": "up", "text": "é"}
+    own = f"authorization: Bearer {KEY}" if dialect == "openai" else f"x-api-key: {KEY}"
+    assert {own, "x-title: t", "anthropic-beta: b"} <= set(lines)
+    assert ("anthropic-version: 2023-06-01" in lines) == (dialect == "anthropic")
+
+
+async def test_the_clients_version_counts_over_ours() -> None:
+    async with provider(OK) as (url, seen), upstream(url, "anthropic") as up:
+        await whole(await up.send(call("anthropic", **{"anthropic-version": "2099-01-01"})))
+    assert seen[0].count(b"anthropic-version") == 1
+    assert b"2099-01-01" in seen[0]
+
+
+async def test_redirects_are_not_followed() -> None:
+    answer = b"HTTP/1.1 307 X\r\nlocation: /other\r\ncontent-length: 0\r\n\r\n"
+    async with provider(answer) as (url, seen), upstream(url) as up:
+        assert (await up.send(call())).status == 307
+    assert len(seen) == 1
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    async with provider(OK) as (url, _):
+        pass
+    async with upstream(url) as up:
+        with pytest.raises(UpstreamError, match="cannot reach") as caught:
+            await up.send(call())
+    assert caught.value.code == "upstream_unreachable"
+    assert KEY not in f"{caught.value!r} {caught.value.message} {up!r} {vars(caught.value)}"
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", OK[:-1]])
+async def test_a_reply_that_breaks_off_is_cut(answer: bytes) -> None:
+    async with provider(answer) as (url, _), upstream(url) as up:
+        with pytest.raises(UpstreamError) as caught:
+            await whole(await up.send(call()))
+    assert caught.value.code == "upstream_cut"
+
+
+@pytest.mark.parametrize("answer", [b"", OK[:-1]])
+async def test_a_reply_that_stalls_is_late(answer: bytes) -> None:
+    async with provider(answer, hold=True) as (url, _), upstream(url) as up:
+        with pytest.raises(UpstreamError) as caught:
+            await whole(await up.send(call(seconds=0.03)))
+    assert caught.value.code == "upstream_timeout"
+
+
+async def test_a_reply_nobody_reads_can_be_closed() -> None:
+    async with provider(OK[:-1], hold=True) as (url, _), upstream(url) as up:
+        reply = await up.send(call())
+        await reply.chunks.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_key_inside_an_error_is_redacted() -> None:
+    async with upstream(f"http://{KEY}.invalid\x7f.example") as up:
+        try:
+            await up.send(call())
+        except UpstreamError as error:
+            assert KEY not in error.message.replace(repr(f"http://{KEY}.invalid\x7f.example"), "")
+
+
+def test_importing_the_package_stays_light() -> None:
+    code = "import sys, chargehand.models; print([m for m in sys.modules if m in ('httpx', 'openai', 'anthropic')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
