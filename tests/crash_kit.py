@@ -150,9 +150,12 @@ class Yard:
 
     def run(self, site: Site, *words: str, plan: str | None = None) -> subprocess.Popen[bytes]:
         """Start `chargehand run` for a site's mission; with a plan, as tests/dying.py has it."""
-        agent = f"command:sh -c {shlex.quote(site.scene.script)}"
-        asked = ("run", "mend it", "--agent", agent, "--only-check", CHECK, *site.scene.words, *words)
+        asked = ("run", "mend it", *self.agent(site), "--only-check", CHECK, *site.scene.words, *words)
         return self.start(*asked, cwd=site.repository, plan=plan)
+
+    def agent(self, site: Site) -> tuple[str, ...]:
+        """Return the options that say who does the work."""
+        return ("--agent", f"command:sh -c {shlex.quote(site.scene.script)}")
 
     def detach(self, site: Site) -> str:
         """Record a site's mission for a worker that is still to come; return its id."""
@@ -254,7 +257,7 @@ class Yard:
             assert git(depot, "rev-parse", f"{checkpoint.commit}^{{tree}}") == checkpoint.tree
             git(depot, "ls-tree", "-r", checkpoint.tree)
         if expected is not None:
-            assert outcome == expected, self.said()
+            assert outcome == expected, (state.reasons, self.said())
         self.undisturbed(site)
         return outcome
 

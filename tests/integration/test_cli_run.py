@@ -236,18 +236,3 @@ def test_the_doctor_finds_everything_here(desk: Desk) -> None:
     assert report["ok"] is True
     assert {"python", "git", "state", "bubblewrap", "isolation", "network"} <= {p["name"] for p in report["parts"]}
     assert "the process sandbox works here" in desk("doctor").stdout
-
-
-def test_the_demo_tells_its_story_and_leaves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(desk.place / "tmp"))
-    (desk.place / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    before = repository_state(desk.repository)
-    story = desk("demo").stdout
-    assert story.count("refused") >= 3
-    assert "promoted" in story
-    assert "small scripts" in story
-    assert "chargehand init && chargehand run" in story
-    assert list((desk.place / "tmp").iterdir()) == []
-    assert repository_state(desk.repository) == before
-    assert not (desk.place / "state").exists()

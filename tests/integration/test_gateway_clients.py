@@ -126,8 +126,9 @@ async def test_the_anthropic_client_gets_tool_calls() -> None:
     whole = Reply(pieces=[json.dumps(message([TOOL_USE])).encode()])
     block = {**TOOL_USE, "input": {}}
     streamed = Reply(headers=SSE, pieces=anthropic_stream('{"a"', ": 1}", block=block))
-    async with served("anthropic", whole, streamed) as (url, token, _, _upstream):
-        async with anthropic.AsyncAnthropic(base_url=url, auth_token=token, api_key=None) as client:
+    async with served("anthropic", whole, streamed) as (url, token, *_):
+        client = anthropic.AsyncAnthropic(base_url=url, auth_token=token, api_key=None)
+        async with client:
             reply = await client.messages.create(model="m", max_tokens=50, messages=USER, tools=ANTHROPIC_TOOLS)
             assert reply.content[0].type == "tool_use"
             async with client.messages.stream(
@@ -201,14 +202,16 @@ async def test_clients_meet_an_empty_purse_as_an_error_of_their_own() -> None:
 async def test_clients_meet_a_cut_stream_as_an_error_of_their_own() -> None:
     cut = UpstreamError("it broke", code="upstream_cut")
     async with served("openai", Reply(headers=SSE, pieces=[chunk({"content": "he"}), cut])) as (url, token, *_):
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token) as client:
-            stream = await client.chat.completions.create(model="m", messages=USER, stream=True)
+        chat = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token)
+        async with chat:
+            stream = await chat.chat.completions.create(model="m", messages=USER, stream=True)
             with pytest.raises(openai.APIError, match="it broke"):
                 _ = [piece async for piece in stream]
             await stream.close()
     pieces = [*anthropic_stream("he")[:4], cut]
     async with served("anthropic", Reply(headers=SSE, pieces=pieces)) as (url, token, *_):
-        async with anthropic.AsyncAnthropic(base_url=url, api_key=token) as client:
+        client = anthropic.AsyncAnthropic(base_url=url, api_key=token)
+        async with client:
             with pytest.raises(anthropic.APIError, match="it broke"):
                 async with client.messages.stream(model="m", max_tokens=50, messages=USER) as events:
                     _ = [text async for text in events.text_stream]

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.agents._patch import parse_patch
 from chargehand.agents._patch_model import PatchProblem
 from chargehand.agents._patch_plan import paths_of, plan
 from chargehand.agents._tools import Toolbox
-from tests.unit._local_sandbox import LocalSandbox
 
 CODE = """class One:
     def run(self):
@@ -89,6 +89,10 @@ class TestEnvelope:
     def test_line_ends_of_windows_stay(self) -> None:
         assert updated("@@\n a\n-b\n+c\n+d", "a\r\nb\r\n") == "a\r\nc\r\nd\r\n"
         assert applied(enveloped("*** Update File: f\n@@\n-a\n+b").replace("\n", "\r\n"), f="a\n") == {"f": "b\n"}
+
+    def test_an_addition_without_context_takes_the_files_line_ends_or_stands_as_numbered(self) -> None:
+        assert updated("@@ a\n+x", "a\r\nb\r\n") == "a\r\nx\r\nb\r\n"
+        assert applied("--- a/f\n+++ b/f\n@@ -1,0 +2 @@\n+x\r\n", f="a\nb\n") == {"f": "a\nx\r\nb\n"}
 
     def test_layout_and_words_around_are_forgiven(self) -> None:
         patch = (
@@ -216,6 +220,7 @@ class TestTool:
             "*** Update File: run\n@@\n-not there\n+y",
             "*** Delete File: gone",
             "*** Add File: a.py/x\n+y",
+            "*** Update File: runn\n@@\n-x\n+y",
             "*** Delete File: out",
             "*** Update File: link\n@@\n-x\n+y\n*** Update File: run\n@@\n-x\n+z",
         ],
@@ -231,18 +236,26 @@ class TestTool:
         assert sorted(os.listdir(root)) == ["a.py", "link", "out", "run"]
 
     async def test_a_write_that_fails_leaves_no_trace(self, root: Path) -> None:
-        (root / "shut").write_text("a file where a directory has to be made\n")
         (root / "bin").mkdir()
-        (root / "bin/mkdir").write_text("#!/bin/sh\necho 'no space left' >&2\nexit 1\n")
-        (root / "bin/mkdir").chmod(0o755)
         sandbox = LocalSandbox(root, environment={"PATH": f"{root}/bin:{os.environ['PATH']}"})
         body = "*** Update File: a.py\n@@\n-a = 1\n+a = 2\n*** Add File: d/x\n+x"
-        # the first file is staged below ./ too, so only the real mkdir may serve it
+        # the first file is staged in the directory above, which is there already
         (root / "bin/mkdir").write_text('#!/bin/sh\ncase "$3" in ./d) echo no space left >&2; exit 1;; esac\n')
+        (root / "bin/mkdir").chmod(0o755)
         result = await Toolbox(sandbox, keep=lambda data: "").call("apply_patch", {"patch": enveloped(body)})
         assert "d/x cannot be written, so nothing was: no space left" in result.text
         assert (root / "a.py").read_text() == "a = 1\n"
         assert not [name for name in os.listdir(root) if name.startswith(".chargehand")]
+
+    async def test_a_missing_file_comes_with_the_nearest_names(self, tools: Toolbox) -> None:
+        result = await tools.call("apply_patch", {"patch": enveloped("*** Update File: runn\n@@\n-x\n+y")})
+        assert "runn does not exist; nearest in /workspace: run" in result.text
+
+    async def test_a_file_may_be_made_and_changed_in_one_patch(self, root: Path, tools: Toolbox) -> None:
+        body = "*** Add File: n\n+a\n*** Update File: n\n@@\n-a\n+b\n*** Update File: run\n*** Move to: n2\n"
+        body += "*** Update File: n2\n@@\n-x\n+z"
+        assert not (await tools.call("apply_patch", {"patch": enveloped(body)})).failed
+        assert ((root / "n").read_text(), (root / "n2").read_text()) == ("b\n", "z\n")
 
     async def test_modes_of_git_are_set(self, root: Path, tools: Toolbox) -> None:
         patch = "diff --git a/a.py b/a.py\nold mode 100644\nnew mode 100755\n"

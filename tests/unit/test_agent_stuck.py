@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, read, says
+from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, read, says, together
 
 from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch, look, next_step
 from chargehand.agents._turns import normal, waits
@@ -159,6 +159,24 @@ def test_rolling_back_goes_to_before_the_whole_loop() -> None:
     before = [read("a.py", "x"), edit("a.py", "x", "y")]
     steps = climb([*before, *[CIRCLE] * 9], others=0)
     assert [step.stuck.since for step in steps] == [2, 2, 2]
+
+
+def test_whole_turns_repeated_after_a_step_begin_where_they_stand() -> None:
+    ladder = Ladder(others=0)
+    for turn in [CIRCLE] * 3:
+        ladder.add(turn)
+    first = ladder.due()
+    assert first is not None
+    ladder.take(first)
+    one, other = (
+        together(*(bash(f"cat {side}{name}", f"{name}{side}") for name in "abcde")) for side in ("left", "right")
+    )
+    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
+    for turn in [*work, *[one, other] * 3]:
+        ladder.add(turn)
+    due = ladder.due()
+    assert due is not None
+    assert (due.kind, due.stuck.pattern, due.stuck.since) == ("nudge", "alternation", 6)
 
 
 def test_progress_leads_back_to_the_bottom() -> None:

@@ -169,13 +169,13 @@ PIECES = [
 ]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=14).map("".join))
 def test_whatever_is_written_nothing_is_made_up(reply: str) -> None:
     assert_written(reply)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.integers(0, 300), st.integers(0, 60), st.text(max_size=3), st.booleans())
 def test_a_damaged_reply_is_told_or_read_as_it_stands(start: int, length: int, put: str, tagged: bool) -> None:
     shown = f"<tool_call>{json.dumps(READ)}</tool_call>" if tagged else fenced(READ)
@@ -190,7 +190,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from([spec.name for spec in SPECS]),
     st.dictionaries(st.text(), json_values, max_size=4),
@@ -215,7 +215,7 @@ def test_long_replies_are_read_in_a_moment() -> None:
         '[{"',
         " \n",
     ):
-        parse(piece * 20_000, SPECS)
+        parse(piece * 5_000, SPECS)
 
 
 def test_the_description_teaches_every_tool_and_its_own_example_parses() -> None:

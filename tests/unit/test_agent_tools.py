@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
 from chargehand.core import MountPlan, SandboxDiedError, sandbox_ids
 from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, discover
-from tests.unit._local_sandbox import LocalSandbox
 
 Call = Callable[..., Awaitable[ToolResult]]
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-
-from chargehand.core import UpstreamError
-from chargehand.models import Dialect
 from tests.gateway_kit import (
     DONE,
     JSON,
@@ -25,6 +22,9 @@ from tests.gateway_kit import (
     openai_stream,
     openai_whole,
 )
+
+from chargehand.core import UpstreamError
+from chargehand.models import Dialect
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
 STREAM = {**ASK, "stream": True}
@@ -185,7 +185,9 @@ async def test_a_stream_cut_before_its_first_event_is_asked_for_anew(tmp_path: P
 
 async def test_a_stream_without_its_last_word_is_whole_when_the_model_was_done(tmp_path: Path) -> None:
     pieces = [*openai_stream("hello")[:-1], b"data: [DONE]"]
-    async with gateway(tmp_path, Reply(headers=SSE, pieces=pieces), Reply(headers=SSE, pieces=pieces[:-1])) as desk:
+    async with gateway(
+        tmp_path, Reply(headers=SSE, pieces=pieces), Reply(headers=SSE, pieces=pieces[:-1])
+    ) as desk:
         assert (await desk.post(STREAM)).text.endswith("data: [DONE]\n\n")
         assert "error" not in (await desk.post(STREAM)).text
     assert [record.status for record in desk.records] == ["ok", "ok"]

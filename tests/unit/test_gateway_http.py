@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.core import InfrastructureError
 from chargehand.models import Gateway, HttpLimits, MemoryLedger
 from chargehand.models._gateway_dialect import EventSplitter
-from tests.gateway_kit import Reply, gateway, openai_whole
 
 ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -177,9 +177,7 @@ async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
         record = await desk.settled()
         await asyncio.sleep(0.05)
         writer.close()
-        with pytest.raises(OSError, match="reset|pipe"):
-            await writer.wait_closed()
-            raise ConnectionResetError("reset")
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
     # All of the reply came, and it was paid for.
     assert record.status == "ok"
 
@@ -205,9 +203,7 @@ async def test_a_place_where_it_cannot_listen_is_named(tmp_path: Path) -> None:
             await unlucky.listen_tcp(port=port)
 
 
-async def test_an_error_of_a_listener_is_not_swallowed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_error_of_a_listener_is_not_swallowed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fails(_: object) -> None:
         raise OSError(28, "disk full")
 
@@ -222,7 +218,9 @@ def _gateway() -> Gateway:
 
 
 @given(
-    events=st.lists(st.binary(min_size=1, max_size=20).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"") + b"x")),
+    events=st.lists(
+        st.binary(min_size=1, max_size=20).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"") + b"x")
+    ),
     size=st.integers(1, 30),
     blank=st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"]),
 )

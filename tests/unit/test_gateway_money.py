@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from chargehand.core import ExhaustedError, Spent, UpstreamError
-from chargehand.models import Call, MemoryLedger, Price
 from tests.gateway_kit import (
     CLAUDE_USAGE,
     SSE,
@@ -25,6 +22,9 @@ from tests.gateway_kit import (
     openai_stream,
     openai_whole,
 )
+
+from chargehand.core import ExhaustedError, Spent, UpstreamError
+from chargehand.models import Call, MemoryLedger, Price
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGES = "/v1/messages"
@@ -206,7 +206,9 @@ def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
     assert MemoryLedger(None).left() is None
 
 
-OUTCOMES = st.sampled_from(["ok", "no-usage", "cut", "503", "malformed", "stream", "endless", "gone", "unreachable"])
+OUTCOMES = st.sampled_from(
+    ["ok", "no-usage", "cut", "503", "malformed", "stream", "endless", "gone", "unreachable"]
+)
 PLAN = st.lists(
     st.tuples(OUTCOMES, st.integers(1, 400), st.booleans(), st.integers(0, 3)), min_size=1, max_size=14
 )

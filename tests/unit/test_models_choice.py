@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,8 +152,8 @@ def test_the_default_models_have_a_published_price(model: str) -> None:
 
 
 def _probe(provider: Provider, keys: Mapping[str, str] | None = None, /, **said: Any) -> ModelProbe:
-    said = {"base_url": f"{provider.address}/v1", "model": "tiny", "price": 0.0} | said
-    return asyncio.run(probe_model("m", ModelConfig(**said), keys=keys or {}, limits=LimitsConfig(), seconds=5.0))
+    whole: dict[str, Any] = {"base_url": f"{provider.address}/v1", "model": "tiny", "price": 0.0, **said}
+    return asyncio.run(probe_model("m", ModelConfig(**whole), keys=keys or {}, limits=LimitsConfig(), seconds=5.0))
 
 
 def test_a_model_that_works() -> None:
@@ -213,6 +214,15 @@ def test_nobody_there_and_no_key() -> None:
     assert "cannot reach" in silent.error
     keyless = _probe(Provider(address=CLOSED), key="M_KEY")
     assert "chargehand secret set M_KEY" in keyless.error
+
+
+def test_a_script_is_read_and_not_asked(tmp_path: Path) -> None:
+    lost = asyncio.run(
+        probe_model("s", ModelConfig(provider="script"), keys={}, limits=LimitsConfig(), environ={})
+    )
+    assert (lost.fine, "names no file" in lost.error) == (False, True)
+    gone = ModelConfig(provider="script", script=str(tmp_path / "gone.jsonl"))
+    assert "is not there" in asyncio.run(probe_model("s", gone, keys={}, limits=LimitsConfig())).error
 
 
 def test_what_ollama_has() -> None:

@@ -20,6 +20,7 @@ from chargehand.models._faults import Faults, FaultyUpstream
 from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models._redact import Redactor
 from chargehand.models._render import ScriptedCall, ScriptedReply, reply_of
+from chargehand.models._replay import script_from
 from chargehand.models._script import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(
@@ -240,13 +241,17 @@ def test_a_canary_never_gets_into_the_file(
     content = path.read_text()
     for form in (canary, json.dumps(canary)[1:-1], json.dumps(json.dumps(canary)[1:-1])[1:-1]):
         assert form not in content
-    (exchange,) = Recording.load(path).exchanges
-    assert canary not in "".join(texts(exchange.reply))
+    recording = Recording.load(path)
+    assert canary not in "".join(texts(recording.exchanges[0].reply))
+    # What a stream says is spread over its pieces: what a client makes of them must not hold it either.
+    said_then = script_from(recording).lines[0].reply
+    assert canary not in said_then.text
+    assert not [call for call in said_then.tools if canary in "".join(texts(call.arguments))]
     assert "[redacted:KEY]" in content
 
 
 def texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [text for item in items for text in texts(item)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -144,7 +145,7 @@ def test_a_secret_over_several_pieces_of_a_stream_is_found(
 ) -> None:
     text = f"{before}{canary}{after}"
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
     hidden = redactor(canary).stream(shape(pieces))
     assert len(hidden) == len(pieces)
     assert canary not in joined(hidden)

@@ -137,7 +137,7 @@ def test_a_wrong_line_is_named(line: str, problem: str) -> None:
 def test_a_file_that_is_no_script_is_told_so(header: str, tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_text(header + "\n")
-    with pytest.raises(UsageError, match="script.jsonl, line 1"):
+    with pytest.raises(UsageError, match=r"script\.jsonl, line 1"):
         Script.load(path)
 
 

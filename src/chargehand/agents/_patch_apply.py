@@ -34,7 +34,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the old lines of a hunk begin, and whether they stand there to the letter."""
+    """Where the old lines of a hunk begin, and whether the patch is right there to the letter."""
 
     start: int
     exact: bool
@@ -57,7 +57,7 @@ def apply_hunks(text: str, hunks: Sequence[Hunk], *, path: str) -> str:
 
 def _result(old: Text, hunk: Hunk, place: _Place) -> list[str]:
     """Kept lines stay as the file has them; added ones take the file's line ends when the patch lacks them."""
-    change = _unchanged if place.exact and hunk.old else _line_ends(old)
+    change = _unchanged if place.exact else _line_ends(old)
     made, at = [], place.start
     for line in hunk.lines:
         if line.sign == " ":
@@ -94,7 +94,7 @@ def _place(old: Text, hunk: Hunk, cursor: int, *, title: str) -> _Place:
     wanted = hunk.old
     from_anchor, unsure = _after_anchors(old.lines, hunk, cursor, title)
     if not wanted:
-        return _Place(_insertion(old, hunk, cursor, from_anchor, title), exact=True)
+        return _Place(_insertion(old, hunk, cursor, from_anchor, title), exact=hunk.near is not None)
     at_end = hunk.at_end or any(not line.ended for line in hunk.lines if line.sign != "+")
     for exact, same in ((True, _same), (False, _same_but_for_ends)):
         places = _places(old.lines, wanted, cursor, same)
@@ -128,7 +128,7 @@ def _choose(places: list[int], hunk: Hunk, from_anchor: int, unsure: bool, title
     if hunk.near in places:
         return hunk.near
     after = [start for start in places if start >= from_anchor]
-    if hunk.anchors and after and (len(after) == 1 or not unsure):
+    if hunk.anchors and after and not unsure:
         return after[0]
     raise PatchProblem(
         f"{title}: its lines stand in several places (lines {_listed(places)}): give more lines around the "

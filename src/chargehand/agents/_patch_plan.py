@@ -51,10 +51,8 @@ class _Desk:
                 self._now[change.path] = added_text(change.hunks, path=change.path)
                 self._executable[change.path] = change.executable
             case "delete":
-                left = (
-                    apply_hunks(self._present(change.path), change.hunks, path=change.path) if change.hunks else ""
-                )
-                if left:
+                left = apply_hunks(self._present(change.path), change.hunks, path=change.path)
+                if left and change.hunks:
                     raise PatchProblem(f"{change.path}: the file has more in it than the patch takes away")
                 self._now[change.path] = None
             case "update":

@@ -230,16 +230,14 @@ class Watch:
     def _alternation(self) -> Stuck | None:
         tail = self._acts[-2 * _IDLE :]
         calls = [act.like if act else None for act in tail]
-        turns = [act.turn if act else 0 for act in tail]
-        whole, first = self._whole[-2 * _IDLE :], max(0, self._turns - 2 * _IDLE)
+        whole = self._whole[-2 * _IDLE :]
         for period, least in _ALTERNATION.items():
-            for keys, where in ((calls, turns), (whole, range(first, self._turns))):
-                length = _periodic(keys, period)
-                if length >= least:
-                    text = (
-                        f"The same {period} actions were repeated in turn, {length} in all, with the same results."
-                    )
-                    return Stuck(pattern="alternation", message=text, since=where[len(keys) - length])
+            length = _periodic(calls, period)
+            if length >= least and (first := tail[-length]) is not None:
+                return _alternating(period, length, "actions", first.turn)
+            length = _periodic(whole, period)
+            if length >= least:
+                return _alternating(period, length, "turns", self._turns - length)
         return None
 
     def _same_failure(self, turn: Turn) -> Stuck | None:
@@ -259,6 +257,11 @@ def look(turns: Iterable[Turn]) -> Stuck | None:
     for turn in turns:
         found = watch.add(turn)
     return found
+
+
+def _alternating(period: int, length: int, what: str, since: int) -> Stuck:
+    text = f"The same {period} {what} were repeated in turn, {length} in all, with the same results."
+    return Stuck(pattern="alternation", message=text, since=since)
 
 
 def _error(call: Call, like: bytes) -> bytes | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chargehand.agents._patch import parse_patch
-from chargehand.agents._patch_model import PatchProblem
+from chargehand.agents._patch_model import FileChange, PatchProblem
 from chargehand.agents._patch_plan import Planned, paths_of, plan
 from chargehand.agents._tools_edit import decoded, encoded, report
 from chargehand.agents._tools_files import Change, Entry, Files, writable
@@ -22,8 +24,8 @@ async def apply_patch(files: Files, patch: str) -> ToolResult:
         if len(paths) > _MOST_FILES:
             raise Mistake(f"the patch changes {len(paths)} files: at most {_MOST_FILES} at once")
         entries = {path: await files.look(path) for path in paths}
-        sources = {change.path for change in changes if change.action != "add"}
-        before = {path: await _text(files, path, entries[path], path in sources) for path in paths}
+        needed = _needed(changes)
+        before = {path: await _text(files, path, entries[path], path in needed) for path in paths}
         planned = plan(changes, before)
     except PatchProblem as problem:
         raise Mistake(f"nothing was changed. {problem}") from None
@@ -33,14 +35,17 @@ async def apply_patch(files: Files, patch: str) -> ToolResult:
     return ToolResult(text=_told(planned))
 
 
+def _needed(changes: Sequence[FileChange]) -> set[str]:
+    """Return the paths that must be there already: changed by the patch and not made by it."""
+    made = {change.path if change.action == "add" else change.move_to for change in changes}
+    return {change.path for change in changes if change.action != "add"} - made
+
+
 async def _text(files: Files, path: str, entry: Entry, needed: bool) -> str | None:
-    writable(path, entry)
-    if entry.exists:
-        return decoded(await files.content(path, entry))
-    # a file that an earlier section makes is missing as well: only the plan knows
-    if needed and entry.kind != "directory":
+    if needed and not entry.exists:
         raise Mistake(f"nothing was changed. {await missing(files, path, entry)}")
-    return None
+    writable(path, entry)
+    return decoded(await files.content(path, entry)) if entry.exists else None
 
 
 def _change(each: Planned, entries: dict[str, Entry]) -> Change:

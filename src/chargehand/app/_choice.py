@@ -114,8 +114,8 @@ def _configured(config: Config, keys: KeySource) -> tuple[str, str]:
 
 def _nothing(agent: str | None, programs: Mapping[str, str]) -> UsageError:
     found = f"; found on PATH, but not driven yet: {', '.join(programs)}" if programs else ""
+    hint = "\n".join(_WAYS)
     if agent is not None:
-        message, code = f"agent {agent!r} has no model to work with, and none was found", "no_model"
-    else:
-        message, code = "no agent is configured and --agent was not given", "no_agent"
-    return UsageError(message + found, code=code, hint="\n".join(_WAYS))
+        message = f"agent {agent!r} has no model to work with, and none was found{found}"
+        return UsageError(message, code="no_model", hint=hint)
+    return UsageError(f"no agent is configured and --agent was not given{found}", code="no_agent", hint=hint)

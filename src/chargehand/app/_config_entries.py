@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
 
 from chargehand.app._config_keys import AGENTS, MODELS, entry_keys
 from chargehand.app._config_meet import default_of
 from chargehand.app._config_model import Said
 from chargehand.app._config_toml import check_agent
 from chargehand.app._config_values import fail, shown
-from chargehand.core import Provider, nearest
+from chargehand.core import nearest
 
-SHORT: tuple[str, ...] = tuple(name for name in get_args(Provider) if not name.endswith("-compatible"))
+SHORT = ("openai", "anthropic", "ollama")
 """The providers whose address is known, so that `provider:model` says everything."""
 
 

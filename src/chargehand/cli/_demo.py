@@ -8,31 +8,25 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App, user_config_path
+from chargehand.app import App, Session, user_config_path
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,
+    CHEAT_REQUEST,
     REQUEST,
+    STUBBORN_FILE,
     git,
     make_project,
-    write_acceptance,
     write_configuration,
+    write_files_beside,
 )
 from chargehand.cli._demo_script import FORK_AT, MODEL, STUBBORN
-from chargehand.cli._demo_told import (
-    costs,
-    seen,
-    show_reasons,
-    show_verdict,
-    show_work,
-    verdict_of,
-    wrong,
-)
+from chargehand.cli._demo_told import complaints, costs, shown_to_model, told, verdict_of
 from chargehand.cli._diff import base_tree, depot_of, result_tree
 from chargehand.cli._failures import INTERRUPTED
 from chargehand.cli._interrupt import Stop, run_async
@@ -40,19 +34,36 @@ from chargehand.cli._output import Output
 from chargehand.cli._request import RunOptions
 from chargehand.cli._result import branch_of, cost_of, result_document
 from chargehand.cli._run import Ended, go_on, run_mission
-from chargehand.core import MissionState
-from chargehand.missions import fork
+from chargehand.core import Event, MissionState, Payload
+from chargehand.missions import Watch, fork, ignore
 from chargehand.store import verify
 
 _QUIET = Output(as_json=True)
-"""The demo tells each mission itself, from its log, once it has ended."""
+"""Shows no progress: the demo tells its missions in its own words."""
+
+
+class _WatchedApp(App):
+    """The app of every command, which lets the demo watch what is written to the log as well."""
+
+    seen: Watch = staticmethod(ignore)
+
+    @contextlib.asynccontextmanager
+    async def session(self, *place: Any, watch: Watch = ignore, **more: Any) -> AsyncIterator[Session]:
+        """Open a session as `App` does."""
+
+        def both(event: Event, payload: Payload) -> None:
+            watch(event, payload)
+            self.seen(event, payload)
+
+        async with super().session(*place, watch=both, **more) as session:
+            yield session
 
 
 @dataclass(slots=True, kw_only=True)
 class _Story:
     """What the demo has shown so far, and whether all of it came out as it should."""
 
-    app: App
+    app: _WatchedApp
     out: Output
     project: Path
     acceptance: Path
@@ -70,12 +81,30 @@ class _Story:
         self.out.text()
         self.out.text(f"$ {words}", bold=True)
 
-    def wait(self, doing: str, work: Callable[[], Ended]) -> MissionState:
-        """Let a mission run to its end, and say so to a person who waits."""
-        with _waiting(self.out, doing):
+    def mission(self, work: Callable[[], Ended], *, first: int = 1) -> MissionState:
+        """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
+        shown = 0
+
+        def tell(event: Event, payload: Payload) -> None:
+            nonlocal shown
+            lines = told(self.app.store, self.app.look.state(event.mission), first=first)
+            for line in lines[shown:]:
+                self.out.text(line.text, fg=line.colour, bold=line.bold)
+            shown = len(lines)
+
+        self.app.seen = tell
+        try:
             ended = work()
+        finally:
+            self.app.seen = ignore
         self.interrupted |= ended.interrupted
+        self._outcome(ended.state)
         return ended.state
+
+    def _outcome(self, state: MissionState) -> None:
+        self.out.text(f"  mission {state.status}", fg="green" if state.status == "promoted" else "red", bold=True)
+        for reason in state.reasons:
+            self.out.text(f"    {reason.code}: {reason.message}")
 
     @property
     def ok(self) -> bool:
@@ -89,8 +118,8 @@ def demo(out: Output, *, keep: bool) -> int:
         project = make_project(directory)
         environ = _environment(directory)
         write_configuration(user_config_path(environ), directory)
-        with App.open(environ=environ, cwd=project) as app:
-            story = _Story(app=app, out=out, project=project, acceptance=write_acceptance(directory))
+        with contextlib.closing(_WatchedApp(environ=environ, cwd=project)) as app:
+            story = _Story(app=app, out=out, project=project, acceptance=write_files_beside(directory))
             _introduce(out, directory)
             _tell(story)
         if story.interrupted:
@@ -118,10 +147,13 @@ def _introduce(out: Output, directory: Path) -> None:
 
 
 def _let_the_model_work(story: _Story) -> MissionState:
-    out, store = story.out, story.app.store
-    mounted = f"{story.acceptance.name}:{ACCEPTANCE}"
-    story.command(f'chargehand run --model {MODEL} --attempts 2 --check-file {mounted} \\\n    "{REQUEST}"')
-    out.text(f"  {story.acceptance.name} is an acceptance test: it is there while checks run, and only then.")
+    story.command(
+        f"chargehand run --model {MODEL} --attempts 2 \\\n"
+        f'    --check-file ../{story.acceptance.name}:{ACCEPTANCE} \\\n    "{REQUEST}"'
+    )
+    story.out.text(
+        f"  {story.acceptance.name} is an acceptance test: it is there while checks run, and only then."
+    )
     options = RunOptions(
         text=REQUEST,
         model=MODEL,
@@ -130,25 +162,19 @@ def _let_the_model_work(story: _Story) -> MissionState:
         yes=True,
     )
     before = _fingerprint(story.project)
-    state = story.wait("the model works", lambda: run_mission(story.app, _QUIET, options))
-    for attempt in state.attempts:
-        again = ", in the same conversation, with the report of what was wrong" if attempt.number > 1 else ""
-        out.text(f"  attempt {attempt.number}{again}", bold=True)
-        show_work(out, store, state, attempt.number)
-        show_verdict(out, store, state, attempt.number)
-    show_reasons(out, state)
-    _note_attempts(story, state)
+    state = story.mission(lambda: run_mission(story.app, _QUIET, options))
     _show_export(story, state, before)
+    _note_attempts(story, state)
     return state
 
 
 def _note_attempts(story: _Story, state: MissionState) -> None:
     """Note that the first attempt's claim was not believed, for a reason that it could not see before."""
     store, verdict = story.app.store, verdict_of(state, 1)
-    why = [line for check in verdict.checks for line in wrong(store, check)] if verdict else []
+    why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
     claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
     story.step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
-    hidden = ACCEPTANCE not in seen(store, state, 1) and ACCEPTANCE in seen(store, state, 2)
+    hidden = ACCEPTANCE not in shown_to_model(store, state, 1) and ACCEPTANCE in shown_to_model(store, state, 2)
     story.step("acceptance_file_hidden_until_reported", hidden)
 
 
@@ -172,7 +198,7 @@ def _fingerprint(project: Path) -> tuple[str, str]:
 def _show_change(story: _Story, state: MissionState) -> None:
     story.command(f"chargehand mission diff {state.id}")
     patch = depot_of(story.app, state).patch(base_tree(state), result_tree(state))
-    for line in patch.decode(errors="replace").splitlines():
+    for line in patch.decode(errors="replace").rstrip().splitlines():
         if not line.startswith(("diff --git", "index ", "--- ")):
             story.out.text(f"  {line}", **_colour(line))
     story.step("diff", b"+    return price * (100 - percent) // 100" in patch)
@@ -194,14 +220,11 @@ def _show_checkpoints(story: _Story, state: MissionState) -> None:
 def _fork(story: _Story, state: MissionState) -> None:
     out, app = story.out, story.app
     point = f"{FORK_AT.attempt}.{FORK_AT.turn}"
-    story.command(f"chargehand mission fork {state.id} --at {point} --reply @stubborn.json")
+    story.command(f"chargehand mission fork {state.id} --at {point} --reply @../{STUBBORN_FILE}")
     out.text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
     before = _fingerprint(story.project)
     made = fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
-    other = story.wait("the fork goes on", lambda: go_on(app, _QUIET, made))
-    show_work(out, app.store, other, FORK_AT.attempt)
-    show_verdict(out, app.store, other, FORK_AT.attempt)
-    show_reasons(out, other)
+    other = story.mission(lambda: go_on(app, _QUIET, made), first=FORK_AT.attempt)
     calls = sum(attempt.calls for attempt in other.attempts)
     out.text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
     ok = other.status == "refused" and not calls and before == _fingerprint(story.project)
@@ -210,12 +233,11 @@ def _fork(story: _Story, state: MissionState) -> None:
 
 def _let_one_cheat(story: _Story, state: MissionState) -> None:
     out = story.out
-    story.command(f'chargehand run --agent "{CHEAT}" "{REQUEST}"')
+    story.command(f'chargehand run --agent "{CHEAT}" "{CHEAT_REQUEST}"')
     out.text("  Any program can be an agent. This one deletes the tests that fail.")
     before = _fingerprint(story.project)
-    options = RunOptions(text=REQUEST, agent=CHEAT, yes=True)
-    cheated = story.wait("the agent works", lambda: run_mission(story.app, _QUIET, options))
-    show_reasons(out, cheated)
+    options = RunOptions(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
+    cheated = story.mission(lambda: run_mission(story.app, _QUIET, options), first=2)
     ok = cheated.status == "refused" and before == _fingerprint(story.project)
     ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
     story.step("cheat", ok, result=result_document(cheated))
@@ -258,29 +280,19 @@ def _close(story: _Story, directory: Path, keep: bool) -> None:
     if not story.ok:
         out.text("Not every step came out as it should; chargehand doctor may say why.", fg="red", bold=True)
     if keep:
-        out.text(f"Kept in {directory} (CHARGEHAND_HOME={directory / 'state'})")
+        out.text("All of it is kept, and each command above works there:", bold=True)
+        out.text(f"  cd {story.project}")
+        out.text(f"  export CHARGEHAND_HOME={directory / 'state'} XDG_CONFIG_HOME={directory / 'config'}")
     out.text("The same with your own model, in your own repository:", bold=True)
     for line in _YOURS:
         out.text(f"  {line}")
 
 
 _YOURS = (
-    'chargehand run "TEXT"                          with ANTHROPIC_API_KEY or OPENAI_API_KEY set, or Ollama',
-    'chargehand run --model PROVIDER:MODEL "TEXT"   with the model you name',
-    "chargehand init                                asks what you have and sets it up",
+    "chargehand init                               asks what you have and sets it up",
+    'chargehand run "TEXT"                         needs ANTHROPIC_API_KEY, OPENAI_API_KEY or Ollama',
+    'chargehand run --model PROVIDER:MODEL "TEXT"  takes the model you name',
 )
-
-
-@contextlib.contextmanager
-def _waiting(out: Output, doing: str) -> Iterator[None]:
-    """Say on a terminal that something goes on while the block runs."""
-    if not out.shows_progress:
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True, highlight=False, emoji=False).status(doing):
-        yield
 
 
 def _environment(directory: Path) -> dict[str, str]:

@@ -1,20 +1,24 @@
-"""The demo's project: a small shop with a bug in its discount, and an acceptance test that the agent never sees."""
+"""The demo's project: a small shop with a bug in its discount, and an acceptance test that agents never see."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.cli._demo_script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT
+from chargehand.cli._demo_script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT, STUBBORN
 from chargehand.core import InfrastructureError
 
 CHECK = "python3 -m unittest discover"
 REQUEST = "Fix the discount. Fractions of a cent go to the customer."
 ACCEPTANCE = "tests/test_fractions.py"
 """Where the acceptance test lies while checks run, and at no other time."""
+STUBBORN_FILE = "stubborn.json"
+"""The reply that the fork takes, as `mission fork --reply @FILE` reads it."""
 CHEAT = "command:rm tests/test_cart.py"
+CHEAT_REQUEST = "Make the tests pass"
 
 _CART = '''\
 """Prices of a shopping cart, in cents."""
@@ -81,9 +85,11 @@ def make_project(directory: Path) -> Path:
     return project
 
 
-def write_acceptance(directory: Path) -> Path:
-    """Write the acceptance test beside the project and return its path."""
-    path = directory / "test_fractions.py"
+def write_files_beside(directory: Path) -> Path:
+    """Write what the shown commands name beside the project; return the acceptance test's path."""
+    reply = {"text": STUBBORN.text, "tools": STUBBORN.tools}
+    (directory / STUBBORN_FILE).write_text(json.dumps(reply, indent=2) + "\n")
+    path = directory / "fractions.py"
     path.write_text(_ACCEPTANCE)
     return path
 

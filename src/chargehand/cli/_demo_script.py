@@ -12,7 +12,6 @@ PRICE_IN, PRICE_OUT = 3.0, 15.0
 """USD per million tokens: play money, for words that nobody generated."""
 
 
-
 def _call(name: str, **arguments: object) -> ScriptedCall:
     return ScriptedCall(name=name, arguments=arguments)
 
@@ -47,7 +46,10 @@ def _script(*replies: tuple[int, str, ScriptedReply]) -> Script:
     """Return the script of (attempt, words that the newest messages must hold, reply) in order."""
     lines = Script.of(*(reply for _, _, reply in replies)).lines
     due = zip(lines, replies, strict=True)
-    return Script(lines=tuple(replace(line, attempt=n, expect=(heard,)) for line, (n, heard, _) in due))
+    return Script(
+        lines=tuple(replace(line, attempt=n, expect=(heard,)) for line, (n, heard, _) in due),
+        note="what the model of `chargehand demo` says",
+    )
 
 
 SCRIPT = _script(
@@ -81,7 +83,7 @@ SCRIPT = _script(
         2,
         "500 != 499",
         _reply(
-            "I rounded the discount down, so half a cent went to the shop. It is the price that I have to round.",
+            "I rounded the discount down, so the shop kept half a cent. I round the price.",
             _call("apply_patch", patch=_PATCH),
             _TESTS,
             used=(2960, 241),

@@ -1,13 +1,13 @@
-"""An attempt in a few lines: what its model said and did and how that was judged, read off the log."""
+"""A native mission in a few lines: what its model said and did and how that was judged, read off the log."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from chargehand.cli._output import Output
-from chargehand.core import CheckResult, MissionState, Verdict
+from chargehand.core import AttemptState, CheckResult, MissionState, Verdict
 from chargehand.missions import Line, transcript
 from chargehand.store import Store
 
@@ -15,32 +15,67 @@ _SUBJECTS = ("path", "pattern", "command", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 _WRONG = re.compile(r"^(?:FAIL|ERROR): \w+|^[\w.]*Error: .+$", re.MULTILINE)
 _MOST_WRONG = 4
-_COLUMN = 50
+_COLUMN = 46
+_COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red"}
 
 
-def show_work(out: Output, store: Store, state: MissionState, number: int) -> None:
-    """Write what the model of an attempt said and did, a line for each reply and each call."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One line, and how it looks on a terminal."""
+
+    text: str
+    colour: str | None = None
+    bold: bool = False
+
+
+def told(store: Store, state: MissionState, *, first: int = 1) -> list[Told]:
+    """Return a mission's story from an attempt on; with every event lines may be added, and none changes."""
+    lines = [] if first > 1 else list(_base(state))
+    for attempt in state.attempts[first - 1 :]:
+        lines += _attempt(store, state, attempt)
+    return lines
+
+
+def _base(state: MissionState) -> Iterator[Told]:
+    for verdict in state.verdicts:
+        if verdict.scope == "base":
+            for check in verdict.checks:
+                yield Told(text=f"  before      {verdict.status}: {_check(check)}")
+
+
+def _attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterator[Told]:
+    more = ", in the same conversation, with the report of what was wrong" if attempt.number > 1 else ""
+    yield Told(text=f"  attempt {attempt.number}{more}", bold=True)
+    yield from _work(store, state, attempt.number)
+    if attempt.status == "running":
+        return
+    verdict = verdict_of(state, attempt.number)
+    if verdict is not None:
+        yield from _verdict(store, verdict)
+    yield Told(text=f"  attempt {attempt.number} {attempt.status}", colour=_COLOURS.get(attempt.status), bold=True)
+
+
+def _work(store: Store, state: MissionState, number: int) -> Iterator[Told]:
+    """Yield a line for each text of the model and each call that has its result."""
     said = [line for line in transcript(store, state) if line.attempt == number]
     results = [line for line in said if line.speaker == "result"]
     for line in said:
         if line.speaker == "model":
-            out.text(f"    model   {line.text}", fg="cyan")
+            yield Told(text=f"    model       {line.text}", colour="cyan")
+        elif line.speaker == "call" and line.tool == "finish":
+            yield Told(text=f"    finish      {_subject(line)}")
         elif line.speaker == "call":
-            # A reply's results come in the order of its calls; `finish` has none.
-            result = results.pop(0) if line.tool != "finish" else None
-            out.text(f"    {_call(line, result)}".rstrip())
+            if not results:
+                return
+            # A reply's results come in the order of its calls.
+            yield Told(text=f"    {line.tool:<11} {_subject(line):<{_COLUMN}} {_outcome(results.pop(0))}")
 
 
-def show_verdict(out: Output, store: Store, state: MissionState, number: int) -> None:
-    """Write the verdict on what an attempt left, with the reason where it is red."""
-    verdict = verdict_of(state, number)
-    if verdict is None:
-        return
-    out.text(f"  {verdict.status}", fg="green" if verdict.status == "green" else "red", bold=True)
+def _verdict(store: Store, verdict: Verdict) -> Iterator[Told]:
     for check in verdict.checks:
-        out.text(f"    {check.name}: {check.status}{_tests(check)}")
-        for line in wrong(store, check):
-            out.text(f"      {line}")
+        yield Told(text=f"    {verdict.status:<11} {_check(check)}", colour=_COLOURS.get(verdict.status))
+        for line in complaints(store, check):
+            yield Told(text=f"                  {line}")
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
@@ -49,7 +84,7 @@ def verdict_of(state: MissionState, number: int) -> Verdict | None:
     return given[number - 1] if number <= len(given) else None
 
 
-def wrong(store: Store, check: CheckResult) -> list[str]:
+def complaints(store: Store, check: CheckResult) -> list[str]:
     """Return the lines of a failed check's output that say what is wrong."""
     if check.status == "passed" or check.artifact is None:
         return []
@@ -57,15 +92,17 @@ def wrong(store: Store, check: CheckResult) -> list[str]:
     return _WRONG.findall(output)[:_MOST_WRONG]
 
 
-def seen(store: Store, state: MissionState, number: int) -> str:
-    """Return all that the model of an attempt was told or shown, its own words left out."""
+def shown_to_model(store: Store, state: MissionState, number: int) -> str:
+    """Return all that the model of an attempt was told and shown, in one text."""
     lines = (line for line in transcript(store, state) if line.attempt == number)
     return "\n".join(line.text for line in lines if line.speaker in ("person", "result"))
 
 
-def _call(call: Line, result: Line | None) -> str:
-    done = f"{call.tool:<7} {_subject(call)}"
-    return f"{done:<{_COLUMN}} {_outcome(result)}" if result is not None else done
+def costs(state: MissionState) -> Iterator[str]:
+    """Yield what each attempt cost, in words."""
+    for attempt in state.attempts:
+        cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
+        yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
 
 
 def _subject(call: Line) -> str:
@@ -78,25 +115,12 @@ def _subject(call: Line) -> str:
 def _outcome(result: Line) -> str:
     """Return the end of a result, which is where tools say how it went."""
     lines = [line for line in result.text.splitlines() if line.strip()]
-    if result.tool == "search":
+    if result.tool == "search" and not result.failed:
         return f"{len(lines)} matches"
     ending = lines[-2:] if result.tool == "bash" else lines[-1:]
     return ", ".join(line.strip("[]. ") for line in ending)
 
 
-def _tests(check: CheckResult) -> str:
-    return "" if check.tests is None else f" ({check.tests} tests)"
-
-
-def show_reasons(out: Output, state: MissionState) -> None:
-    """Write how a mission ended and why."""
-    out.text(f"  {state.status}", fg="green" if state.status == "promoted" else "red", bold=True)
-    for reason in state.reasons:
-        out.text(f"    {reason.code}: {reason.message}")
-
-
-def costs(state: MissionState) -> Iterator[str]:
-    """Yield what each attempt cost, in words."""
-    for attempt in state.attempts:
-        cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
-        yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
+def _check(check: CheckResult) -> str:
+    tests = "" if check.tests is None else f" ({check.tests} tests)"
+    return f"{check.name}: {check.status}{tests}"

@@ -65,11 +65,14 @@ def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> 
 
 def _listed(app: App, config: Config, name: str, origin: str) -> _Listed:
     found = model_config(config, name)
+    price = find_price(found.provider, found.model or name, found, assume=config.limits.assume_usd_per_mtok)
+    if price is None and found.provider == "script":
+        price = Price(input=0.0, output=0.0, source="script")
     return _Listed(
         name=name,
         config=found,
         origin=origin,
-        price=find_price(found.provider, found.model or name, found, assume=config.limits.assume_usd_per_mtok),
+        price=price,
         key=_key(app, found),
         has_key=has_key(found, app.credentials),
     )

@@ -198,8 +198,8 @@ class AttemptRunner:
         if not agent.models:
             yield None
             return
-        for call, usd in self._services.store.spending.abandon(assignment.attempt):
-            self._journal.note(_lost_call(assignment.attempt, call, usd))
+        for call, micro_usd in self._services.store.spending.abandon(assignment.attempt):
+            self._journal.note(_lost_call(assignment.attempt, call, micro_usd / 1e6))
         loop = asyncio.get_running_loop()
 
         def tell(payload: Payload) -> None:

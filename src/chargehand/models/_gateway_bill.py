@@ -65,6 +65,9 @@ class Desk:
         except asyncio.CancelledError:
             self.spawn(_given_back(bill, admission))
             raise
+        if bill.grant.alerts:
+            # On its own: a listener that fails must not keep the call from being settled.
+            self.spawn(asyncio.to_thread(self._alerted, bill.grant.alerts))
         return bill
 
     def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
@@ -77,10 +80,12 @@ class Desk:
         except ExhaustedError as error:
             hint = f"; {error.hint}" if error.hint else ""
             raise GatewayFault("budget_exhausted", error.message + hint) from None
+        return replace(grant, alerts=alerts)
+
+    def _alerted(self, alerts: tuple[Spent, ...]) -> None:
         for spent in alerts:
             with self._lock:
                 self._on_alert(spent)
-        return replace(grant, alerts=alerts)
 
     def settle(self, call: str, usd: float | None, record: CallRecord) -> None:
         """Book and report a call; blocks."""

@@ -21,7 +21,7 @@ from chargehand.models._gateway_dialect import (
 from chargehand.models._gateway_fault import GatewayFault, LostReply
 from chargehand.models._gateway_retry import AGAIN, Retries
 from chargehand.models._gateway_stream import Forward, closing, kept_headers, lower, so_far
-from chargehand.models._http import HttpAnswer
+from chargehand.models._http import ClientGoneError, HttpAnswer
 from chargehand.models._meter import Bound
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
@@ -72,7 +72,7 @@ class Exchange:
             self._task.cancel()
 
     async def run(self) -> None:
-        """Answer the client; raises `OSError` and `CancelledError` where it is gone."""
+        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone."""
         self._task = asyncio.current_task()
         try:
             await self._answered()
@@ -128,7 +128,7 @@ class Exchange:
             fault = self._cut or GatewayFault("client_gone", "the client went away")
             await self._broken(bill, fault)
             raise
-        except OSError:
+        except ClientGoneError:
             await self._broken(bill, GatewayFault("client_gone", "the client went away"))
             raise
         finally:

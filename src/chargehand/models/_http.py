@@ -38,10 +38,14 @@ class HttpRequest:
     body: bytes = b""
 
 
+class ClientGoneError(ConnectionError):
+    """The client closed its connection, or does not read."""
+
+
 class HttpAnswer:
     """The way back to the client: one whole reply, or a head, pieces and an end.
 
-    Writing raises `OSError` where the client is gone or does not read for `write_seconds`.
+    Writing raises `ClientGoneError` where the client is gone or does not read for `write_seconds`.
     """
 
     def __init__(self, http: h11.Connection, writer: asyncio.StreamWriter, *, limits: HttpLimits) -> None:
@@ -78,8 +82,9 @@ class HttpAnswer:
         try:
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.drain()
-        except TimeoutError:
-            raise ConnectionAbortedError("the client did not read in time") from None
+        except OSError as error:
+            # `TimeoutError` is one, too.
+            raise ClientGoneError(f"the client is gone or does not read: {error!r}") from None
 
 
 Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
@@ -205,7 +210,7 @@ class _Connection:
         error = handling.exception()
         if error is None:
             return True
-        if not isinstance(error, OSError):
+        if not isinstance(error, ClientGoneError):
             _log.error("a request to the model gateway failed", exc_info=error)
             if not answer.begun:
                 raise _RefusalError(500, "internal error of the gateway")

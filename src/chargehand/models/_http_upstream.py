@@ -57,17 +57,22 @@ class HttpUpstream:
 
         client = self._opened()
         timeout = httpx.Timeout(call.seconds, connect=min(self._connect_seconds, call.seconds))
-        request = client.build_request(
-            "POST",
-            self._url,
-            content=msgspec.json.encode(call.body),
-            headers={**self._headers, **call.headers, "content-type": "application/json"},
-            timeout=timeout,
-        )
         try:
+            request = client.build_request(
+                "POST",
+                self._url,
+                content=msgspec.json.encode(call.body),
+                headers={**self._headers, **call.headers, "content-type": "application/json"},
+                timeout=timeout,
+            )
             response = await client.send(request, stream=True)
         except httpx.HTTPError as error:
             raise self._failed(error, begun=False) from None
+        except (httpx.InvalidURL, ValueError) as error:
+            # A key or header that is no ASCII text; what is wrong is named, the value never.
+            raise UpstreamError(
+                f"cannot send to {self._base_url!r}: {type(error).__name__}", hint="check base_url and key"
+            ) from None
         chunks = _Chunks(response, self._failed)
         return UpstreamReply(status=response.status_code, headers=dict(response.headers), chunks=chunks)
 

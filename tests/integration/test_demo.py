@@ -1,0 +1,149 @@
+"""The demo: its story comes out through the product's own machinery, or it says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.conftest import make_repository, repository_state
+
+from chargehand.app import App
+from chargehand.cli import _demo_project, chargehand
+from chargehand.cli._demo_script import SCRIPT
+from chargehand.cli._demo_told import told
+from chargehand.core import MissionState, apply
+from chargehand.models import Script
+
+pytestmark = pytest.mark.needs_bwrap
+README = (Path(__file__).parents[2] / "README.md").read_text()
+OWN = ("HOME", "CHARGEHAND_HOME", "XDG_CONFIG_HOME", "TMPDIR")
+
+
+def invoke(place: Path, *words: str) -> Result:
+    """Run a command of a person whose everything lies in `place`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OWN:
+            patch.setenv(name, str(place / name.lower()))
+        (place / "tmpdir").mkdir(exist_ok=True)
+        patch.setattr("tempfile.tempdir", None)
+        patch.chdir(place)
+        return CliRunner().invoke(chargehand, list(words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A demo that was run with `--keep`."""
+
+    text: str
+    directory: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "CHARGEHAND_HOME": str(self.directory / "state"),
+            "XDG_CONFIG_HOME": str(self.directory / "config"),
+        }
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    place = tmp_path_factory.mktemp("demo")
+    done = invoke(place, "demo", "--keep")
+    assert done.exit_code == 0, done.output
+    (directory,) = (place / "tmpdir").iterdir()
+    yield Kept(text=done.stdout, directory=directory)
+
+
+def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None:
+    assert "The model's words are a script, and its price is play money. All else is real" in kept.text
+    told_in_order = (
+        "before      red",
+        "attempt 1",
+        "finish      The discount is fixed and every test passes.",
+        "AssertionError: 500 != 499",
+        "attempt 1 refused",
+        "attempt 2, in the same conversation, with the report of what was wrong",
+        "apply_patch shop/cart.py, tests/test_cart.py",
+        "attempt 2 succeeded",
+        "mission promoted",
+        "attempt 1 0.0210 USD for 3 replies; attempt 2 0.0235 USD for 2 replies (play money)",
+        "+    return price * (100 - percent) // 100",
+        "made after an action, 2 changed",
+        "model       My first version is right.",
+        "mission refused",
+        "no replies were asked for again",
+        "test_deleted: tests/test_cart.py was set back",
+        "with the tree it began with",
+        "of 3 missions: whole",
+        "nothing to commit; main has 1 commit, as before",
+        'chargehand run --model PROVIDER:MODEL "TEXT"',
+    )
+    at = [kept.text.find(words) for words in told_in_order]
+    assert -1 not in at, told_in_order[at.index(-1)]
+    assert at == sorted(at)
+    assert "did not come out" not in kept.text
+    assert max(map(len, kept.text.splitlines())) <= 120
+
+
+def test_what_the_readme_shows_is_what_the_demo_prints(kept: Kept) -> None:
+    (shown,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+    assert len(shown.splitlines()) > 10
+    assert shown in kept.text
+
+
+def test_the_commands_it_shows_work_where_it_was_kept(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in kept.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(kept.directory / "shop")
+    (shown,) = re.findall(r"\$ chargehand (mission fork .+)", kept.text)
+    done = CliRunner().invoke(chargehand, ["--json", *shown.split()])
+    result = json.loads(done.stdout)
+    assert (done.exit_code, result["status"]) == (1, "refused")
+    assert [reason["code"] for reason in result["reasons"]] == ["check_failed"]
+
+
+def test_lines_once_told_stay_as_they_are(kept: Kept) -> None:
+    app = App(environ=kept.environ, cwd=kept.directory / "shop")
+    try:
+        mission = re.findall(r"mission diff (m-\w+)", kept.text)[0]
+        state, before = MissionState(), list[object]()
+        for event in app.store.log.read(mission):
+            apply(state, event)
+            lines = told(app.store, state)
+            assert lines[: len(before)] == before
+            before = list(lines)
+        assert len(before) > 10
+        assert told(app.store, state, first=2) == before[-8:]
+    finally:
+        app.close()
+
+
+def test_a_model_that_says_something_else_is_no_success_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [replace(line, expect=("400 != 499",)) if line.attempt == 2 else line for line in SCRIPT.lines]
+    monkeypatch.setattr(_demo_project, "SCRIPT", Script(lines=tuple(lines)))
+    repository = make_repository(tmp_path / "own", {"a": "a\n"})
+    before = repository_state(repository)
+    done = invoke(tmp_path, "demo", "--json")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["ok"], document["directory"]) == (1, False, None)
+    steps = {step["step"]: step["ok"] for step in document["steps"]}
+    assert steps == {
+        "run": False,
+        "attempts": False,
+        "acceptance_file_hidden_until_reported": True,
+        "audit": True,
+        "repository": True,
+    }
+    (run,) = [step["result"] for step in document["steps"] if step["step"] == "run"]
+    assert run["status"] == "failed"
+    assert "400 != 499" in run["reasons"][0]["message"]
+    assert list((tmp_path / "tmpdir").iterdir()) == []
+    assert not (tmp_path / "chargehand_home").exists()
+    assert repository_state(repository) == before
