@@ -257,7 +257,12 @@ class Yard:
             assert git(depot, "rev-parse", f"{checkpoint.commit}^{{tree}}") == checkpoint.tree
             git(depot, "ls-tree", "-r", checkpoint.tree)
         if expected is not None:
-            assert outcome == expected, (state.reasons, self.said())
+            differing = {
+                name: (getattr(outcome, name), getattr(expected, name))
+                for name in outcome.__slots__
+                if getattr(outcome, name) != getattr(expected, name)
+            }
+            assert differing == {}, (differing, state.reasons, self.said())
         self.undisturbed(site)
         return outcome
 
@@ -375,8 +380,10 @@ def _mounts() -> int:
 
 def _cgroups_of_dead() -> set[str]:
     """Return control groups of ours whose makers are gone; tests side by side see each other's for a moment."""
-    found = Path("/sys/fs/cgroup").glob("**/chargehand-*")
-    return {str(path) for path in found if not Path("/proc", path.name.split("-")[1]).exists()}
+    # Not by glob: it fails on directories that go while it looks.
+    found = [(place, name) for place, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+    ours = [(place, name) for place, name in found if name.startswith("chargehand-")]
+    return {f"{place}/{name}" for place, name in ours if not Path("/proc", name.split("-")[1]).exists()}
 
 
 def descendants(root: int) -> dict[int, str]:

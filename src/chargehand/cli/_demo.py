@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import stat
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +17,8 @@ from chargehand.cli._demo_project import (
     STUBBORN_FILE,
     git,
     make_project,
+    own_environment,
+    temporary_directory,
     write_configuration,
     write_files_beside,
 )
@@ -114,9 +111,9 @@ class _Story:
 
 def demo(out: Output, *, keep: bool) -> int:
     """Tell the story; exit 0 only where every step came out as it should."""
-    with _directory(keep) as directory:
+    with temporary_directory(keep) as directory:
         project = make_project(directory)
-        environ = _environment(directory)
+        environ = own_environment(directory)
         write_configuration(user_config_path(environ), directory)
         with contextlib.closing(_WatchedApp(environ=environ, cwd=project)) as app:
             story = _Story(app=app, out=out, project=project, acceptance=write_files_beside(directory))
@@ -130,7 +127,9 @@ def demo(out: Output, *, keep: bool) -> int:
 
 def _tell(story: _Story) -> None:
     state = _let_the_model_work(story)
-    if state.status == "promoted" and not story.interrupted:
+    if story.interrupted:
+        return
+    if state.status == "promoted":
         for tell in (_show_change, _show_checkpoints, _fork, _let_one_cheat, _roll_back):
             tell(story, state)
             if story.interrupted:
@@ -163,8 +162,9 @@ def _let_the_model_work(story: _Story) -> MissionState:
     )
     before = _fingerprint(story.project)
     state = story.mission(lambda: run_mission(story.app, _QUIET, options))
-    _show_export(story, state, before)
-    _note_attempts(story, state)
+    if not story.interrupted:
+        _show_export(story, state, before)
+        _note_attempts(story, state)
     return state
 
 
@@ -280,7 +280,7 @@ def _close(story: _Story, directory: Path, keep: bool) -> None:
     if not story.ok:
         out.text("Not every step came out as it should; chargehand doctor may say why.", fg="red", bold=True)
     if keep:
-        out.text("All of it is kept, and each command above works there:", bold=True)
+        out.text("All of it is kept, to look at with the commands above:", bold=True)
         out.text(f"  cd {story.project}")
         out.text(f"  export CHARGEHAND_HOME={directory / 'state'} XDG_CONFIG_HOME={directory / 'config'}")
     out.text("The same with your own model, in your own repository:", bold=True)
@@ -293,37 +293,3 @@ _YOURS = (
     'chargehand run "TEXT"                         needs ANTHROPIC_API_KEY, OPENAI_API_KEY or Ollama',
     'chargehand run --model PROVIDER:MODEL "TEXT"  takes the model you name',
 )
-
-
-def _environment(directory: Path) -> dict[str, str]:
-    """Return the environment of a user who has only what the demo gives them."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("CHARGEHAND_")}
-    return own | {"CHARGEHAND_HOME": str(directory / "state"), "XDG_CONFIG_HOME": str(directory / "config")}
-
-
-@contextlib.contextmanager
-def _directory(keep: bool) -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="chargehand-demo-")).resolve()
-    try:
-        yield directory
-    finally:
-        if not keep:
-            _remove(directory)
-
-
-def _remove(directory: Path) -> None:
-    """Remove a tree in which directories may be read-only."""
-
-    def again(remove: Callable[..., object], path: str, error: object) -> None:
-        with contextlib.suppress(OSError):
-            Path(path).parent.chmod(stat.S_IRWXU)
-            if Path(path).is_dir() and not Path(path).is_symlink():
-                Path(path).chmod(stat.S_IRWXU)
-            remove(path)
-
-    # Python 3.12 renamed the argument.
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(directory, onexc=again)
-    else:
-        shutil.rmtree(directory, onerror=again)
-    shutil.rmtree(directory, ignore_errors=True)

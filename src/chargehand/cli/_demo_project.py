@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import stat
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from chargehand.cli._demo_script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT, STUBBORN
@@ -115,3 +120,38 @@ def git(directory: Path, *words: str) -> str:
     if done.returncode:
         raise InfrastructureError(f"git {words[0]} failed in the demo: {done.stderr.strip()}", code="demo_git")
     return done.stdout
+
+
+def own_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of a user who has only what the demo gives them."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("CHARGEHAND_")}
+    return own | {"CHARGEHAND_HOME": str(directory / "state"), "XDG_CONFIG_HOME": str(directory / "config")}
+
+
+@contextlib.contextmanager
+def temporary_directory(keep: bool) -> Iterator[Path]:
+    """Make a directory that is gone after the block unless it is to be kept."""
+    directory = Path(tempfile.mkdtemp(prefix="chargehand-demo-")).resolve()
+    try:
+        yield directory
+    finally:
+        if not keep:
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a tree in which directories may be read-only."""
+
+    def again(remove: Callable[..., object], path: str, error: object) -> None:
+        with contextlib.suppress(OSError):
+            Path(path).parent.chmod(stat.S_IRWXU)
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                Path(path).chmod(stat.S_IRWXU)
+            remove(path)
+
+    # Python 3.12 renamed the argument.
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(directory, onexc=again)
+    else:
+        shutil.rmtree(directory, onerror=again)
+    shutil.rmtree(directory, ignore_errors=True)
