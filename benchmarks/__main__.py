@@ -10,7 +10,19 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import checkpoint, command, engine, machine, mission, promotion, ready, report, startup, workers
+from benchmarks import (
+    checkpoint,
+    command,
+    engine,
+    gateway,
+    machine,
+    mission,
+    promotion,
+    ready,
+    report,
+    startup,
+    workers,
+)
 from benchmarks.measure import Result
 from benchmarks.shop import Shop, remove
 
@@ -24,12 +36,14 @@ _ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "startup": startup.run,
     "engine": engine.run,
     "workers": workers.run,
+    "gateway": gateway.run,
 }
 _NAMES = (*_ONCE, "command", *_OVER_FILES)
 _ROUNDS = {
     "startup": 15,
     "engine": 5,
     "workers": 5,
+    "gateway": 20,
     "command": 40,
     "ready": 15,
     "checkpoint": 15,

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import git
+from tests.integration.workshop import CHECK
+from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
 
 from chargehand.core import ModelCalled, QuestionAsked, RefusedError, decode
 from chargehand.missions import Edit, ForkPoint, fork, transcript
 from chargehand.models import Script
-from tests.conftest import git
-from tests.integration.workshop import CHECK
-from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"
@@ -43,8 +43,9 @@ class TestItsWork:
         assert attempt.calls == 2
         assert attempt.cost_usd == pytest.approx(2 * 1100 * 10 / 1e6)
         assert attempt.cost_known
-        assert git(shop.repository, "show", "chargehand/mend-add:calc/core.py").splitlines()[1] == "    return a + b"
-        assert [point.trigger for point in state.checkpoints][0] == "action"
+        mended = git(shop.repository, "show", "chargehand/mend-add:calc/core.py")
+        assert mended.splitlines()[1] == "    return a + b"
+        assert state.checkpoints[0].trigger == "action"
 
     def test_done_is_only_a_claim(self, shop: NativeShop) -> None:
         shop.model("scripted", scripted((FINISH,), (FINISH,), (FINISH,)))
@@ -73,7 +74,8 @@ class TestItsWork:
         assert "\n0\n" in result
 
     def test_a_model_without_tools_is_served_in_text(self, shop: NativeShop) -> None:
-        write = '```tool\n{"name": "edit", "arguments": {"path": "calc/core.py", "old": "a - b", "new": "a + b"}}\n```'
+        change = '{"path": "calc/core.py", "old": "a - b", "new": "a + b"}'
+        write = f'```tool\n{{"name": "edit", "arguments": {change}}}\n```'
         done = '```tool\n{"name": "finish", "arguments": {"summary": "done", "evidence": []}}\n```'
         shop.model("scripted", scripted((says(write), says(done))), tools=False)
         assert shop.native().status == "promoted"

@@ -1,7 +1,7 @@
 """P3 for native missions: killed anywhere, no recorded reply is asked again, and tree and transcript agree.
 
-The model's words come from a real server on loopback that counts what it is asked. The suite dies at a sample of all
-points; `scripts/soak` dies at each of them.
+The model's words come from a real server on loopback that counts what it is asked. The suite dies at a sample of
+all points; `scripts/soak` dies at each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 SCENE = Scene(name="native")
 REPLIES = (
     says("I look", call("read", path="f.txt"), call("bash", command="touch ignored; echo draft > n; ls")),
-    says("I mend", edit("aaa", "bbb", "f.txt"), call("bash", command="cat f.txt n ignored && rm n")),
+    says("I mend", edit("aaa", "bbb", "f.txt"), call("bash", command="cat f.txt n && rm n; touch ignored")),
     FINISH,
 )
 
@@ -55,8 +55,9 @@ def server() -> Iterator[tuple[ModelServer, str]]:
 
 
 def said(server: ModelServer) -> Any:
-    """Return the conversation as the model saw it last."""
-    return server.bodies[-1]["messages"]
+    """Return the conversation as the model saw it last, without that it was interrupted."""
+    told = server.bodies[-1]["messages"]
+    return [message for message in told if not str(message["content"]).startswith("The work was interrupted")]
 
 
 @pytest.mark.parametrize("points", [6, pytest.param(10_000, marks=soak)])

@@ -9,6 +9,7 @@ from chargehand.agents._contract import (
     Endpoint,
     EndpointModel,
     Outcome,
+    Resumed,
 )
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._native import NativeAgent
@@ -25,6 +26,7 @@ __all__ = [
     "EndpointModel",
     "NativeAgent",
     "Outcome",
+    "Resumed",
     "made_reply",
     "open_agent",
 ]

@@ -28,6 +28,9 @@ class CommandAgent:
         self.models = models
         self._command = command
 
+    def prepare(self) -> None:
+        """Nothing is needed ahead of time."""
+
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Run the program to its end; see `Agent.run`."""
         environment = {

@@ -20,7 +20,7 @@ Claim = Literal["done", "failed", "timed_out", "exhausted"]
 class Assignment:
     """One run of an agent: the request, the report on the attempt before it (JSON), and its seconds.
 
-    `messages` is what persons have said to the mission so far.
+    `messages` is what persons have said to the mission so far; `allow` and `forbid` are areas of paths.
     """
 
     mission: str
@@ -30,6 +30,8 @@ class Assignment:
     report: bytes | None
     seconds: float
     messages: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class Endpoint:
     revoke: Callable[[], None]
 
 
+Resumed = Literal["kept", "lost"]
+"""What became of ignored files where an attempt goes on after an interruption."""
+
+
 class AttemptContext(Protocol):
     """What an agent works with besides its assignment: a place, a memory, money, and people.
 
@@ -83,6 +89,7 @@ class AttemptContext(Protocol):
     sandbox: Sandbox
     on_output: OnOutput | None
     endpoint: Endpoint | None
+    resumed: Resumed | None
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; `input` and output are JSON."""
@@ -134,6 +141,10 @@ class Agent(Protocol):
     kind: AgentKind
     models: tuple[str, ...]
     driven: bool
+
+    def prepare(self) -> None:
+        """Load what the work will need, ahead of time; may take seconds, runs in a thread."""
+        ...
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Work on the workspace mounted in the sandbox until done, failed or out of time or money.

@@ -31,7 +31,8 @@ class ToolCall:
 class Said:
     """One entry of a conversation: what a person or Chargehand says, a reply, or the result of a call.
 
-    `pinned` entries are what the whole work is about: compaction never touches them.
+    `pinned` entries are what the whole work is about: compaction never touches them. `report` marks the report on
+    the attempt before.
     """
 
     kind: Literal["user", "reply", "result"]
@@ -41,6 +42,8 @@ class Said:
     calls: tuple[ToolCall, ...] = ()
     call: ToolCall | None = None
     artifact: str | None = None
+    failed: bool = False
+    report: bool = False
 
 
 def dump_reply(response: ModelResponse) -> dict[str, Any]:
@@ -158,7 +161,8 @@ def _part(entry: Said, *, native: bool) -> ModelRequestPart:
     if entry.call is None:
         return UserPromptPart(entry.text)
     if native and not entry.call.id.startswith("text-"):
-        return ToolReturnPart(entry.call.name, entry.text, entry.call.id)
+        about = {"artifact": entry.artifact, "failed": entry.failed}
+        return ToolReturnPart(entry.call.name, entry.text, entry.call.id, metadata=about)
     return UserPromptPart(_text_protocol.render_result(entry.call.name, entry.text))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
+_LOADING = threading.Lock()
 _BASE_URL = "http://gateway"
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 3600.0
@@ -72,6 +74,14 @@ class ModelClient:
             make = _anthropic if model.dialect == "anthropic" else _openai
             self._models[model.name] = make(model.name, self._endpoint.token, self._http)
         return self._models[model.name]
+
+
+def load_client() -> None:
+    """Import what the client needs, once per process; two threads at it at once would trip over each other."""
+    with _LOADING:
+        import pydantic_ai.direct
+        import pydantic_ai.models.openai
+        import pydantic_ai.providers.openai_compatible  # noqa: F401
 
 
 @asynccontextmanager

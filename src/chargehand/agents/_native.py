@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -21,14 +21,16 @@ from chargehand.agents._conversation import (
     to_messages,
     unanswered,
 )
-from chargehand.agents._model_client import ModelClient, open_client
+from chargehand.agents._model_client import ModelClient, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
     first_message,
+    is_from_person,
     no_tool_message,
     nudge_message,
     person_message,
     report_message,
+    resumed_message,
     system_prompt,
 )
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
@@ -60,6 +62,10 @@ class NativeAgent:
     def __init__(self, name: str, *, models: tuple[str, ...]) -> None:
         self.name = name
         self.models = models
+
+    def prepare(self) -> None:
+        """Import the model library, which takes seconds; see `Agent.prepare`."""
+        load_client()
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Work until the model finishes; see `Agent.run`."""
@@ -109,6 +115,7 @@ class _Attempt:
         self._trees: list[str | None] = []
         self._tree: str | None = None
         self._tokens: tuple[int, int] | None = None
+        self._resumed = context.resumed
         self._recorded = {name for name, _ in context.recorded(assignment.number)}
 
     async def run(self) -> Outcome:
@@ -148,7 +155,10 @@ class _Attempt:
             texts = [person_message(text) for text in heard[self._said :]]
             if assignment.report is None:
                 files = [(path, text) for path in INSTRUCTION_FILES if (text := await self._file(path))]
-                texts.insert(0, first_message(assignment.request, instructions=files))
+                first = first_message(
+                    assignment.request, allow=assignment.allow, forbid=assignment.forbid, instructions=files
+                )
+                texts.insert(0, first)
             else:
                 texts.insert(0, report_message(assignment.report))
             return {"texts": texts, "said": len(heard)}
@@ -162,7 +172,12 @@ class _Attempt:
 
     def _hear(self, output: Any) -> None:
         self._said = output["said"]
-        self._entries += [Said(kind="user", text=text, pinned=True) for text in output["texts"]]
+        # Of several reports only the last is about the tree as it is.
+        self._entries = [replace(entry, pinned=entry.pinned and entry.report is False) for entry in self._entries]
+        report, *others = output["texts"] if self._entries else [None, *output["texts"]]
+        if report is not None:
+            self._entries.append(Said(kind="user", text=report, pinned=True, report=True))
+        self._entries += [Said(kind="user", text=text, pinned=True) for text in others]
 
     # --- one turn
 
@@ -175,7 +190,7 @@ class _Attempt:
 
         async def replied() -> object:
             heard = list(self._context.heard())
-            said = [*notes, *(person_message(text) for text in heard[self._said :])]
+            said = [*self._interruption(), *notes, *(person_message(text) for text in heard[self._said :])]
             model = self._other_model() if step is not None and step.kind == "switch" else self._model
             return {
                 "notes": said,
@@ -202,6 +217,11 @@ class _Attempt:
             return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
         return nudge_message(step.stuck)
 
+    def _interruption(self) -> list[str]:
+        """Return what the model is told once when its work goes on after a crash or a question."""
+        resumed, self._resumed = self._resumed, None
+        return [resumed_message(ignored_lost=resumed == "lost")] if resumed is not None else []
+
     def _other_model(self) -> EndpointModel:
         names = list(self._models)
         return self._models[names[(names.index(self._model.name) + 1) % len(names)]]
@@ -209,7 +229,7 @@ class _Attempt:
     async def _ask_models(self, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
         """Ask a model, and where it gives no reply the others in turn."""
         order = [model, *(other for other in self._models.values() if other.name != model.name)]
-        entries = [*self._entries, *(Said(kind="user", text=note, pinned=True) for note in notes)]
+        entries = [*self._entries, *map(_note, notes)]
         for last, candidate in zip([*[False] * (len(order) - 1), True], order, strict=True):
             try:
                 return await self._ask_model(candidate, entries)
@@ -242,7 +262,7 @@ class _Attempt:
     def _heard(self, number: int, output: Any) -> _Turn:
         """Take a recorded reply into the conversation."""
         self._said = output["said"]
-        self._entries += [Said(kind="user", text=note, pinned=True) for note in output["notes"]]
+        self._entries += map(_note, output["notes"])
         self._model = self._models.get(output["model"], self._model)
         reply, problem = said_by_model(output["message"], SPECS, native=self._model.tools)
         self._entries.append(reply)
@@ -309,7 +329,14 @@ class _Attempt:
 
     def _result(self, turn: _Turn, call: ToolCall, output: Any) -> None:
         output = output.get("output", output)
-        result = Said(kind="result", call=call, text=output["text"], artifact=output["artifact"])
+        result = Said(
+            kind="result",
+            call=call,
+            text=output["text"],
+            artifact=output["artifact"],
+            failed=output["failed"],
+            pinned=call.name == ASK,
+        )
         turn.results.append(result)
         self._entries.append(result)
         turn.done.append(
@@ -321,6 +348,11 @@ class _Attempt:
                 seconds=output.get("seconds", 0.0),
             )
         )
+
+
+def _note(text: str) -> Said:
+    """Return what is said between turns; what a person said is never left out."""
+    return Said(kind="user", text=text, pinned=is_from_person(text))
 
 
 def _exited_badly(call: ToolCall, text: str) -> bool:

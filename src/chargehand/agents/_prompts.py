@@ -201,6 +201,14 @@ def resumed_message(*, ignored_lost: bool) -> str:
     )
 
 
+_FROM_PERSON = "Message from the person:\n\n"
+
+
 def person_message(text: str) -> str:
     """Return what a person says to the agent."""
-    return f"Message from the person:\n\n{text.strip()}"
+    return f"{_FROM_PERSON}{text.strip()}"
+
+
+def is_from_person(message: str) -> bool:
+    """Tell whether a message is what `person_message` makes."""
+    return message.startswith(_FROM_PERSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,8 @@ def describe_event(event: Event) -> str:
 
 
 def _created(event: core.MissionCreated) -> str:
-    return f"asked: {_first_line(event.request.text)}"
+    fork = f" (from {event.forked_from} at reply {event.forked_at} on)" if event.forked_from else ""
+    return f"asked: {_first_line(event.request.text)}{fork}"
 
 
 def _claimed(event: core.MissionClaimed) -> str:
@@ -42,7 +44,7 @@ def _claimed(event: core.MissionClaimed) -> str:
 
 
 def _released(event: core.MissionReleased) -> str:
-    return f"let go of by {event.worker}, for another worker to go on"
+    return f"let go of by {event.worker}, for another worker to go on" if event.worker else ""
 
 
 def _paused(event: core.MissionPaused) -> str:
@@ -63,7 +65,7 @@ def _message(event: core.MessageSent) -> str:
 
 def _attempt_resumed(event: core.AttemptResumed) -> str:
     state = "kept" if event.ignored_state == "kept" else "set back, ignored files lost"
-    return f"attempt begins anew after its worker was lost (workspace {state})"
+    return f"attempt goes on after an interruption (workspace {state})"
 
 
 def _base(event: core.BaseResolved) -> str:
@@ -132,12 +134,25 @@ def _step(event: core.StepFinished) -> str:
     if name.endswith("/reply"):
         parts = event.output["message"]["parts"]
         said = [part["content"] for part in parts if part["part_kind"] == "text"]
-        tools = [part["tool_name"] for part in parts if part["part_kind"] == "tool-call"]
-        return _short(f"reply {name.split('/')[1]}: {_first_line(' '.join(said))} {', '.join(tools)}".rstrip())
+        tools = [_tool(part) for part in parts if part["part_kind"] == "tool-call"]
+        return _short(f"reply {name.split('/')[1]}: {_first_line(' '.join(said))} {' '.join(tools)}".rstrip())
     if "/call/" in name:
         made = event.output.get("output", event.output)
         return f"  -> {_first_line(made['text'])}"
     return ""
+
+
+def _tool(part: dict[str, Any]) -> str:
+    """Return a call in words: the tool and what it is about."""
+    arguments = part["args"]
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = None
+    found = arguments if isinstance(arguments, dict) else {}
+    subject = next((str(found[key]) for key in ("command", "path", "pattern", "question") if key in found), "")
+    return f"[{part['tool_name']} {_first_line(subject)}".rstrip() + "]"
 
 
 def _asked(event: core.QuestionAsked) -> str:

@@ -80,7 +80,7 @@ def cause_line(cause: Cause) -> str:
 def _attempt(attempt: AttemptState) -> dict[str, Any]:
     return {
         "agent": attempt.agent,
-        "model": None,
+        "model": attempt.model,
         "status": attempt.status,
         "verdict": attempt.verdict,
         "cost_usd": attempt.cost_usd if attempt.cost_known else None,

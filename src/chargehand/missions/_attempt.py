@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import Agent, Assignment, Endpoint, Outcome
+from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed
 from chargehand.checks import Areas, inspect
 from chargehand.core import (
     AttemptResumed,
@@ -114,12 +114,14 @@ class AttemptRunner:
         if lost is not None:
             tree = last_tree(self._journal, assignment.number) or tree
         place = self._new_place(agent, assignment, tree) if lost is None else self._place_of(lost, tree)
-        async with place as workspace:
-            outcome, scan = await self._work(agent, assignment, workspace, tree)
+        async with place as (workspace, resumed):
+            outcome, scan = await self._work(agent, assignment, workspace, tree, resumed)
             return await self._inspect(assignment.attempt, workspace, outcome, scan)
 
     @contextlib.asynccontextmanager
-    async def _new_place(self, agent: Agent, assignment: Assignment, tree: str) -> AsyncIterator[Workspace]:
+    async def _new_place(
+        self, agent: Agent, assignment: Assignment, tree: str
+    ) -> AsyncIterator[tuple[Workspace, None]]:
         purpose = attempt_purpose(assignment.number)
         async with self._places.workspace(self._ground, purpose=purpose, tree=tree) as workspace:
             self._journal.note(
@@ -131,24 +133,20 @@ class AttemptRunner:
                     tree=tree,
                 )
             )
-            yield workspace
+            yield workspace, None
 
     @contextlib.asynccontextmanager
-    async def _place_of(self, lost: AttemptState, tree: str) -> AsyncIterator[Workspace]:
+    async def _place_of(self, lost: AttemptState, tree: str) -> AsyncIterator[tuple[Workspace, Resumed]]:
         before = self._journal.state.worker_before
         quiet = before is None or self._services.workers.gone(before)
         again = self._places.workspace_again(lost.workspace, self._ground, tree=tree, quiet=quiet)
         async with again as (workspace, kept):
             self._note_unlogged(lost.id, workspace)
+            state: Resumed = "kept" if kept else "lost"
             self._journal.note(
-                AttemptResumed(
-                    attempt=lost.id,
-                    workspace=workspace.id,
-                    tree=tree,
-                    ignored_state="kept" if kept else "lost",
-                )
+                AttemptResumed(attempt=lost.id, workspace=workspace.id, tree=tree, ignored_state=state)
             )
-            yield workspace
+            yield workspace, state
 
     def _note_unlogged(self, attempt: str, workspace: Workspace) -> None:
         """Note the checkpoints that the depot has and the log has not: a crash came between, or setting back."""
@@ -157,7 +155,7 @@ class AttemptRunner:
         self._journal.note(*(CheckpointMade(attempt=attempt, checkpoint=each) for each in reversed(unlogged)))
 
     async def _work(
-        self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str
+        self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str, resumed: Resumed | None
     ) -> tuple[Outcome, Scan]:
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
@@ -176,6 +174,7 @@ class AttemptRunner:
                 tree=tree,
                 endpoint=endpoint,
                 on_output=self._on_output,
+                resumed=resumed,
             )
             async with self._looking(agent, assignment.attempt, workspace, sandbox):
                 outcome = await agent.run(assignment, context)

@@ -57,6 +57,21 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "agent",
+        "context",
+        "use a model with a larger context, or say the request in fewer words",
+    ),
+    _remedy(
+        "agent",
+        "turns",
+        "ask for less at once, or use another model; `chargehand mission log MISSION --transcript` shows its work",
+    ),
+    _remedy(
+        "agent",
+        "dialect_mismatch model_not_found token_invalid token_revoked client_gone",
+        "use the endpoint and the model that the environment of the sandbox names, while the agent runs",
+    ),
+    _remedy(
+        "agent",
         "no_change",
         "say more precisely what is to change, or name another agent",
     ),
@@ -100,8 +115,24 @@ REMEDIES: tuple[Remedy, ...] = (
         "keep what is built in ignored paths, or raise `sandbox.disk_mb`",
     ),
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
+    _remedy(
+        "provider",
+        "model_failed upstream_cut upstream_error upstream_malformed upstream_timeout upstream_unreachable",
+        "try again later, or name another model; `chargehand model probe` tells which one answers",
+    ),
+    _remedy("provider", "no_key", "`chargehand secret set NAME`, or export it"),
     _remedy("provider", "registry_refused", "try again later; `chargehand project setup` shows what it says"),
     _remedy("budget", "time", "give more with `--time`, or ask for less at once"),
+    _remedy(
+        "budget",
+        "budget budget_exhausted",
+        "raise the limit that the message names: `chargehand config set KEY USD`, or ask for less at once",
+    ),
+    _remedy(
+        "budget",
+        "price_unknown",
+        "say what the model costs: `models.NAME.price`, or `limits.assume_usd_per_mtok` for all of unknown price",
+    ),
     _remedy("budget", "exhausted", "raise the limit that `chargehand config show` names, or ask for less at once"),
     _remedy(
         "person",
@@ -109,6 +140,17 @@ REMEDIES: tuple[Remedy, ...] = (
         "look at `chargehand mission diff MISSION`, then `chargehand mission promote MISSION` or `discard`",
     ),
     _remedy("person", "cancelled discarded", "none needed; start a new mission where it is wanted after all"),
+    _remedy("person", "question", "`chargehand mission answer MISSION TEXT` lets it go on"),
+    _remedy(
+        "person",
+        "faults_invalid file_unreadable file_unwritable recording_invalid script_invalid no_script",
+        "mend or name the file as the message asks; docs/reference/recording.md has the formats",
+    ),
+    _remedy(
+        "person",
+        "secret_invalid secret_keyring secrets_file",
+        "mend the file or unlock the keyring as the message asks, then `chargehand secret set NAME`",
+    ),
     _remedy("person", "setup_failed", "mend `project.setup`; `chargehand project setup` tries it"),
     _remedy(
         "person",
@@ -118,7 +160,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
     _remedy(
         "person",
-        "area_invalid config_invalid engine_database engine_url",
+        "area_invalid config_invalid engine_database engine_url no_base_url",
         "mend the configuration: `chargehand config show --origin` tells where each value comes from",
     ),
     _remedy(
@@ -131,8 +173,9 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy(
         "person",
         "agent_ambiguous ambiguous command_invalid commit_not_found head_malformed head_of_other_mission "
-        "malformed_order mission_exists mission_held no_agent no_base not_cancellable not_discardable "
-        "not_found not_pausable not_promotable not_promoted not_resumable not_running not_sendable "
+        "listen_invalid malformed_order mission_exists mission_held no_agent no_base "
+        "no_model no_question not_cancellable not_discardable "
+        "not_forkable not_found not_pausable not_promotable not_promoted not_resumable not_running not_sendable "
         "note_empty object_not_found output_exists output_unwritable promoting request_too_long "
         "since_invalid tree_not_found unknown_order usage workspace_not_found",
         "say it as the message asks; `chargehand --help` lists the commands",
@@ -164,7 +207,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy(
         "engine",
         "base_differs demo_git depot engine_open error freeze_timeout freeze_unavailable git_failed "
-        "infrastructure internal launcher_lost registries_unreachable registry_socket request_too_large "
+        "infrastructure internal forwarder_failed gateway_socket launcher_lost registry_socket request_too_large "
         "server_missing tier_closed workspace",
         "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
     ),

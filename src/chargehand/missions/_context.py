@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from chargehand.agents import Endpoint
+from chargehand.agents import Endpoint, Resumed
 from chargehand.core import Checkpoint, CheckpointMade, Payload, QuestionAsked, Reason, WaitingError
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
@@ -48,10 +48,12 @@ class Context:
         tree: str,
         endpoint: Endpoint | None,
         on_output: OnOutput | None,
+        resumed: Resumed | None,
     ) -> None:
         self.sandbox = sandbox
         self.endpoint = endpoint
         self.on_output = on_output
+        self.resumed: Resumed | None = resumed
         self._services = services
         self._journal = journal
         self._control = control

@@ -137,13 +137,23 @@ class MissionFlow:
 
     async def _steps(self, request: MissionRequest) -> None:
         base = self._base
+        agent = self._services.open_agent(request)
+        preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
+        try:
+            await self._with_agent(request, base, agent, preparing)
+        finally:
+            await asyncio.gather(preparing, return_exceptions=True)
+
+    async def _with_agent(
+        self, request: MissionRequest, base: Base, agent: Agent, preparing: asyncio.Task[None]
+    ) -> None:
         environment = await environment_layer(self._services, self._journal, base, places=self._places)
         self._fault("environment")
         ground = Ground(base=base, environment=environment)
         gates = find_gates(self._services, base, request)
         validator = Validator(self._services, self._journal, ground=ground, gates=gates, places=self._places)
         await validator.base()
-        agent = await self._select(request)
+        await self._select(request, agent)
         runner = AttemptRunner(
             self._services,
             self._journal,
@@ -153,17 +163,16 @@ class MissionFlow:
             places=self._places,
             on_output=self._on_output,
         )
+        await preparing
         await self._attempts(request, agent, runner, validator)
 
-    async def _select(self, request: MissionRequest) -> Agent:
-        agent = self._services.open_agent(request)
-        reason = request.why
+    async def _select(self, request: MissionRequest, agent: Agent) -> None:
+        reason = request.why or "named in the request"
 
         async def chosen() -> object:
             return {"agent": agent.name, "kind": agent.kind, "reason": reason}
 
         await self._journal.step("agent", request.agent, chosen, notes=lambda out: (AgentSelected(**out),))
-        return agent
 
     async def _attempts(
         self, request: MissionRequest, agent: Agent, runner: AttemptRunner, validator: Validator
@@ -204,6 +213,8 @@ class MissionFlow:
                 report=self._services.store.artifacts.get(feedback) if feedback else None,
                 seconds=self._seconds_left(request),
                 messages=tuple(message.text for message in self._journal.state.messages),
+                allow=request.allow,
+                forbid=request.forbid,
             )
             return (await runner.run(agent, assignment, tree=tree)).record()
 

@@ -164,6 +164,8 @@ def _renamed(payload: Payload, attempts: dict[str, str]) -> Payload:
     attempt = getattr(payload, "attempt", None)
     if attempt is not None:
         changes["attempt"] = attempts.get(attempt, attempt)
+    if isinstance(payload, AttemptFinished):  # the mission it comes from paid
+        changes |= {"cost_usd": 0.0, "cost_known": True}
     question = getattr(payload, "question", None)
     if question is not None:
         owner, slash, rest = question.partition("/")

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
     from chargehand.models._redact import Redactor
     from chargehand.models._render import ScriptedCall, ScriptedReply
-    from chargehand.models._replay import ReplayUpstream, script_from
-    from chargehand.models._script import Script, ScriptUpstream
+    from chargehand.models._replay import Divergence, ReplayUpstream, script_from
+    from chargehand.models._script import Script, ScriptLine, ScriptUpstream
 
 _LATER = {
+    "Divergence": "_replay",
     "Faults": "_faults",
     "FaultyUpstream": "_faults",
     "Gateway": "_gateway",
@@ -45,6 +46,7 @@ _LATER = {
     "Redactor": "_redact",
     "ReplayUpstream": "_replay",
     "Script": "_script",
+    "ScriptLine": "_script",
     "ScriptUpstream": "_script",
     "ScriptedCall": "_render",
     "ScriptedReply": "_render",
@@ -60,6 +62,7 @@ __all__ = [
     "CallRecord",
     "CallStatus",
     "Dialect",
+    "Divergence",
     "Faults",
     "FaultyUpstream",
     "Gateway",
@@ -74,6 +77,7 @@ __all__ = [
     "Redactor",
     "ReplayUpstream",
     "Script",
+    "ScriptLine",
     "ScriptUpstream",
     "ScriptedCall",
     "ScriptedReply",

@@ -125,8 +125,7 @@ class Exchange:
             await self._broken(bill, fault)
             raise
         except asyncio.CancelledError:
-            fault = self._cut or GatewayFault("client_gone", "the client went away")
-            await self._broken(bill, fault)
+            await self._broken(bill, self._cut or GatewayFault("client_gone", "the client went away"))
             raise
         except ClientGoneError:
             await self._broken(bill, GatewayFault("client_gone", "the client went away"))

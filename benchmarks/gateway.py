@@ -1,0 +1,340 @@
+"""What the model gateway adds to a call, to a stream and to memory; beside no gateway and the LiteLLM proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway_side import EVENT, PACE_SECONDS, PIECES
+from benchmarks.measure import Result, Side, Taken, compare
+from benchmarks.shop import Shop
+
+ADDED_AIM = 0.003
+PEER = "LiteLLM proxy"
+_ROOT = Path(__file__).parents[1]
+_REPEAT = 5
+_STREAMS = 200
+_ATTEMPTS = 50
+_REQUEST_BYTES = 20_000
+_INSTALL_SECONDS = 600
+_START_SECONDS = 120
+_PEER_KEY = "sk-benchmark"
+_PEER_QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "DISABLE_ADMIN_UI": "True"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to the upstream; `process` is whose memory counts."""
+
+    name: str
+    address: str | tuple[str, int]
+    token: str
+    process: int
+
+    def request(self, model: str, *, stream: bool) -> bytes:
+        """Return a whole HTTP request of about 20 kB."""
+        messages = [{"role": "user", "content": "x" * _REQUEST_BYTES}]
+        body = json.dumps({"model": model, "messages": messages, "max_tokens": 5_000, "stream": stream}).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.token}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+async def run(shop: Shop, *, rounds: int) -> list[Result]:
+    """Start an upstream, a gateway and the peer as processes of their own, and call each in turn."""
+    with contextlib.ExitStack() as stack:
+        upstream = _Process(stack, "upstream")
+        place = shop.place / "gateway"
+        place.mkdir()
+        gateway = _Process(stack, "gateway", str(place), str(upstream.said["port"]))
+        direct = _local("upstream directly", upstream, upstream.said["port"])
+        ways = [
+            replace(_local("Gateway, unix socket", gateway, 0), address=gateway.said["socket"]),
+            _local("Gateway, TCP", gateway, gateway.said["port"]),
+            direct,
+        ]
+        peer = stack.enter_context(_peer(shop.place, upstream.said["port"]))
+        ways += [peer] if peer else []
+        missing = "" if peer else f"; {PEER}: not installed"
+        results = [
+            *await _calls(ways, "whole reply", stream=False, rounds=rounds, note=_CALL_NOTE + missing),
+            *await _calls(ways, "stream of 40 pieces", stream=True, rounds=rounds),
+            await _throughput(ways, rounds=rounds),
+            await _crowd(ways),
+        ]
+        return [*results, _attempts(gateway, direct)]
+
+
+_CALL_NOTE = (
+    "20 kB to the upstream, 2 kB back, connection kept; the gateway reserves and settles each call on the disk and"
+    " notes it in the mission's log, the proxy only checks its key"
+)
+
+
+async def _calls(ways: Sequence[Way], case: str, *, stream: bool, rounds: int, note: str = "") -> list[Result]:
+    """Measure single calls until their last byte, and what each way adds to the upstream's own time."""
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(_Line(way)) for way in ways]
+        sides = [
+            Side(name=line.way.name, sample=line.sample("reply", stream=stream), repeat=_REPEAT) for line in lines
+        ]
+        plain = await compare("gateway", case, sides, rounds=rounds, note=note)
+    (base,) = (side for side in plain.sides if side.name == "upstream directly")
+    others = [side for side in plain.sides if side is not base]
+    middle = [
+        Taken(
+            name=side.name,
+            rounds=[
+                [statistics.median(mine) - statistics.median(its)]
+                for mine, its in zip(side.rounds, base.rounds, strict=True)
+            ],
+        )
+        for side in others
+    ]
+    slow = [Taken(name=side.name, rounds=[[_p95(side.samples) - _p95(base.samples)]]) for side in others]
+    return [
+        plain,
+        replace(plain, case=f"added to a {case}, p50", sides=tuple(middle), aim=ADDED_AIM, note=""),
+        replace(plain, case=f"added to a {case}, p95", sides=tuple(slow), note=""),
+    ]
+
+
+async def _throughput(ways: Sequence[Way], *, rounds: int) -> Result:
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(_Line(way)) for way in ways]
+        sides = [Side(name=line.way.name, sample=line.sample("many", stream=True)) for line in lines]
+        case = f"stream of {PIECES['many']:,} pieces"
+        result = await compare("gateway", case, sides, rounds=rounds)
+    size = PIECES["many"] * len(EVENT) / 1e6
+    told = [
+        f"{side.name} {size / side.median:.1f} MB/s, {PIECES['many'] / side.median:,.0f} tokens/s"
+        for side in result.sides
+    ]
+    return replace(result, note=f"{len(EVENT)} bytes to a piece: {'; '.join(told)}")
+
+
+async def _crowd(ways: Sequence[Way]) -> Result:
+    """Let many streams go on at once, each as fast as a fast model writes."""
+    most: dict[str, float] = {}
+
+    def side(way: Way) -> Side:
+        async def sample() -> float:
+            Path(f"/proc/{way.process}/clear_refs").write_text("5")  # the peak counts from here, see proc(5)
+            request = way.request("paced", stream=True)
+            started = time.perf_counter()
+            await asyncio.gather(*[_streamed(way.address, request) for _ in range(_STREAMS)])
+            took = time.perf_counter() - started
+            most[way.name] = max(most.get(way.name, 0.0), _memory(way.process, "VmHWM"))
+            return took
+
+        return Side(name=way.name, sample=sample)
+
+    case = f"{_STREAMS} streams at once"
+    result = await compare("gateway", case, [side(way) for way in ways], rounds=3, seconds=0)
+    pace = f"{PIECES['paced']} pieces each, one in {PACE_SECONDS * 1000:g} ms, so at best {_paced():.1f} s"
+    told = "; ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in most.items())
+    return replace(result, note=f"all complete; {pace}; most resident memory: {told}")
+
+
+def _attempts(gateway: _Process, direct: Way) -> Result:
+    """Open as many gateways as a busy worker has, then call each once."""
+    before = _memory(gateway.process.pid, "VmRSS")
+    opened = gateway.ask(f"open {_ATTEMPTS}")["opened"]
+    idle = _memory(gateway.process.pid, "VmRSS")
+    ours, its = Taken(name="Gateway, unix socket"), Taken(name="upstream directly")
+    for one in opened:
+        way = replace(direct, address=one["socket"], token=one["token"], process=gateway.process.pid)
+        for taken, towards in ((ours, way), (its, direct)):
+            started = time.perf_counter()
+            with _Line(towards) as line:
+                line.call(towards.request("reply", stream=False))
+            taken.rounds.append([time.perf_counter() - started])
+    used = _memory(gateway.process.pid, "VmRSS")
+    note = (
+        f"{_ATTEMPTS} open gateways hold {(idle - before) * 1000 / _ATTEMPTS:.0f} kB each before their first call,"
+        f" {(used - before) * 1000 / _ATTEMPTS:.0f} kB after it"
+    )
+    case = "first call of an attempt"
+    return Result(benchmark="gateway", case=case, sides=(ours, its), load=os.getloadavg(), note=note)
+
+
+class _Process:
+    """One process of `gateway_side`, ready; it ends with `stack`."""
+
+    def __init__(self, stack: contextlib.ExitStack, *given: str) -> None:
+        argv = [sys.executable, "-m", "benchmarks.gateway_side", *given]
+        self.process = subprocess.Popen(argv, cwd=_ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        stack.callback(self._end)
+        self.said = self._line()
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """Return what it answers."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return line
+
+    def _end(self) -> None:
+        self.process.communicate()  # it ends with its input
+
+
+class _Line:
+    """A connection that is kept, read without any library: what the client itself costs is next to nothing."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self._socket = socket.socket(socket.AF_UNIX if isinstance(way.address, str) else socket.AF_INET)
+
+    def __enter__(self) -> _Line:
+        self._socket.connect(self.way.address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def sample(self, model: str, *, stream: bool) -> Callable[[], Any]:
+        """Return what makes one call and returns its seconds."""
+        request = self.way.request(model, stream=stream)
+
+        async def sample() -> float:
+            started = time.perf_counter()
+            self.call(request)
+            return time.perf_counter() - started
+
+        return sample
+
+    def call(self, request: bytes) -> None:
+        """Send and read until the last byte."""
+        self._socket.sendall(request)
+        got = bytearray()
+        while not _is_whole(got):
+            got += _some(self._socket.recv(1_048_576))
+        _check(got)
+
+
+async def _streamed(address: str | tuple[str, int], request: bytes) -> None:
+    if isinstance(address, str):
+        reader, writer = await asyncio.open_unix_connection(address)
+    else:
+        reader, writer = await asyncio.open_connection(*address)
+    with contextlib.closing(writer):
+        writer.write(request)
+        got = bytearray()
+        while not _is_whole(got):
+            got += _some(await reader.read(65_536))
+    _check(got)
+
+
+def _some(data: bytes) -> bytes:
+    if not data:
+        raise RuntimeError("a reply ended before it was whole")
+    return data
+
+
+def _is_whole(got: bytearray) -> bool:
+    end = got.find(b"\r\n\r\n", 0, 16_384)
+    if end < 0:
+        return False
+    length = bytes(got[:end]).lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+    return len(got) >= end + 4 + int(length) if length else got.endswith(b"\r\n0\r\n\r\n")
+
+
+def _check(got: bytearray) -> None:
+    """Raise where the reply is not what the upstream wrote."""
+    if not got.startswith(b"HTTP/1.1 200") or not (b"[DONE]" in got or b'"chat.completion"' in got):
+        raise RuntimeError(f"not a whole reply: {bytes(got[:20])!r} … {bytes(got[-300:])!r}")
+
+
+def _local(name: str, process: _Process, port: int) -> Way:
+    token = process.said.get("token", "none")
+    return Way(name=name, address=("127.0.0.1", port), token=token, process=process.process.pid)
+
+
+@contextlib.contextmanager
+def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
+    """Run the proxy that is on the path, else one from a throw-away environment, where that can be made."""
+    program = shutil.which("litellm") or _installed(place / "peer")
+    if program is None:
+        yield None
+        return
+    models = [
+        {
+            "model_name": name,
+            "litellm_params": {
+                "model": f"openai/{name}",
+                "api_base": f"http://127.0.0.1:{upstream}/v1",
+                "api_key": "key",
+            },
+        }
+        for name in PIECES
+    ]
+    config = place / "peer.yaml"  # JSON is YAML
+    config.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": _PEER_KEY}}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    with (place / "peer.log").open("wb") as log:
+        environment = {**os.environ, **_PEER_QUIET}
+        process = subprocess.Popen(argv, cwd=place, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_alive(process, port)
+            yield Way(name=PEER, address=("127.0.0.1", port), token=_PEER_KEY, process=process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _installed(place: Path) -> str | None:
+    program = place / "bin/litellm"
+    install = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "litellm[proxy]"]
+    try:
+        for argv in ([sys.executable, "-m", "venv", str(place)], install):
+            subprocess.run(argv, check=True, capture_output=True, timeout=_INSTALL_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return str(program)
+
+
+def _wait_until_alive(process: subprocess.Popen[bytes], port: int) -> None:
+    limit = time.monotonic() + _START_SECONDS
+    while time.monotonic() < limit and process.poll() is None:
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=5).close()
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{PEER} did not start")
+
+
+def _memory(pid: int, field: str) -> float:
+    """Return a figure of `/proc/PID/status` in megabytes."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def _p95(samples: Sequence[float]) -> float:
+    return statistics.quantiles(samples, n=20)[-1]
+
+
+def _paced() -> float:
+    return PIECES["paced"] * PACE_SECONDS

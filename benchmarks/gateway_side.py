@@ -1,0 +1,177 @@
+"""The processes of the benchmark `gateway` that are not the client's: the upstream, and the gateway under test.
+
+`python -m benchmarks.gateway_side upstream` and `… gateway PLACE PORT` (of the upstream) print one JSON line when
+they are ready; the gateway's takes commands on its input: `open N` more gateways, answered with a JSON line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TOKEN_TEXT = "a few letters of output"
+PIECES = {"reply": 40, "many": 4_000, "paced": 50}
+"""How many tokens the stream of each model has; the whole reply of `reply` is as long as its text."""
+PACE_SECONDS = 0.04
+_FLUSH = 64
+_LIMIT_USD = 1e6
+
+
+def _document(body: Mapping[str, Any]) -> bytes:
+    return json.dumps({"id": "c-1", "created": 1, "model": "m", **body}).encode()
+
+
+def _event(delta: Mapping[str, str], finish: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + _document({"object": "chat.completion.chunk", "choices": [choice], **more}) + b"\n\n"
+
+
+_USAGE = {"prompt_tokens": 5_000, "completion_tokens": 500, "total_tokens": 5_500}
+EVENT = _event({"content": TOKEN_TEXT})
+"""One token; each second one has other letters, since the peer takes a hundred equal ones for a fault."""
+_END = _event({}, "stop", usage=_USAGE) + b"data: [DONE]\n\n"
+_WHOLE = _document(
+    {
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": TOKEN_TEXT * 80},
+            }
+        ],
+        "usage": _USAGE,
+    }
+)
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_WHOLE)
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+_SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_TOKENS = _chunk(EVENT), _chunk(EVENT.replace(b"letters", b"symbols"))
+_LAST = _chunk(_END) + b"0\r\n\r\n"
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer every request of one connection; whoever asks goes away when it wants to."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError), contextlib.closing(writer):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"POST "):
+                writer.write(_NOT_FOUND)  # the peer asks for the list of models when it starts
+                continue
+            length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+            request = json.loads(await reader.readexactly(int(length)))
+            if not request.get("stream"):
+                writer.write(_JSON_HEAD + _WHOLE)
+                continue
+            writer.write(_SSE_HEAD)
+            await _stream(writer, request["model"])
+
+
+async def _stream(writer: asyncio.StreamWriter, model: str) -> None:
+    """Write each token on its own, as providers do."""
+    paced = model == "paced"
+    for number in range(PIECES[model]):
+        writer.write(_TOKENS[number % 2])
+        if paced:
+            await asyncio.sleep(PACE_SECONDS)
+        elif number % _FLUSH == 0:
+            await writer.drain()
+    writer.write(_LAST)
+    await writer.drain()
+
+
+async def _upstream() -> None:
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0, backlog=1_024)
+    _say(port=server.sockets[0].getsockname()[1])
+    async with server:
+        await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
+        os._exit(0)
+
+
+async def _gateway(place: Path, upstream_port: int) -> None:
+    """Serve as an attempt is served: money in the store's ledger, each call an event of the mission's log."""
+    from chargehand.core import MissionCreated, MissionRequest, SystemClock
+    from chargehand.missions import Journal
+    from chargehand.models import Gateway, HttpUpstream, Price, ServedModel
+    from chargehand.store import SpendingLimits, open_store
+
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        store = stack.enter_context(open_store(place))
+        request = MissionRequest(text="x", agent="a", command=(), slug="x")
+        store.log.append("m-1", MissionCreated(project="p", repository="/r", request=request))
+        journal = Journal(store, "m-1", clock=SystemClock())
+
+        async def note(record: Any) -> None:
+            journal.note(_told(record))
+
+        async def opened(number: int) -> dict[str, Any]:
+            upstream = HttpUpstream(f"http://127.0.0.1:{upstream_port}/v1", "key", "openai")
+            stack.push_async_callback(upstream.close)
+            attempt = f"a-{number}"
+            limits = SpendingLimits(attempt_usd=_LIMIT_USD, mission_usd=_LIMIT_USD, day_usd=_LIMIT_USD)
+            price = Price(input=1.0, output=4.0)
+            gateway = Gateway(
+                [
+                    ServedModel(name=name, dialect="openai", model=name, upstream=upstream, price=price)
+                    for name in PIECES
+                ],
+                ledger=store.spending.ledger(mission="m-1", attempt=attempt, limits=limits),
+                attempt=attempt,
+                on_call=lambda record: asyncio.run_coroutine_threadsafe(note(record), loop).result(),
+            )
+            await stack.enter_async_context(gateway)
+            await gateway.listen_unix(place / f"{attempt}.sock")
+            port = await gateway.listen_tcp()
+            return {"port": port, "socket": str(place / f"{attempt}.sock"), "token": gateway.token}
+
+        _say(**await opened(0))
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            _say(opened=[await opened(number) for number in range(1, int(line.split()[1]) + 1)])
+
+
+def _told(record: Any) -> Any:
+    from chargehand.core import ModelCalled
+
+    return ModelCalled(
+        call=record.call,
+        attempt=record.attempt,
+        turn=record.turn,
+        model=record.model,
+        upstream=record.upstream,
+        status=record.status,
+        http_status=record.http_status,
+        seconds=record.seconds,
+        input_tokens=record.usage.input,
+        output_tokens=record.usage.output,
+        cached_tokens=record.usage.cached,
+        cost_usd=record.cost_usd,
+        cost_known=record.cost_usd is not None,
+        booked_usd=record.booked_usd,
+        reason=record.reason,
+    )
+
+
+def _say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+_SIDES: dict[str, Callable[[list[str]], Any]] = {
+    "upstream": lambda _: _upstream(),
+    "gateway": lambda given: _gateway(Path(given[0]), int(given[1])),
+}
+
+if __name__ == "__main__":
+    asyncio.run(_SIDES[sys.argv[1]](sys.argv[2:]))

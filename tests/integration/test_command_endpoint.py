@@ -1,0 +1,261 @@
+"""A command agent that is given a model: its endpoint inside, what it costs, and what it cannot do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conftest import git
+from tests.native_kit import ModelServer, NativeShop, says
+
+from chargehand.agents import Endpoint
+from chargehand.app._gateways import AttemptGateways
+from chargehand.cli._result import result_document
+from chargehand.core import CommandFinished, MissionState, ModelCalled, decode
+from chargehand.sandbox import GATEWAY_PORT
+
+pytestmark = pytest.mark.needs_bwrap
+COST = (1000 + 100) * 10 / 1e6
+SOUND = "true"
+CLIENT = """
+import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
+
+def ask(token=None, path="/chat/completions", base=None, **more):
+    body = {"model": os.environ.get("OPENAI_MODEL", "served"), "messages": [{"role": "user", "content": "hi"}]}
+    request = urllib.request.Request(
+        (base or os.environ["OPENAI_BASE_URL"]) + path,
+        json.dumps({**body, **more}).encode(),
+        {"authorization": "Bearer " + (token or os.environ["OPENAI_API_KEY"]), "content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+def connected(host, port):
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError as error:
+        return type(error).__name__
+    return "connected"
+
+def told(**found):
+    with open("told.json", "w") as file:
+        json.dump(found, file)
+"""
+
+
+class EndpointShop(NativeShop):
+    """A workshop whose agent `asker` is a Python script that is given the model `served`."""
+
+    def __init__(self, place: Path, address: str) -> None:
+        super().__init__(place)
+        self.model("served", base_url=address, model="words")
+
+    def ask(
+        self, script: str, *, model: str | None = "served", checks: Sequence[str] = (SOUND,), more: str = ""
+    ) -> MissionState:
+        """Run a mission whose agent runs `script` after `CLIENT`, as it is configured."""
+        named = "" if model is None else f'model = "{model}"\n'
+        self.write(f"[agents.asker]\ncommand = {json.dumps(['python3', '-c', CLIENT + script])}\n{named}", more)
+        wanted = {"agent": "asker", "model": model, "only_checks": tuple(checks), "attempts": 1}
+        return self.work(lambda session: self.create(session, **wanted))
+
+    def told(self, state: MissionState) -> Any:
+        """Return what the agent found, from the tree that it left."""
+        assert state.status == "promoted", state.reasons
+        return json.loads(git(self.repository, "show", f"{state.exported}:told.json"))
+
+    def events(self, state: MissionState) -> list[Any]:
+        """Return the payloads of a mission's events."""
+        with self.opened() as app:
+            return [decode(line.type, line.payload) for line in app.store.log.read(state.id) if line.payload]
+
+    def calls(self, state: MissionState) -> list[ModelCalled]:
+        """Return what was metered."""
+        return [event for event in self.events(state) if isinstance(event, ModelCalled)]
+
+
+@pytest.fixture
+def server() -> ModelServer:
+    return ModelServer([says("the word is: mend")])
+
+
+@pytest.fixture
+def shop(tmp_path: Path, server: ModelServer) -> Iterator[EndpointShop]:
+    with server.running() as address:
+        yield EndpointShop(tmp_path, address)
+
+
+def test_its_program_reaches_the_model_and_what_it_costs_is_known(shop: EndpointShop, server: ModelServer) -> None:
+    state = shop.ask(
+        """
+first, wrong, other = ask(), ask("cht-wrong"), ask(model="gpt-none")
+body = {"model": "served", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=20) as reply:
+    stream = reply.read().decode()
+told(first=first, wrong=wrong, other=other, stream=stream)
+"""
+    )
+    told = shop.told(state)
+    assert told["stream"].rstrip().endswith("data: [DONE]")
+    assert told["first"][0] == 200
+    assert told["first"][1]["choices"][0]["message"]["content"] == "the word is: mend"
+    assert [told["wrong"][0], told["wrong"][1]["error"]["code"]] == [401, "token_invalid"]
+    assert told["other"][0] == 404
+    assert [body["model"] for body in server.bodies] == ["words", "words"]  # the provider's name for it
+    calls = shop.calls(state)
+    assert [(call.model, call.status, call.turn) for call in calls] == [("served", "ok", 1), ("served", "ok", 2)]
+    assert all(call.attempt == state.attempts[0].id for call in calls)
+    result = result_document(state)
+    assert result["cost_usd"] == pytest.approx(2 * COST)
+    assert result["cost_known"] is True
+    with shop.opened() as app:
+        assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(2 * COST)
+
+
+LOOKS = """
+with open("/proc/net/dev") as file:
+    devices = [line.partition(":")[0].strip() for line in list(file)[2:]]
+with open("/proc/net/route") as file:
+    routes = list(file)[1:]
+names = [name for name in os.environ if "API" in name or "GATEWAY" in name or "BASE_URL" in name]
+ports = [connected("127.0.0.1", port) for port in PORTS]
+told(devices=devices, routes=routes, ports=ports, names=len(names))
+"""
+
+
+def test_nothing_but_the_endpoint_is_reached_and_without_a_model_not_even_that(
+    shop: EndpointShop, server: ModelServer
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as near:
+        looks = f"PORTS = [{GATEWAY_PORT}, {near.getsockname()[1]}]\n{LOOKS}"
+        given, bare = shop.ask(looks), shop.ask(looks, model=None)
+    alone = {"devices": ["lo"], "routes": []}
+    refused = "ConnectionRefusedError"
+    assert shop.told(given) == {**alone, "ports": ["connected", refused], "names": 6}
+    assert shop.told(bare) == {**alone, "ports": [refused, refused], "names": 0}
+    assert shop.calls(bare) == []
+    assert server.asked == []
+
+
+def test_a_program_left_behind_and_the_checks_cannot_call(shop: EndpointShop, server: ModelServer) -> None:
+    """The agent's token is in the tree: whoever has it later can do nothing with it."""
+    daemon = """
+number = 0
+while True:
+    answer = ask()
+    number += 1
+    with open("/tmp/calls", "w") as file:
+        file.write(f"{number:04d}")
+"""
+    state = shop.ask(
+        f"""
+with open("/tmp/daemon.py", "w") as file:
+    file.write({(CLIENT + daemon)!r})
+subprocess.Popen([sys.executable, "/tmp/daemon.py"], start_new_session=True)
+while not os.path.exists("/tmp/calls") or open("/tmp/calls").read() < "0003":
+    time.sleep(0.01)
+told(token=os.environ["OPENAI_API_KEY"], base=os.environ["OPENAI_BASE_URL"])
+""",
+        checks=(SOUND, f"python3 -c {shlex.quote(CLIENT + LATE)}"),
+    )
+    assert state.status == "promoted", state.reasons
+    events = shop.events(state)
+    calls = shop.calls(state)
+    ended = next(
+        number
+        for number, event in enumerate(events)
+        if isinstance(event, CommandFinished) and event.argv == ("asker",)
+    )
+    assert len(calls) >= 3
+    assert len(server.asked) == len(calls)  # each one that came through was metered, and none came later
+    late = [event for event in events[ended:] if isinstance(event, ModelCalled)]
+    assert all(event.status != "ok" for event in late)
+    with shop.opened() as app:
+        assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(
+            sum(call.booked_usd for call in calls)
+        )
+
+
+LATE = """
+(kept,) = [name for name in os.listdir() if name.endswith(".json")]
+given = json.load(open(kept))
+try:
+    ask(given["token"], base=given["base"])
+except urllib.error.URLError as error:
+    sys.exit(0 if isinstance(error.reason, ConnectionRefusedError) else 1)
+sys.exit(1)
+"""
+
+
+def test_the_budget_ends_its_calls_with_402(shop: EndpointShop, server: ModelServer) -> None:
+    state = shop.ask(
+        """
+answers = [ask(max_tokens=500) for _ in range(20)]
+told(statuses=[status for status, _ in answers], codes=[body.get("error", {}).get("code") for _, body in answers])
+""",
+        more=f"[limits]\nbudget_usd = {COST * 4}",
+    )
+    told = shop.told(state)
+    paid = told["statuses"].count(200)
+    assert 1 <= paid <= 4
+    assert told["statuses"] == [200] * paid + [402] * (20 - paid)
+    assert set(told["codes"][paid:]) == {"budget_exhausted"}
+    assert len(server.asked) == paid  # what is refused is never sent
+    calls = shop.calls(state)
+    assert [call.status for call in calls] == ["ok"] * paid + ["refused"] * (20 - paid)
+    with shop.opened() as app:
+        assert app.store.spending.total(mission=state.id).booked_usd <= COST * 4
+    assert result_document(state)["cost_usd"] == pytest.approx(paid * COST)
+
+
+def test_a_revoked_token_gets_401_and_then_nothing_listens(tmp_path: Path, server: ModelServer) -> None:
+    with server.running() as address:
+        shop = EndpointShop(tmp_path, address)
+        asyncio.run(_revoked(shop))
+    assert len(server.asked) == 1
+
+
+async def _revoked(shop: EndpointShop) -> None:
+    with shop.opened() as app:
+        opened = AttemptGateways(
+            config=app.user_configuration().config,
+            spending=app.store.spending,
+            keys=app.credentials,
+            environ=app.environ,
+            scratch=shop.place / "scratch",
+        )
+        given = {"mission": "m-1", "attempt": "a-1", "number": 1, "first_turn": 1}
+        block = opened(("served",), **given, on_call=lambda _: None, on_alert=lambda _: None)  # type: ignore[arg-type]
+        async with block as endpoint:
+            assert (await asyncio.to_thread(_post, endpoint))[0] == 200
+            endpoint.revoke()
+            status, body = await asyncio.to_thread(_post, endpoint)
+            assert (status, body["error"]["code"]) == (401, "token_revoked")
+        assert not endpoint.socket.exists()
+
+
+def _post(endpoint: Endpoint) -> tuple[int, Any]:
+    body = msgspec.json.encode({"model": "served", "messages": [{"role": "user", "content": "hi"}]})
+    connection = http.client.HTTPConnection("gateway", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(endpoint.socket))
+    try:
+        connection.request("POST", "/v1/chat/completions", body, {"authorization": f"Bearer {endpoint.token}"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
