@@ -6,7 +6,8 @@ all points; `scripts/soak` dies at each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +25,41 @@ REPLIES = (
 )
 
 
-class NativeYard(Yard):
-    """A yard whose missions a model works on."""
+_SIDE_BY_SIDE = 6
 
-    def __init__(self, place: Path, address: str, *, like: Yard | None = None) -> None:
+
+class NativeYard(Yard):
+    """A yard with a model, and a server behind it, for each mission."""
+
+    def __init__(
+        self, place: Path, servers: Sequence[tuple[ModelServer, str]], *, like: Yard | None = None
+    ) -> None:
         super().__init__(place, like=like)
+        self.servers = servers
+        entries = [
+            f'[models.served-{number}]\nbase_url = "{address}"\nmodel = "words"\nprice = 1.0\n'
+            for number, (_, address) in enumerate(servers, 1)
+        ]
         config = place / ".config/chargehand/config.toml"
         config.parent.mkdir(parents=True)
-        config.write_text(f'[models.served]\nbase_url = "{address}"\nmodel = "words"\nprice = 1.0\n')
+        config.write_text("\n".join(entries))
 
     def agent(self, site: Site) -> tuple[str, ...]:
         """Return the options for the native agent."""
-        return ("--agent", "native", "--model", "served")
+        return ("--agent", "native", "--model", f"served-{site.repository.name.removeprefix('repo-')}")
 
     def recorded(self, site: Site) -> set[int]:
         """Return the replies that are in the log."""
-        return {
-            int(name.split("/")[-2])
-            for state in self.missions(site)
-            for name in state.steps
-            if name.endswith("/reply")
-        }
+        names = [name for state in self.missions(site) for name in state.steps]
+        return {int(name.split("/")[-2]) for name in names if name.endswith("/reply")}
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[ModelServer, str]]:
-    made = ModelServer(REPLIES)
-    with made.running() as address:
-        yield made, address
+@contextlib.contextmanager
+def servers(count: int) -> Iterator[list[tuple[ModelServer, str]]]:
+    """Serve the same words `count` times."""
+    with contextlib.ExitStack() as stack:
+        made = [ModelServer(REPLIES) for _ in range(count)]
+        yield [(one, stack.enter_context(one.running())) for one in made]
 
 
 def said(server: ModelServer) -> Any:
@@ -60,31 +68,36 @@ def said(server: ModelServer) -> Any:
     return [message for message in told if not str(message["content"]).startswith("The work was interrupted")]
 
 
-@pytest.mark.parametrize("points", [6, pytest.param(10_000, marks=soak)])
-def test_dying_anywhere(tmp_path: Path, server: tuple[ModelServer, str], points: int) -> None:
-    model, address = server
-    with nothing_survives():
-        like = NativeYard(tmp_path / "like", address)
+@pytest.mark.parametrize("points", [_SIDE_BY_SIDE, pytest.param(10_000, marks=soak)])
+def test_dying_anywhere(tmp_path: Path, points: int) -> None:
+    with nothing_survives(), servers(1) as one:
+        like = NativeYard(tmp_path / "like", one)
         site = like.site(SCENE)
         like.run(site, plan=f"trace:{tmp_path / 'trace'}").wait()
         expected = like.examine(site)
         assert expected is not None
         assert expected.status == "promoted", like.said()
         like.at_rest()
-    whole = said(model)
-    assert model.asked == [1, 2, 3]
+    whole = said(one[0][0])
+    assert one[0][0].asked == [1, 2, 3]
     passed = (tmp_path / "trace").read_text().splitlines()
-    interesting = [point for point in passed if "step.finished" in point or "model.called" in point]
-    for number, point in enumerate(sample(interesting if points < 100 else passed, points)):
-        with nothing_survives():
-            yard = NativeYard(tmp_path / f"yard-{number}", address, like=like)
-            site = yard.site(SCENE)
-            yard.die_at(point, site)
-            recorded, before = yard.recorded(site), len(model.asked)
+    telling = [point for point in passed if "step.finished" in point or "model.called" in point]
+    chosen = sample(passed if points > len(passed) else telling, points)
+    for first in range(0, len(chosen), _SIDE_BY_SIDE):
+        some = chosen[first : first + _SIDE_BY_SIDE]
+        with nothing_survives(), servers(len(some)) as many:
+            yard = NativeYard(tmp_path / f"yard-{first}", many, like=like)
+            sites = [yard.site(SCENE) for _ in some]
+            for site, point in zip(sites, some, strict=True):
+                yard.die_at(point, site)
+            recorded = [yard.recorded(site) for site in sites]
+            before = [len(server.asked) for server, _ in many]
             yard.go_on()
-            assert not recorded & set(model.asked[before:]), point
-            assert sorted(recorded | set(model.asked[before:])) == [1, 2, 3] or not yard.missions(site)
-            yard.examine(site, expected)
+            for site, point, (server, _), had, count in zip(sites, some, many, recorded, before, strict=True):
+                asked = server.asked[count:]
+                assert not had & set(asked), point
+                assert len(asked) == len(set(asked)), point
+                yard.examine(site, expected)
+                if asked:
+                    assert said(server) == whole, point  # what it is told after a crash is what it was told before
             yard.at_rest()
-            if before < len(model.asked):
-                assert said(model) == whole, point  # what a model is told after a crash is what it was told before

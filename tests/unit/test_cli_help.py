@@ -43,7 +43,9 @@ COMMANDS = dict(commands())
 
 def test_every_command_of_this_version_is_there() -> None:
     groups = {
-        "mission": "list show watch diff log pause resume send cancel rollback promote discard",
+        "mission": "list show watch diff log pause resume send answer fork cancel rollback promote discard",
+        "gateway": "serve record replay",
+        "secret": "set list remove",
         "checkpoint": "list show diff restore",
         "agent": "list probe",
         "model": "list probe",

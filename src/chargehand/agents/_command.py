@@ -75,6 +75,7 @@ def _outcome(result: ExecResult, program: str) -> Outcome:
         seconds=result.seconds,
         exit_code=result.exit_code,
         truncated=result.truncated,
+        code="" if claim == "done" else "agent_failed",
     )
 
 

@@ -47,7 +47,7 @@ class Outcome:
     seconds: float
     exit_code: int | None = None
     truncated: bool = False
-    code: str = "agent_failed"
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the work of a session happens: on what, and in which sandboxes."""
+
+    project: ProjectRow
+    depot: Depot
+    driver: DriverName
+    tier: ProcessTier
+    toolchain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One project at one base, configured, with everything needed to work on it."""
 
@@ -332,37 +343,42 @@ class App:
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
             async with self.taking_orders(), ProcessTier(toolchain, alive=self.member.fileno()) as tier:
                 driver = await choose_driver(self.home, toolchain, strategy=resolved.config.project.strategy)
-                services = Services(
-                    home=self.home,
-                    project=project.id,
-                    store=self.store,
-                    depot=depot,
-                    tier=tier,
-                    tier_name="process",
-                    driver=driver,
-                    toolchain=toolchain.id,
-                    config=resolved.config,
-                    workers=self.workers,
-                    worker=(self.member.id, self._role),
-                    controls=self.controls,
-                    version=__version__,
-                    open_agent=lambda request: requested_agent(resolved, request),
-                    open_gateway=AttemptGateways(
-                        config=resolved.config,
-                        spending=self.store.spending,
-                        keys=self.credentials,
-                        environ=self.environ,
-                        scratch=self._local.scratch(self.member.id),
-                    ),
-                    open_registries=self._registries,
-                    clock=self.clock,
-                    watch=watch,
-                )
+                place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=toolchain.id)
+                services = self._services(place, resolved, watch)
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
                     project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver
                 )
+
+    def _services(self, place: Place, resolved: Resolved, watch: Watch) -> Services:
+        gateways = AttemptGateways(
+            config=resolved.config,
+            spending=self.store.spending,
+            keys=self.credentials,
+            environ=self.environ,
+            scratch=self._local.scratch(self.member.id),
+        )
+        return Services(
+            home=self.home,
+            project=place.project.id,
+            store=self.store,
+            depot=place.depot,
+            tier=place.tier,
+            tier_name="process",
+            driver=place.driver,
+            toolchain=place.toolchain,
+            config=resolved.config,
+            workers=self.workers,
+            worker=(self.member.id, self._role),
+            controls=self.controls,
+            version=__version__,
+            open_agent=lambda request: requested_agent(resolved, request),
+            open_gateway=gateways,
+            open_registries=self._registries,
+            clock=self.clock,
+            watch=watch,
+        )
 
     @contextlib.asynccontextmanager
     async def _registries(self) -> AsyncIterator[Registries]:

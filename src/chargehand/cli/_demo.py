@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App, Session, user_config_path
+from chargehand.app import App, user_config_path
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,
@@ -32,35 +32,18 @@ from chargehand.cli._request import RunOptions
 from chargehand.cli._result import branch_of, cost_of, result_document
 from chargehand.cli._run import Ended, go_on, run_mission
 from chargehand.core import Event, MissionState, Payload
-from chargehand.missions import Watch, fork, ignore
+from chargehand.missions import Watch, fork
 from chargehand.store import verify
 
 _QUIET = Output(as_json=True)
 """Shows no progress: the demo tells its missions in its own words."""
 
 
-class _WatchedApp(App):
-    """The app of every command, which lets the demo watch what is written to the log as well."""
-
-    seen: Watch = staticmethod(ignore)
-
-    @contextlib.asynccontextmanager
-    async def session(self, *place: Any, watch: Watch = ignore, **more: Any) -> AsyncIterator[Session]:
-        """Open a session as `App` does."""
-
-        def both(event: Event, payload: Payload) -> None:
-            watch(event, payload)
-            self.seen(event, payload)
-
-        async with super().session(*place, watch=both, **more) as session:
-            yield session
-
-
 @dataclass(slots=True, kw_only=True)
 class _Story:
     """What the demo has shown so far, and whether all of it came out as it should."""
 
-    app: _WatchedApp
+    app: App
     out: Output
     project: Path
     acceptance: Path
@@ -78,7 +61,7 @@ class _Story:
         self.out.text()
         self.out.text(f"$ {words}", bold=True)
 
-    def mission(self, work: Callable[[], Ended], *, first: int = 1) -> MissionState:
+    def mission(self, work: Callable[[Watch], Ended], *, first: int = 1) -> MissionState:
         """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
         shown = 0
 
@@ -89,11 +72,7 @@ class _Story:
                 self.out.text(line.text, fg=line.colour, bold=line.bold)
             shown = len(lines)
 
-        self.app.seen = tell
-        try:
-            ended = work()
-        finally:
-            self.app.seen = ignore
+        ended = work(tell)
         self.interrupted |= ended.interrupted
         self._outcome(ended.state)
         return ended.state
@@ -115,7 +94,7 @@ def demo(out: Output, *, keep: bool) -> int:
         project = make_project(directory)
         environ = own_environment(directory)
         write_configuration(user_config_path(environ), directory)
-        with contextlib.closing(_WatchedApp(environ=environ, cwd=project)) as app:
+        with contextlib.closing(App(environ=environ, cwd=project)) as app:
             story = _Story(app=app, out=out, project=project, acceptance=write_files_beside(directory))
             _introduce(out, directory)
             _tell(story)
@@ -161,7 +140,7 @@ def _let_the_model_work(story: _Story) -> MissionState:
         yes=True,
     )
     before = _fingerprint(story.project)
-    state = story.mission(lambda: run_mission(story.app, _QUIET, options))
+    state = story.mission(lambda watch: run_mission(story.app, _QUIET, options, watch=watch))
     if not story.interrupted:
         _show_export(story, state, before)
         _note_attempts(story, state)
@@ -224,7 +203,7 @@ def _fork(story: _Story, state: MissionState) -> None:
     out.text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
     before = _fingerprint(story.project)
     made = fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
-    other = story.mission(lambda: go_on(app, _QUIET, made), first=FORK_AT.attempt)
+    other = story.mission(lambda watch: go_on(app, _QUIET, made, watch=watch), first=FORK_AT.attempt)
     calls = sum(attempt.calls for attempt in other.attempts)
     out.text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
     ok = other.status == "refused" and not calls and before == _fingerprint(story.project)
@@ -237,7 +216,7 @@ def _let_one_cheat(story: _Story, state: MissionState) -> None:
     out.text("  Any program can be an agent. This one deletes the tests that fail.")
     before = _fingerprint(story.project)
     options = RunOptions(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
-    cheated = story.mission(lambda: run_mission(story.app, _QUIET, options), first=2)
+    cheated = story.mission(lambda watch: run_mission(story.app, _QUIET, options, watch=watch), first=2)
     ok = cheated.status == "refused" and before == _fingerprint(story.project)
     ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
     story.step("cheat", ok, result=result_document(cheated))

@@ -20,8 +20,8 @@ from chargehand.cli._request import (
     request_text,
 )
 from chargehand.cli._result import exit_code, result_document, show_result
-from chargehand.core import ChargehandError, MissionState
-from chargehand.missions import create_mission
+from chargehand.core import ChargehandError, Event, MissionState, Payload
+from chargehand.missions import Watch, create_mission, ignore
 from chargehand.sandbox import OnOutput
 
 
@@ -47,10 +47,13 @@ def run(out: Output, options: RunOptions) -> int:
         return code
 
 
-def run_mission(app: App, out: Output, options: RunOptions) -> Ended:
-    """Run one mission to where it is settled. Raises for whatever was wrong before there was a mission."""
+def run_mission(app: App, out: Output, options: RunOptions, *, watch: Watch = ignore) -> Ended:
+    """Run one mission to where it is settled; `watch` sees its events beside the progress.
+
+    Raises for whatever was wrong before there was a mission.
+    """
     wanted = _wanted(app, out, options)
-    return run_async(lambda stop: _run(stop, app, out, options, wanted))
+    return run_async(lambda stop: _run(stop, app, out, options, wanted, watch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +88,23 @@ def answered(app: App, out: Output, ended: Ended) -> Ended:
     return replace(last[-1], notes=ended.notes)
 
 
-def go_on(app: App, out: Output, mission: str) -> Ended:
-    """Run a recorded mission from where it stands to where it is settled."""
+def both(first: Watch, second: Watch) -> Watch:
+    """Return what tells two."""
+
+    def tell(event: Event, payload: Payload) -> None:
+        first(event, payload)
+        second(event, payload)
+
+    return tell
+
+
+def go_on(app: App, out: Output, mission: str, *, watch: Watch = ignore) -> Ended:
+    """Run a recorded mission from where it stands to where it is settled; `watch` as in `run_mission`."""
 
     async def work(stop: Stop) -> Ended:
         with progress(out) as shown:
-            async with app.mission_session(mission, recorded=True, watch=shown.watch) as (found, session):
+            seen = both(shown.watch, watch)
+            async with app.mission_session(mission, recorded=True, watch=seen) as (found, session):
                 stop.end = lambda: app.controls.stop_all("cancel", identity=app.identity())
                 state, failure = await _settled(stop, session, found, shown.output)
         return Ended(state=state, failure=failure, interrupted=stop.asked)
@@ -144,6 +158,7 @@ async def _run(
     out: Output,
     options: RunOptions,
     wanted: _Wanted,
+    watch: Watch,
 ) -> Ended:
     with progress(out) as shown:
         async with app.session(
@@ -151,7 +166,7 @@ async def _run(
             revision=options.base,
             options=options.configuration(),
             found=wanted.prepared,
-            watch=shown.watch,
+            watch=both(shown.watch, watch),
         ) as session:
             require_trust(session.resolved)
             choice = _chosen(app, session.resolved, options)

@@ -67,11 +67,6 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "agent",
-        "dialect_mismatch model_not_found token_invalid token_revoked client_gone",
-        "use the endpoint and the model that the environment of the sandbox names, while the agent runs",
-    ),
-    _remedy(
-        "agent",
         "no_change",
         "say more precisely what is to change, or name another agent",
     ),
@@ -125,13 +120,13 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("budget", "time", "give more with `--time`, or ask for less at once"),
     _remedy(
         "budget",
-        "budget budget_exhausted",
+        "budget",
         "raise the limit that the message names: `chargehand config set KEY USD`, or ask for less at once",
     ),
     _remedy(
         "budget",
         "price_unknown",
-        "say what the model costs: `models.NAME.price`, or `limits.assume_usd_per_mtok` for all of unknown price",
+        "say what the model costs in its entry of [models], or `limits.assume_usd_per_mtok` for all of unknown price",
     ),
     _remedy("budget", "exhausted", "raise the limit that `chargehand config show` names, or ask for less at once"),
     _remedy(

@@ -1,0 +1,354 @@
+"""A person and the native agent: questions on a terminal and in a pipe, transcripts, forks; only words are scripted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli_terminal import COMMAND, Terminal, wait_for
+from workshop import CHECK
+
+from chargehand.app import App
+from chargehand.core import MissionState
+from chargehand.models import ScriptedReply
+from tests.conftest import git
+from tests.integration.desk import Said
+from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
+
+PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
+ASKS = (
+    says("", call("bash", command="touch build.log; mkdir -p build; echo kept > build/x")),
+    says("", call("ask", question="Which way?", options=["to the left", "to the right"])),
+    says("", call("bash", command="cat build/x; rm build.log")),
+    *MENDS,
+)
+EVIL = "\x1b]0;evil\x07\x1b[2Jseen\x9b31m\u202eesrever"
+"""Text that sets a title, clears the screen, colours, and turns what follows around."""
+WORDS = ("run", "mend add()", "--model", "scripted")
+
+
+class Shop(NativeShop):
+    """A person with a scripted model, at a terminal and in pipes."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        (self.repository / "chargehand.toml").write_text(PROJECT)
+        git(self.repository, "add", "-A")
+        git(self.repository, "commit", "-q", "-m", "checks")
+        names = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+        self.environ |= {"LANG": "C.UTF-8", "OLLAMA_HOST": "127.0.0.1:1", **names}
+
+    def script(self, *replies: ScriptedReply, name: str = "scripted", **keys: Any) -> None:
+        """Configure a model that says this in its first attempt, and then that it is done."""
+        self.model(name, scripted(replies, (FINISH,), (FINISH,)), **keys)
+
+    def terminal(self, *words: str) -> Terminal:
+        """Run the program on a terminal."""
+        return Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environ)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start the program in a pipe."""
+        return subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=self.repository,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def say(self, *words: str) -> Said:
+        """Run the program in a pipe to its end."""
+        with self.start(*words) as process:
+            stdout, stderr = process.communicate()
+        return Said(code=process.returncode, stdout=stdout, stderr=stderr)
+
+    def asked(self) -> MissionState:
+        """Return a mission whose agent asked something and waits."""
+        self.script(*ASKS)
+        state = self.native()
+        assert state.status == "waiting", state.reasons
+        return state
+
+    def done(self) -> MissionState:
+        """Return a mission that was promoted."""
+        self.script(*MENDS)
+        state = self.native()
+        assert state.status == "promoted", state.reasons
+        return state
+
+    def state(self, mission: str | None = None) -> MissionState:
+        """Return how a mission stands, the newest by default."""
+        with self.opened() as app:
+            return app.look.state(mission or app.store.log.missions()[-1].id)
+
+    def error(self, *words: str, code: int = 2) -> dict[str, str]:
+        """Run the program, which must end with an error that says what to do; return the error."""
+        said = self.say("--json", *words)
+        assert (said.code, said.stdout) == (code, ""), said
+        assert said.error["hint"], said
+        return said.error
+
+    def workers(self) -> Sequence[str]:
+        """Return the workers that live."""
+        with App.open(environ=self.environ, cwd=self.place) as app:
+            return [member.id for member in app.workers.members()]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path)
+    yield made
+    wait_for(lambda: not made.workers())  # one that an answer started ends by itself
+
+
+@pytest.mark.needs_bwrap
+class TestQuestions:
+    @pytest.mark.parametrize(("said", "heard"), [("2", "to the right"), ("over the hill", "over the hill")])
+    def test_it_is_asked_at_the_terminal_and_goes_on(self, shop: Shop, said: str, heard: str) -> None:
+        shop.script(*ASKS)
+        shown = shop.terminal(*WORDS)
+        shown.until("empty: later")
+        for part in ("The agent asks:", "Which way?", "  1  to the left", "  2  to the right"):
+            assert part in shown.shown
+        shown.say(f"{said}\n")
+        assert shown.end() == 0
+        assert "promoted to" in shown.shown
+        state = shop.state()
+        assert [question.answer for question in state.questions.values()] == [heard]
+        assert state.attempts[0].calls == len(ASKS)  # no reply was asked for twice
+        assert git(shop.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
+
+    def test_left_for_later_it_waits(self, shop: Shop) -> None:
+        shop.script(*ASKS)
+        shown = shop.terminal(*WORDS)
+        shown.until("empty: later")
+        shown.say("\n")
+        assert shown.end() == 3
+        state = shop.state()
+        assert state.status == "waiting"
+        assert f"chargehand mission answer {state.id}" in shown.shown
+        assert "mission promote" not in shown.shown  # there is nothing to promote yet
+
+    def test_with_yes_nothing_is_asked(self, shop: Shop) -> None:
+        shop.script(*ASKS)
+        shown = shop.terminal(*WORDS, "--yes")
+        assert shown.end() == 3
+        assert "Your answer" not in shown.shown
+        assert "Which way?" in shown.shown
+
+    def test_in_a_pipe_the_result_holds_it_and_an_answer_lets_a_worker_finish(self, shop: Shop) -> None:
+        shop.script(*ASKS)
+        said = shop.say("--json", *WORDS)
+        assert (said.code, said.document["status"]) == (3, "waiting"), said
+        assert said.document["reasons"] == [{"code": "question", "message": "Which way?", "check": None}]
+        mission = said.document["mission"]
+        question = shop.say("mission", "answer", mission)
+        assert question.code == 3
+        assert question.stdout.splitlines()[1:4] == ["Which way?", "  1  to the left", "  2  to the right"]
+        answered = shop.say("--json", "mission", "answer", mission, "1")
+        assert (answered.code, answered.document["status"]) == (0, "planned"), answered
+        assert shop.say("worker", "--until-idle").code == 0
+        wait_for(lambda: not shop.workers())
+        state = shop.state(mission)
+        assert state.status == "promoted", state.reasons
+        assert [question.answer for question in state.questions.values()] == ["to the left"]
+        assert state.attempts[0].calls == len(ASKS)
+
+    def test_whoever_asks_may_be_killed_at_the_question_and_the_worker_after_the_answer(self, shop: Shop) -> None:
+        shop.script(*ASKS[:2], says("", call("bash", command="cat build/x; rm build.log; sleep 60")), *ASKS[3:])
+        shown = shop.terminal(*WORDS)
+        shown.until("empty: later")
+        os.kill(shown.process_id, signal.SIGKILL)
+        assert shown.end() == -signal.SIGKILL
+        mission = shop.state().id
+        with shop.opened() as app:
+            app.steering.answer(mission, "to the left")
+        with shop.start("worker") as worker:
+            wait_for(lambda: shop.state(mission).attempts[0].calls == 3)
+            worker.kill()
+        shop.script(*ASKS)
+        assert shop.say("worker", "--until-idle").code == 0
+        state = shop.state(mission)
+        assert state.status == "promoted", state.reasons
+        assert [question.answer for question in state.questions.values()] == ["to the left"]
+        assert state.attempts[0].calls == len(ASKS)
+
+    def test_only_one_answer_counts(self, shop: Shop) -> None:
+        state = shop.asked()
+        for empty in ("", "  "):
+            assert shop.error("mission", "answer", state.id, empty)["code"] == "usage"
+        with shop.opened() as app:
+            app.steering.answer(state.id, "to the left")
+        for words in (("to the right",), ()):
+            error = shop.error("mission", "answer", state.id, *words, code=1)
+            assert error["code"] == "no_question"
+            assert state.id in error["hint"]
+        assert [question.answer for question in shop.state(state.id).questions.values()] == ["to the left"]
+
+
+@pytest.mark.needs_bwrap
+class TestPromotion:
+    @pytest.mark.parametrize(("said", "code", "status"), [("y", 0, "promoted"), ("n", 3, "waiting")])
+    def test_what_no_check_speaks_for_is_offered(self, shop: Shop, said: str, code: int, status: str) -> None:
+        self.without_checks(shop)
+        shown = shop.terminal(*WORDS)
+        shown.until("Promote it? [y/N]")
+        assert "verdict_missing" in shown.shown
+        shown.say(f"{said}\n")
+        assert shown.end() == code
+        state = shop.state()
+        assert state.status == status
+        assert (state.exported is not None) == (said == "y")
+        if said == "n":
+            assert f"chargehand mission promote {state.id}" in shown.shown
+
+    def test_with_yes_it_is_not_offered(self, shop: Shop) -> None:
+        self.without_checks(shop)
+        shown = shop.terminal(*WORDS, "--yes")
+        assert shown.end() == 3
+        assert "Promote it?" not in shown.shown
+        assert shop.state().status == "waiting"
+
+    @staticmethod
+    def without_checks(shop: Shop) -> None:
+        (shop.repository / "chargehand.toml").write_text("[project]\nchecks = []\n")
+        git(shop.repository, "commit", "-q", "-am", "no checks")
+        shop.script(*MENDS)
+
+
+class TestTheChoice:
+    def test_with_nothing_there_it_says_three_things_to_do(self, shop: Shop) -> None:
+        shop.environ["PATH"] = "/usr/bin:/bin"
+        said = shop.say("run", "mend")
+        first, *ways = said.stderr.splitlines()
+        assert (said.code, said.stdout) == (2, "")
+        assert first == "error: no agent is configured and --agent was not given"
+        assert [way.split()[:2] for way in ways] == [
+            ["hint:", "chargehand"],
+            ["hint:", "chargehand"],
+            ["hint:", "--agent"],
+        ]
+        with shop.opened() as app:
+            assert list(app.store.log.missions()) == []
+
+    @pytest.mark.needs_bwrap
+    def test_the_only_model_is_taken_and_it_says_why(self, shop: Shop) -> None:
+        shop.script(*MENDS)
+        said = shop.say("run", "mend")
+        assert said.code == 0, said
+        assert "agent     native (scripted, the only model configured)" in said.stdout.splitlines()
+        assert "model     scripted" in said.stdout.splitlines()
+        state = shop.state()
+        assert (state.request.model, state.request.why) == ("scripted", "scripted, the only model configured")  # type: ignore[union-attr]
+
+
+@pytest.mark.needs_bwrap
+class TestTheLog:
+    def test_events_and_the_conversation_read_well(self, shop: Shop) -> None:
+        shop.script(says("I look\nat it", call("bash", command="echo one; echo two")), *MENDS)
+        state = shop.native()
+        log = shop.say("mission", "log", state.id).stdout
+        for line in ("reply 1: I look bash", "model scripted (1,000 in, 100 out, 0.0110 USD)", "  -> one"):
+            assert line in log
+        text = shop.say("mission", "log", state.id, "--transcript").stdout
+        assert text.index("1  to the agent\n") < text.index("1.1  scripted\n    I look\n    at it\n")
+        assert '1.1  scripted calls bash\n    {"command": "echo one; echo two"}\n' in text
+        assert "1.1  result of bash\n    one\n    two\n" in text
+        assert "1.3  scripted calls finish\n" in text
+        said = shop.say("--json", "mission", "log", state.id, "--transcript")
+        lines = [json.loads(line) for line in said.stdout.splitlines()]
+        assert {line["mission"] for line in lines} == {state.id}
+        assert [(line["speaker"], line["reply"]) for line in lines][:4] == [
+            ("person", ""),
+            ("model", "1.1"),
+            ("call", "1.1"),
+            ("result", "1.1"),
+        ]
+        assert lines[2]["tool"] == lines[3]["tool"] == "bash"
+
+    def test_what_a_model_writes_cannot_reach_the_terminal(self, shop: Shop) -> None:
+        shop.script(
+            says(EVIL, call("bash", command=f"printf '%s' '{EVIL}'")),
+            says("", call("ask", question=f"Which{EVIL}?", options=[f"left{EVIL}", "right"])),
+            *MENDS,
+        )
+        shown = shop.terminal(*WORDS)
+        shown.until("empty: later")
+        shown.say("1\n")
+        assert shown.end() == 0
+        for words in (("log",), ("log", "--transcript"), ("show",)):
+            other = shop.terminal("mission", *words, "last")
+            assert other.end() == 0
+            shown.raw += other.raw
+        assert "esrever" in shown.raw
+        for part in ("\x1b]0;evil", "\x1b[2J", "\x9b31m", "\u202e"):
+            assert part not in shown.raw, repr(part)
+
+
+@pytest.mark.needs_bwrap
+class TestForks:
+    def test_another_model_goes_another_way_from_a_reply_on(self, shop: Shop) -> None:
+        shop.script(says("", edit("a - b", "a * b")), FINISH, name="other")
+        state = shop.done()
+        said = shop.say("--json", "mission", "fork", state.id, "--at", "1", "--model", "other")
+        assert (said.code, said.document["status"]) == (1, "refused"), said
+        forked = shop.state(said.document["mission"])
+        assert (forked.forked_from, forked.attempts[0].model) == (state.id, "other")
+        assert shop.state(state.id).status == "promoted"
+
+    def test_an_edited_reply_is_taken_in_place_of_the_recorded_one(self, shop: Shop) -> None:
+        state = shop.done()
+        in_words = shop.say("--json", "mission", "fork", state.id, "--at", "1.2", "--reply", "wait a moment")
+        assert in_words.document["status"] == "promoted", in_words
+        worse = {"text": "no", "tools": [{"name": "bash", "arguments": {"command": "echo x = >> calc/core.py"}}]}
+        (shop.place / "reply.json").write_text(json.dumps(worse))
+        from_file = shop.say(
+            "--json", "mission", "fork", state.id, "--at", "1.1", "--reply", f"@{shop.place / 'reply.json'}"
+        )
+        assert from_file.document["status"] != "promoted", from_file
+        text = shop.say("mission", "log", from_file.document["mission"], "--transcript").stdout
+        assert "echo x = >> calc/core.py" in text
+
+    def test_what_cannot_be_forked_is_told(self, shop: Shop) -> None:
+        state = shop.done()
+        bad = shop.place / "bad.json"
+        bad.write_text('{"tools": [{"name": 5}]}')
+        (shop.place / "latin").write_bytes(b"\xff")
+        cases: list[tuple[str, str, str, int]] = [
+            ("--at", "0", "usage", 2),
+            ("--at", "one", "usage", 2),
+            ("--at", "9", "not_found", 2),
+            ("--at", "2.1", "not_found", 2),
+            ("--reply", "{no json", "usage", 2),
+            ("--reply", '{"tools": {}}', "usage", 2),
+            ("--reply", '{"text": 5}', "usage", 2),
+            ("--reply", f"@{bad}", "usage", 2),
+            ("--reply", f"@{shop.place / 'nowhere'}", "not_found", 2),
+            ("--reply", f"@{shop.place / 'latin'}", "not_found", 2),
+            ("--reply", '{"a":' * 5000, "usage", 2),
+            ("--model", "scriptet", "not_found", 2),
+        ]
+        known = [row.id for row in self.missions(shop)]
+        for option, value, code, exit_code in cases:
+            error = shop.error("mission", "fork", state.id, option, value, code=exit_code)
+            assert error["code"] == code, (option, value, error)
+        assert "1.1, 1.2" in shop.error("mission", "fork", state.id, "--at", "7")["hint"]
+        assert "scripted" in shop.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
+        assert [row.id for row in self.missions(shop)] == known  # none was made
+
+    def test_a_program_s_mission_has_no_replies(self, shop: Shop) -> None:
+        state = shop.run("sed -i 's/a - b/a + b/' calc/core.py")
+        assert shop.error("mission", "fork", state.id, code=1)["code"] == "not_forkable"
+
+    @staticmethod
+    def missions(shop: Shop) -> Sequence[Any]:
+        with shop.opened() as app:
+            return app.store.log.missions()
