@@ -112,7 +112,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
     _remedy(
         "provider",
-        "model_failed upstream_cut upstream_error upstream_malformed upstream_timeout upstream_unreachable",
+        "model_failed upstream_cut upstream_malformed upstream_timeout upstream_unreachable",
         "try again later, or name another model; `chargehand model probe` tells which one answers",
     ),
     _remedy("provider", "no_key", "`chargehand secret set NAME`, or export it"),
@@ -126,7 +126,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy(
         "budget",
         "price_unknown",
-        "say what the model costs in its entry of [models], or `limits.assume_usd_per_mtok` for all of unknown price",
+        "say in [models] what it costs, or set `limits.assume_usd_per_mtok` for all of unknown price",
     ),
     _remedy("budget", "exhausted", "raise the limit that `chargehand config show` names, or ask for less at once"),
     _remedy(
