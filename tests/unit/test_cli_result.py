@@ -12,7 +12,7 @@ from chargehand.core import AttemptState, Base, Checkpoint, Export, MissionReque
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
-    "cost_known", "seconds", "reasons", "cause",
+    "cost_known", "seconds", "reasons", "cause", "question",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")

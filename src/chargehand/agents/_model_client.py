@@ -158,17 +158,21 @@ def _tell(event: Any, on_text: Callable[[str], None] | None) -> None:
         on_text(delta.content_delta)
 
 
-_BUDGET_STATUS = 402
-
-
 def _typed(error: ModelAPIError, model: str) -> ExhaustedError | UpstreamError:
     """Return the error in our own words; the gateway's codes decide, never its sentences."""
     said = _said(error)
-    if error.provider_error_code == "price_unknown":
+    code = error.provider_error_code or _code(error.body)
+    if code == "price_unknown":
         return ExhaustedError(said, code="price_unknown")
-    if error.provider_error_code == "budget_exhausted" or getattr(error, "status_code", 0) == _BUDGET_STATUS:
+    if code == "budget_exhausted":
         return ExhaustedError(said, code="budget")
     return UpstreamError(f"model {model!r} gave no reply: {said}", code="model_failed")
+
+
+def _code(body: Any) -> str | None:
+    """Return the code of an error document; the gateway gives one in both dialects."""
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    return inner.get("code") if isinstance(inner, dict) else None
 
 
 def _said(error: ModelAPIError) -> str:

@@ -43,9 +43,9 @@ def doctor(as_json: bool) -> int:
 @click.option("--keep", is_flag=True, help="Keep the demo's directory to look at.")
 @json_option
 def demo(keep: bool, as_json: bool) -> int:
-    """See four agents work on a small project, and three of them refused.
+    """See a model at work on a small project: refused, let in, forked, rolled back.
 
-    Everything is real but the agents, which are small scripts; nothing outside a temporary directory is touched.
+    Only the model's words are scripted; all else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.cli._demo import demo
     from chargehand.cli._output import Output

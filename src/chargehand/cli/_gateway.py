@@ -104,7 +104,9 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
     return tuple(
-        served_model(name, model_config(config, name), keys=app.credentials, limits=config.limits)
+        served_model(
+            name, model_config(config, name), keys=app.credentials, limits=config.limits, environ=app.environ
+        )
         for name in names
     )
 

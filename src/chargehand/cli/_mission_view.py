@@ -109,10 +109,12 @@ def _show_request(out: Output, state: MissionState) -> None:
 
 def _show_attempts(out: Output, state: MissionState) -> None:
     for attempt in state.attempts:
-        spent = "still running" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
+        open_now = "waits for an answer" if state.open_question else "still running"
+        spent = open_now if attempt.seconds is None else f"{attempt.seconds:.1f} s"
         verdict = attempt.verdict or "no verdict"
         cost = cost_text(attempt.cost_usd, attempt.cost_known)
-        out.text(f"attempt   {attempt.number} by {attempt.agent}: {attempt.status}, {verdict}, {spent}, {cost}")
+        who = f"{attempt.agent} ({attempt.model})" if attempt.model else attempt.agent
+        out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
         cause = attempt_cause(attempt)

@@ -64,6 +64,7 @@ def result_document(state: MissionState) -> dict[str, Any]:
         "seconds": seconds_of(state),
         "reasons": state.reasons,
         "cause": cause_document(mission_cause(state)),
+        "question": state.open_question,
     }
 
 
@@ -118,7 +119,9 @@ def summary(state: MissionState) -> str:
 
 def cost_text(cost: float | None, known: bool) -> str:
     """Return money in words; what is not known is said so."""
-    return f"cost {cost:.2f} USD" if known and cost is not None else "cost unknown"
+    if not known or cost is None:
+        return "cost unknown"
+    return f"cost {cost:.4f} USD" if 0 < cost < 1 else f"cost {cost:.2f} USD"
 
 
 def show_checks(out: Output, state: MissionState) -> None:
@@ -167,7 +170,9 @@ def next_steps(state: MissionState) -> list[str]:
     applied = state.applied is not None and state.applied.state == "done"
     if state.status == "promoted" and branch is not None and not applied:
         steps.append(f"git merge {branch}")
-    if state.status == "waiting":
+    if state.status == "waiting" and state.open_question is not None:
+        steps.append(f"chargehand mission answer {state.id} TEXT")
+    elif state.status == "waiting":
         steps.append(f"chargehand mission promote {state.id} --reason …")
     if state.status == "paused":
         steps.append(f"chargehand mission resume {state.id}")
