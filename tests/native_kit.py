@@ -14,7 +14,7 @@ from typing import Any
 
 from chargehand.app import App
 from chargehand.core import Config, MissionState
-from chargehand.models import Script, ScriptedCall, ScriptedReply, Usage
+from chargehand.models import Dialect, Script, ScriptedCall, ScriptedReply, Usage
 from chargehand.models._render import render_for
 from chargehand.models._script import ScriptLine
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
@@ -115,14 +115,15 @@ def _plain(config: Config) -> Any:
 
 
 class ModelServer:
-    """An OpenAI-compatible provider on loopback that answers by how many replies a conversation has.
+    """A provider on loopback, OpenAI-compatible unless told otherwise, that answers by how many replies a conversation has.
 
     `asked` lists the number of each reply it was asked for; a conversation that goes on after a crash asks for
     the one it does not have yet.
     """
 
-    def __init__(self, replies: Sequence[ScriptedReply]) -> None:
+    def __init__(self, replies: Sequence[ScriptedReply], dialect: Dialect = "openai") -> None:
         self.replies = list(replies)
+        self.dialect: Dialect = dialect
         self.asked: list[int] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -167,7 +168,7 @@ class ModelServer:
             self.headers.append(headers)
         if number > len(self.replies):
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
-        reply = render_for("openai", self.replies[number - 1], body, id=f"t{number}")
+        reply = render_for(self.dialect, self.replies[number - 1], body, id=f"t{number}")
 
         async def collected() -> bytes:
             return b"".join([chunk async for chunk in reply.chunks])

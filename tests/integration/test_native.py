@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.conftest import git
 from tests.integration.workshop import CHECK
-from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
+from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call, edit, says, scripted
 
 from chargehand.core import ModelCalled, QuestionAsked, RefusedError, decode
 from chargehand.missions import Edit, ForkPoint, fork, transcript
@@ -132,6 +132,26 @@ class TestProviders:
         state = shop.native(model="down", fallback=("scripted",), attempts=1)
         assert state.status == "promoted"
         assert state.attempts[0].model == "scripted"
+
+
+    def test_both_dialects_do_the_same_work(self, shop: NativeShop) -> None:
+        looks = says("I look", call("read", path="calc/core.py"), call("bash", command="ls"))
+        server = ModelServer((looks, *MENDS), "anthropic")
+        with server.running() as address:
+            shop.model("scripted", provider="anthropic-compatible", base_url=address, model="words")
+            state = shop.native(attempts=1)
+        assert state.status == "promoted", state.reasons
+        assert server.asked == [1, 2, 3]
+        assert state.attempts[0].cost_known
+
+    def test_a_conversation_moves_between_dialects(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted((says("I look", call("bash", command="ls")), says("", fault="500"))))
+        server = ModelServer((says("never asked"), *MENDS), "anthropic")
+        with server.running() as address:
+            shop.model("other", provider="anthropic-compatible", base_url=address, model="words")
+            state = shop.native(fallback=("other",), attempts=1)
+        assert state.status == "promoted", state.reasons
+        assert server.asked == [2, 3]
 
 
 class TestLoops:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from test_cli_terminal import COMMAND, Terminal, wait_for
-from workshop import CHECK
-
-from chargehand.app import App
-from chargehand.core import MissionState
-from chargehand.models import ScriptedReply
 from tests.conftest import git
 from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
+from workshop import CHECK, FILES
+
+from chargehand.cli import chargehand
+from chargehand.core import MissionState
+from chargehand.missions import transcript
+from chargehand.models import ScriptedReply
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 ASKS = (
@@ -36,11 +40,8 @@ WORDS = ("run", "mend add()", "--model", "scripted")
 class Shop(NativeShop):
     """A person with a scripted model, at a terminal and in pipes."""
 
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
-        (self.repository / "chargehand.toml").write_text(PROJECT)
-        git(self.repository, "add", "-A")
-        git(self.repository, "commit", "-q", "-m", "checks")
+    def __init__(self, place: Path, files: Mapping[str, str] = FILES, *, project: str = PROJECT) -> None:
+        super().__init__(place, {**files, "chargehand.toml": project})
         names = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
         self.environ |= {"LANG": "C.UTF-8", "OLLAMA_HOST": "127.0.0.1:1", **names}
 
@@ -52,23 +53,22 @@ class Shop(NativeShop):
         """Run the program on a terminal."""
         return Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environ)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start the program in a pipe."""
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the program in a process of its own."""
         return subprocess.Popen(
             [*COMMAND, *words],
             cwd=self.repository,
             env=self.environ,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def say(self, *words: str) -> Said:
-        """Run the program in a pipe to its end."""
-        with self.start(*words) as process:
-            stdout, stderr = process.communicate()
-        return Said(code=process.returncode, stdout=stdout, stderr=stderr)
+        """Run the program as in a pipe to its end."""
+        with contextlib.chdir(self.repository):
+            done = CliRunner(env={"XDG_CONFIG_HOME": None, **self.environ}).invoke(chargehand, words)
+        return Said(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
     def asked(self) -> MissionState:
         """Return a mission whose agent asked something and waits."""
@@ -98,7 +98,7 @@ class Shop(NativeShop):
 
     def workers(self) -> Sequence[str]:
         """Return the workers that live."""
-        with App.open(environ=self.environ, cwd=self.place) as app:
+        with self.opened() as app:
             return [member.id for member in app.workers.members()]
 
 
@@ -111,19 +111,22 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.mark.needs_bwrap
 class TestQuestions:
-    @pytest.mark.parametrize(("said", "heard"), [("2", "to the right"), ("over the hill", "over the hill")])
-    def test_it_is_asked_at_the_terminal_and_goes_on(self, shop: Shop, said: str, heard: str) -> None:
-        shop.script(*ASKS)
+    def test_it_is_asked_at_the_terminal_and_goes_on(self, shop: Shop) -> None:
+        again = says("", call("ask", question="How far?"))
+        shop.script(*ASKS[:2], again, *ASKS[2:])
         shown = shop.terminal(*WORDS)
-        shown.until("empty: later")
+        shown.until("(a number, or your own words; empty: later)")
         for part in ("The agent asks:", "Which way?", "  1  to the left", "  2  to the right"):
             assert part in shown.shown
-        shown.say(f"{said}\n")
+        shown.say("2\n")
+        shown.until("Your answer (empty: later)")
+        assert "How far?" in shown.shown
+        shown.say("over the hill\n")
         assert shown.end() == 0
         assert "promoted to" in shown.shown
         state = shop.state()
-        assert [question.answer for question in state.questions.values()] == [heard]
-        assert state.attempts[0].calls == len(ASKS)  # no reply was asked for twice
+        assert [question.answer for question in state.questions.values()] == ["to the right", "over the hill"]
+        assert state.attempts[0].calls == len(ASKS) + 1  # no reply was asked for twice
         assert git(shop.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
 
     def test_left_for_later_it_waits(self, shop: Shop) -> None:
@@ -148,22 +151,23 @@ class TestQuestions:
         shop.script(*ASKS)
         said = shop.say("--json", *WORDS)
         assert (said.code, said.document["status"]) == (3, "waiting"), said
-        assert said.document["reasons"] == [{"code": "question", "message": "Which way?", "check": None}]
+        assert said.document["reasons"] == [{"code": "question", "message": "Which way?"}]
+        assert said.document["question"]["options"] == ["to the left", "to the right"]
         mission = said.document["mission"]
         question = shop.say("mission", "answer", mission)
         assert question.code == 3
         assert question.stdout.splitlines()[1:4] == ["Which way?", "  1  to the left", "  2  to the right"]
         answered = shop.say("--json", "mission", "answer", mission, "1")
         assert (answered.code, answered.document["status"]) == (0, "planned"), answered
-        assert shop.say("worker", "--until-idle").code == 0
-        wait_for(lambda: not shop.workers())
+        wait_for(lambda: shop.state(mission).status not in ("planned", "running"))  # a worker was started for it
         state = shop.state(mission)
         assert state.status == "promoted", state.reasons
         assert [question.answer for question in state.questions.values()] == ["to the left"]
         assert state.attempts[0].calls == len(ASKS)
 
     def test_whoever_asks_may_be_killed_at_the_question_and_the_worker_after_the_answer(self, shop: Shop) -> None:
-        shop.script(*ASKS[:2], says("", call("bash", command="cat build/x; rm build.log; sleep 60")), *ASKS[3:])
+        slow = replace(ASKS[2], delay=60.0)
+        shop.script(*ASKS[:2], slow, *ASKS[3:])
         shown = shop.terminal(*WORDS)
         shown.until("empty: later")
         os.kill(shown.process_id, signal.SIGKILL)
@@ -172,14 +176,18 @@ class TestQuestions:
         with shop.opened() as app:
             app.steering.answer(mission, "to the left")
         with shop.start("worker") as worker:
-            wait_for(lambda: shop.state(mission).attempts[0].calls == 3)
+            wait_for(lambda: "attempt/1/work/turn/2/call/0" in shop.state(mission).steps)
             worker.kill()
         shop.script(*ASKS)
-        assert shop.say("worker", "--until-idle").code == 0
+        with shop.start("worker", "--until-idle") as another:
+            assert another.wait() == 0
         state = shop.state(mission)
         assert state.status == "promoted", state.reasons
         assert [question.answer for question in state.questions.values()] == ["to the left"]
-        assert state.attempts[0].calls == len(ASKS)
+        with shop.opened() as app:
+            said = [line.text for line in transcript(app.store, state) if line.tool == "ask"]
+        assert len(said) == 2
+        assert "to the left" in said[1]
 
     def test_only_one_answer_counts(self, shop: Shop) -> None:
         state = shop.asked()
@@ -196,32 +204,32 @@ class TestQuestions:
 
 @pytest.mark.needs_bwrap
 class TestPromotion:
+    """A project for which no check is found, and that does not say that it has none."""
+
+    AGENT = ("run", "mend", "--agent", "command:sed -i s/a/b/ f.txt")
+
     @pytest.mark.parametrize(("said", "code", "status"), [("y", 0, "promoted"), ("n", 3, "waiting")])
-    def test_what_no_check_speaks_for_is_offered(self, shop: Shop, said: str, code: int, status: str) -> None:
-        self.without_checks(shop)
-        shown = shop.terminal(*WORDS)
+    def test_what_no_check_speaks_for_is_offered(self, place: Shop, said: str, code: int, status: str) -> None:
+        shown = place.terminal(*self.AGENT)
         shown.until("Promote it? [y/N]")
-        assert "verdict_missing" in shown.shown
+        assert "check" in shown.shown.partition("Only a person")[0].splitlines()[-1]  # why it is asked
         shown.say(f"{said}\n")
         assert shown.end() == code
-        state = shop.state()
+        state = place.state()
         assert state.status == status
         assert (state.exported is not None) == (said == "y")
         if said == "n":
             assert f"chargehand mission promote {state.id}" in shown.shown
 
-    def test_with_yes_it_is_not_offered(self, shop: Shop) -> None:
-        self.without_checks(shop)
-        shown = shop.terminal(*WORDS, "--yes")
+    def test_with_yes_it_is_not_offered(self, place: Shop) -> None:
+        shown = place.terminal(*self.AGENT, "--yes")
         assert shown.end() == 3
         assert "Promote it?" not in shown.shown
-        assert shop.state().status == "waiting"
+        assert place.state().status == "waiting"
 
-    @staticmethod
-    def without_checks(shop: Shop) -> None:
-        (shop.repository / "chargehand.toml").write_text("[project]\nchecks = []\n")
-        git(shop.repository, "commit", "-q", "-am", "no checks")
-        shop.script(*MENDS)
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Shop:
+        return Shop(tmp_path, {"f.txt": "aaa\n"}, project="")
 
 
 class TestTheChoice:
@@ -256,7 +264,7 @@ class TestTheLog:
         shop.script(says("I look\nat it", call("bash", command="echo one; echo two")), *MENDS)
         state = shop.native()
         log = shop.say("mission", "log", state.id).stdout
-        for line in ("reply 1: I look bash", "model scripted (1,000 in, 100 out, 0.0110 USD)", "  -> one"):
+        for line in ("reply 1: I look [bash", "model scripted (1,000 in, 100 out, 0.0110 USD)", "  -> one"):
             assert line in log
         text = shop.say("mission", "log", state.id, "--transcript").stdout
         assert text.index("1  to the agent\n") < text.index("1.1  scripted\n    I look\n    at it\n")
@@ -343,6 +351,16 @@ class TestForks:
         assert "1.1, 1.2" in shop.error("mission", "fork", state.id, "--at", "7")["hint"]
         assert "scripted" in shop.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
         assert [row.id for row in self.missions(shop)] == known  # none was made
+
+    def test_at_a_terminal_it_asks_as_a_run_does(self, shop: Shop) -> None:
+        state = shop.asked()
+        shown = shop.terminal("mission", "fork", state.id, "--at", "2")
+        shown.until("empty: later")
+        shown.say("1\n")
+        assert shown.end() == 0
+        assert shop.state().forked_from == state.id
+        assert [question.answer for question in shop.state().questions.values()] == ["to the left"]
+        assert shop.state(state.id).status == "waiting"
 
     def test_a_program_s_mission_has_no_replies(self, shop: Shop) -> None:
         state = shop.run("sed -i 's/a - b/a + b/' calc/core.py")

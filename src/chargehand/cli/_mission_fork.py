@@ -11,7 +11,7 @@ from chargehand.app import App, ensure_worker, model_config
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document
-from chargehand.cli._run import go_on, show_ended
+from chargehand.cli._run import answered, go_on, show_ended
 from chargehand.core import NotFoundError, UsageError
 from chargehand.missions import Edit, ForkPoint, fork
 
@@ -33,7 +33,7 @@ def fork_mission(
         state = app.look.state(made)
         out.notice(f"mission {made} goes on from {source.id} at reply {_forked_at(app, made)}")
         if not detach:
-            return show_ended(out, go_on(app, out, made))
+            return show_ended(out, answered(app, out, go_on(app, out, made)))
         ensure_worker(app)
         out.document(result_document(state))
         out.text(f"mission   {made}")
@@ -63,17 +63,21 @@ def _edit(given: str) -> Edit:
         try:
             text = Path(given[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}") from error
+            hint = "name a file of UTF-8 text, with @ before its path"
+            raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}", hint=hint) from error
     if not text.lstrip().startswith("{"):
         return Edit(text=text)
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--reply: no JSON document: {error}", hint=_FORM) from error
     tools = document.get("tools", [])
     if not isinstance(tools, list) or not all(_is_call(tool) for tool in tools):
         raise UsageError("--reply: `tools` is not a list of calls", hint=_FORM)
-    return Edit(text=str(document.get("text", "")), tools=tuple(tools))
+    said = document.get("text", "")
+    if not isinstance(said, str):
+        raise UsageError(f"--reply: `text` is no text: {said!r:.100}", hint=_FORM)
+    return Edit(text=said, tools=tuple(tools))
 
 
 _FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'

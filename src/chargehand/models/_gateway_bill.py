@@ -48,6 +48,8 @@ class Desk:
         self._on_call = on_call
         self._on_alert = on_alert
         self._lock = threading.Lock()
+        # SQLite lets those who wait for its lock sleep and try again: in a queue they wait less.
+        self._queue = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, served: ServedModel, bound: Bound, *, turn: int) -> Bill:
@@ -56,7 +58,7 @@ class Desk:
         Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
         """
         bill = Bill(self, served, turn=turn)
-        admission = asyncio.ensure_future(asyncio.to_thread(self._admit, bill.id, served, bound))
+        admission = asyncio.ensure_future(asyncio.to_thread(self._admitted, bill.id, served, bound))
         try:
             bill.grant = await asyncio.shield(admission)
         except GatewayFault as fault:
@@ -69,6 +71,10 @@ class Desk:
             # On its own: a listener that fails must not keep the call from being settled.
             self.spawn(asyncio.to_thread(self._alerted, bill.grant.alerts))
         return bill
+
+    def _admitted(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+        with self._queue:
+            return self._admit(call, served, bound)
 
     def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
         left = self.ledger.left()
@@ -90,7 +96,8 @@ class Desk:
     def settle(self, call: str, usd: float | None, record: CallRecord) -> None:
         """Book and report a call; blocks."""
         if record.status != "refused":
-            self.ledger.settle(call, usd)
+            with self._queue:
+                self.ledger.settle(call, usd)
         with self._lock:
             self._on_call(record)
 

@@ -52,6 +52,7 @@ class HttpAnswer:
         self._http = http
         self._writer = writer
         self._limits = limits
+        self._waiting: list[bytes] = []
         self.begun = False
 
     async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -74,11 +75,23 @@ class HttpAnswer:
     async def end(self) -> None:
         """Say that the body is whole."""
         await self._write(self._http.send(h11.EndOfMessage()))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write(b"".join(self._waiting))
+            self._waiting.clear()
 
     async def _write(self, data: bytes | None) -> None:
         if not data:
             return
-        self._writer.write(data)
+        if not self._waiting:
+            # Sent as soon as the handler waits for anything: pieces that came together go out together.
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(data)
+        transport = self._writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() == 0:
+            return
         try:
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.drain()

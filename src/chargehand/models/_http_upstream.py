@@ -19,6 +19,8 @@ _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 """A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
 _CONNECT_SECONDS = 15.0
 _CONNECTIONS = 512
+_KEPT_CONNECTIONS = 32
+"""httpx goes through all connections for each idle one whenever a call begins or ends."""
 _COMMON = {"user-agent": "chargehand", "accept-encoding": "identity"}
 """Plain replies: a compressed stream comes in lumps."""
 _IDLE_SECONDS = 60.0
@@ -88,7 +90,7 @@ class HttpUpstream:
 
             limits = httpx.Limits(
                 max_connections=_CONNECTIONS,
-                max_keepalive_connections=_CONNECTIONS,
+                max_keepalive_connections=_KEPT_CONNECTIONS,
                 keepalive_expiry=_IDLE_SECONDS,
             )
             self._client = httpx.AsyncClient(
