@@ -135,10 +135,11 @@ def _step(event: core.StepFinished) -> str:
         parts = event.output["message"]["parts"]
         said = [part["content"] for part in parts if part["part_kind"] == "text"]
         tools = [_tool(part) for part in parts if part["part_kind"] == "tool-call"]
-        return _short(f"reply {name.split('/')[1]}: {_first_line(' '.join(said))} {' '.join(tools)}".rstrip())
+        words = [f"reply {name.split('/')[1]}:", _first_line(" ".join(said)), *tools]
+        return _short(" ".join(word for word in words if word))
     if "/call/" in name:
         made = event.output.get("output", event.output)
-        return f"  -> {_first_line(made['text'])}"
+        return f"  -> {_end_of(made['text'])}"
     return ""
 
 
@@ -195,6 +196,12 @@ def _rolled_back(event: core.MissionRolledBack) -> str:
 
 def _reasons(reasons: tuple[core.Reason, ...]) -> str:
     return ": " + "; ".join(reason.message for reason in reasons) if reasons else ""
+
+
+def _end_of(text: str) -> str:
+    """Return the last two lines of a result: what a command said last, and how it ended."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _short("  ".join(lines[-2:]))
 
 
 def _first_line(text: str) -> str:
