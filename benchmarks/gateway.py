@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from benchmarks.measure import Result, Side, Taken, compare
 from benchmarks.shop import Shop
 
 ADDED_AIM = 0.003
-PEER = "LiteLLM proxy"
+DIRECT, OURS, PEER = "upstream directly", "Gateway, unix socket", "LiteLLM proxy"
 _ROOT = Path(__file__).parents[1]
 _REPEAT = 5
 _STREAMS = 200
 _ATTEMPTS = 50
+_SLOW_ROUNDS = 2
 _REQUEST_BYTES = 20_000
 _INSTALL_SECONDS = 600
 _START_SECONDS = 120
@@ -63,22 +64,24 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
         place = shop.place / "gateway"
         place.mkdir()
         gateway = _Process(stack, "gateway", str(place), str(upstream.said["port"]))
-        direct = _local("upstream directly", upstream, upstream.said["port"])
-        ways = [
-            replace(_local("Gateway, unix socket", gateway, 0), address=gateway.said["socket"]),
-            _local("Gateway, TCP", gateway, gateway.said["port"]),
-            direct,
-        ]
-        peer = stack.enter_context(_peer(shop.place, upstream.said["port"]))
-        ways += [peer] if peer else []
+        port, said = upstream.said["port"], gateway.said
+        direct = Way(name=DIRECT, address=_tcp(port), token="", process=upstream.process.pid)
+        own = Way(name=OURS, address=said["socket"], token=said["token"], process=gateway.process.pid)
+        tcp = replace(own, name="Gateway, TCP", address=_tcp(said["port"]))
+        free = said["memory"]
+        memory = replace(own, name="Gateway, nothing kept", address=free["socket"], token=free["token"])
+        peer = stack.enter_context(_peer(shop.place, port))
+        peers = [peer] if peer else []
         missing = "" if peer else f"; {PEER}: not installed"
+        all_ways = [direct, own, tcp, memory, *peers]
         results = [
-            *await _calls(ways, "whole reply", stream=False, rounds=rounds, note=_CALL_NOTE + missing),
-            *await _calls(ways, "stream of 40 pieces", stream=True, rounds=rounds),
-            await _throughput(ways, rounds=rounds),
-            await _crowd(ways),
+            *await _calls(all_ways, "whole reply", stream=False, rounds=rounds, note=_CALL_NOTE + missing),
+            *await _calls(all_ways, "stream of 40 pieces", stream=True, rounds=rounds),
+            await _disk(place, rounds=rounds),
+            await _throughput([direct, own, tcp, *peers], rounds=rounds),
+            await _crowd([direct, own, *peers]),
         ]
-        return [*results, _attempts(gateway, direct)]
+        return [*results, _attempts(shop.place / "attempts", direct)]
 
 
 _CALL_NOTE = (
@@ -95,8 +98,7 @@ async def _calls(ways: Sequence[Way], case: str, *, stream: bool, rounds: int, n
             Side(name=line.way.name, sample=line.sample("reply", stream=stream), repeat=_REPEAT) for line in lines
         ]
         plain = await compare("gateway", case, sides, rounds=rounds, note=note)
-    (base,) = (side for side in plain.sides if side.name == "upstream directly")
-    others = [side for side in plain.sides if side is not base]
+    base, *others = plain.sides
     middle = [
         Taken(
             name=side.name,
@@ -115,10 +117,31 @@ async def _calls(ways: Sequence[Way], case: str, *, stream: bool, rounds: int, n
     ]
 
 
+async def _disk(place: Path, *, rounds: int) -> Result:
+    """Measure what a reserve cannot be faster than: money is on the disk before the call is made."""
+    with (place / "synced").open("wb", buffering=0) as file:
+
+        async def sample() -> float:
+            started = time.perf_counter()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            return time.perf_counter() - started
+
+        side = Side(name="write, fdatasync", sample=sample, repeat=_REPEAT)
+        return await compare("gateway", "4 kB to the disk", [side], rounds=rounds)
+
+
 async def _throughput(ways: Sequence[Way], *, rounds: int) -> Result:
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(_Line(way)) for way in ways]
-        sides = [Side(name=line.way.name, sample=line.sample("many", stream=True)) for line in lines]
+        sides = [
+            Side(
+                name=line.way.name,
+                sample=line.sample("many", stream=True),
+                most=_SLOW_ROUNDS if line.way.name == PEER else None,
+            )
+            for line in lines
+        ]
         case = f"stream of {PIECES['many']:,} pieces"
         result = await compare("gateway", case, sides, rounds=rounds)
     size = PIECES["many"] * len(EVENT) / 1e6
@@ -143,35 +166,41 @@ async def _crowd(ways: Sequence[Way]) -> Result:
             most[way.name] = max(most.get(way.name, 0.0), _memory(way.process, "VmHWM"))
             return took
 
-        return Side(name=way.name, sample=sample)
+        return Side(name=way.name, sample=sample, most=_SLOW_ROUNDS)
 
     case = f"{_STREAMS} streams at once"
-    result = await compare("gateway", case, [side(way) for way in ways], rounds=3, seconds=0)
+    result = await compare("gateway", case, [side(way) for way in ways], rounds=_SLOW_ROUNDS)
     pace = f"{PIECES['paced']} pieces each, one in {PACE_SECONDS * 1000:g} ms, so at best {_paced():.1f} s"
     told = "; ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in most.items())
     return replace(result, note=f"all complete; {pace}; most resident memory: {told}")
 
 
-def _attempts(gateway: _Process, direct: Way) -> Result:
-    """Open as many gateways as a busy worker has, then call each once."""
-    before = _memory(gateway.process.pid, "VmRSS")
-    opened = gateway.ask(f"open {_ATTEMPTS}")["opened"]
-    idle = _memory(gateway.process.pid, "VmRSS")
-    ours, its = Taken(name="Gateway, unix socket"), Taken(name="upstream directly")
-    for one in opened:
-        way = replace(direct, address=one["socket"], token=one["token"], process=gateway.process.pid)
-        for taken, towards in ((ours, way), (its, direct)):
-            started = time.perf_counter()
-            with _Line(towards) as line:
-                line.call(towards.request("reply", stream=False))
-            taken.rounds.append([time.perf_counter() - started])
-    used = _memory(gateway.process.pid, "VmRSS")
-    note = (
-        f"{_ATTEMPTS} open gateways hold {(idle - before) * 1000 / _ATTEMPTS:.0f} kB each before their first call,"
-        f" {(used - before) * 1000 / _ATTEMPTS:.0f} kB after it"
-    )
+def _attempts(place: Path, direct: Way) -> Result:
+    """Open as many gateways as a busy worker has, in a process of their own, then call each once."""
+    place.mkdir()
+    ours, its = Taken(name=OURS), Taken(name=DIRECT)
+    with contextlib.ExitStack() as stack:
+        gateway = _Process(stack, "gateway", str(place), str(direct.address[1]))
+        own = replace(direct, name=OURS, address=gateway.said["socket"], token=gateway.said["token"])
+        _first_call(own)  # what is imported once is not an attempt's
+        before = _memory(gateway.process.pid, "VmRSS")
+        opened = gateway.ask(f"open {_ATTEMPTS}")["opened"]
+        idle = _memory(gateway.process.pid, "VmRSS")
+        for one in opened:
+            ours.rounds.append([_first_call(replace(own, address=one["socket"], token=one["token"]))])
+            its.rounds.append([_first_call(direct)])
+        used = _memory(gateway.process.pid, "VmRSS")
+    each, after = ((now - before) * 1000 / _ATTEMPTS for now in (idle, used))
+    note = f"{_ATTEMPTS} open gateways: {each:.0f} kB each before their first call, {after:.0f} kB each after it"
     case = "first call of an attempt"
-    return Result(benchmark="gateway", case=case, sides=(ours, its), load=os.getloadavg(), note=note)
+    return Result(benchmark="gateway", case=case, sides=(its, ours), load=os.getloadavg(), note=note)
+
+
+def _first_call(way: Way) -> float:
+    started = time.perf_counter()
+    with _Line(way) as line:
+        line.call(way.request("reply", stream=False))
+    return time.perf_counter() - started
 
 
 class _Process:
@@ -213,7 +242,7 @@ class _Line:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def sample(self, model: str, *, stream: bool) -> Callable[[], Any]:
+    def sample(self, model: str, *, stream: bool) -> Callable[[], Awaitable[float]]:
         """Return what makes one call and returns its seconds."""
         request = self.way.request(model, stream=stream)
 
@@ -266,9 +295,8 @@ def _check(got: bytearray) -> None:
         raise RuntimeError(f"not a whole reply: {bytes(got[:20])!r} … {bytes(got[-300:])!r}")
 
 
-def _local(name: str, process: _Process, port: int) -> Way:
-    token = process.said.get("token", "none")
-    return Way(name=name, address=("127.0.0.1", port), token=token, process=process.process.pid)
+def _tcp(port: int) -> tuple[str, int]:
+    return "127.0.0.1", port
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     """Serve as an attempt is served: money in the store's ledger, each call an event of the mission's log."""
     from chargehand.core import MissionCreated, MissionRequest, SystemClock
     from chargehand.missions import Journal
-    from chargehand.models import Gateway, HttpUpstream, Price, ServedModel
+    from chargehand.models import Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
     from chargehand.store import SpendingLimits, open_store
 
     loop = asyncio.get_running_loop()
@@ -115,34 +115,38 @@ async def _gateway(place: Path, upstream_port: int) -> None:
         journal = Journal(store, "m-1", clock=SystemClock())
 
         async def note(record: Any) -> None:
-            journal.note(_told(record))
+            journal.note(_payload(record))
 
-        async def opened(number: int) -> dict[str, Any]:
+        def told(record: Any) -> None:
+            asyncio.run_coroutine_threadsafe(note(record), loop).result()
+
+        async def opened(number: int, *, kept: bool = True) -> dict[str, Any]:
             upstream = HttpUpstream(f"http://127.0.0.1:{upstream_port}/v1", "key", "openai")
             stack.push_async_callback(upstream.close)
             attempt = f"a-{number}"
             limits = SpendingLimits(attempt_usd=_LIMIT_USD, mission_usd=_LIMIT_USD, day_usd=_LIMIT_USD)
+            ledger = store.spending.ledger(mission="m-1", attempt=attempt, limits=limits)
             price = Price(input=1.0, output=4.0)
             gateway = Gateway(
                 [
                     ServedModel(name=name, dialect="openai", model=name, upstream=upstream, price=price)
                     for name in PIECES
                 ],
-                ledger=store.spending.ledger(mission="m-1", attempt=attempt, limits=limits),
+                ledger=ledger if kept else MemoryLedger(_LIMIT_USD),
                 attempt=attempt,
-                on_call=lambda record: asyncio.run_coroutine_threadsafe(note(record), loop).result(),
+                on_call=told if kept else lambda _: None,
             )
             await stack.enter_async_context(gateway)
             await gateway.listen_unix(place / f"{attempt}.sock")
             port = await gateway.listen_tcp()
             return {"port": port, "socket": str(place / f"{attempt}.sock"), "token": gateway.token}
 
-        _say(**await opened(0))
+        _say(**await opened(0), memory=await opened(-1, kept=False))
         while line := await asyncio.to_thread(sys.stdin.readline):
             _say(opened=[await opened(number) for number in range(1, int(line.split()[1]) + 1)])
 
 
-def _told(record: Any) -> Any:
+def _payload(record: Any) -> Any:
     from chargehand.core import ModelCalled
 
     return ModelCalled(

@@ -122,8 +122,9 @@ class TestMoney:
 class TestProviders:
     def test_one_that_is_down_fails_with_its_cause(self, shop: NativeShop) -> None:
         shop.model("scripted", provider="openai-compatible", base_url="http://127.0.0.1:9/v1", model="x")
-        state = shop.native(attempts=1)
+        state = shop.native(attempts=3)
         assert state.status == "failed"
+        assert len(state.attempts) == 1
         assert [reason.code for reason in state.reasons] == ["model_failed"]
 
     def test_another_model_takes_over(self, shop: NativeShop) -> None:

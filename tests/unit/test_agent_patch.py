@@ -210,7 +210,7 @@ class TestTool:
         assert (root / "d/go").stat().st_mode & 0o777 == 0o755
         assert not (root / "run").exists()
         assert "+a = (\nsyntax: '(' was never closed at line 1" in result.text
-        assert "d/n.toml: new file, 1 lines\nsyntax: ok" in result.text
+        assert "d/n.toml: new file, 1 line\nsyntax: ok" in result.text
         assert "run: removed" in result.text
         assert sorted(os.listdir(root / "d")) == ["go", "n.toml"]
 

@@ -41,7 +41,9 @@ def encoded(text: str) -> bytes:
 def report(path: str, before: str, after: str, data: bytes, *, made: bool = False) -> str:
     """Return what the model is told of a change: the diff, and whether the file still parses."""
     lines = after.count("\n") + bool(after and not after.endswith("\n"))
-    said = f"{path}: new file, {lines} lines" if made else change_shown(before, after, path)
+    said = (
+        f"{path}: new file, {lines} line{'' if lines == 1 else 's'}" if made else change_shown(before, after, path)
+    )
     syntax = syntax_line(path, data)
     shown = said.encode("utf-8", "replace").decode()
     return f"{shown}\n{syntax}" if syntax else shown

@@ -92,7 +92,8 @@ def _show_request(out: Output, state: MissionState) -> None:
     for line in rest:
         out.text(f"          {line}")
     out.text(f"agent     {request.agent}")
-    out.text(f"limits    {request.seconds:g} s, {request.attempts} attempts, sandbox {request.tier}")
+    attempts = f"{request.attempts} attempt{'' if request.attempts == 1 else 's'}"
+    out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
     asked = {
         "only checks": request.only_checks,
         "more checks": request.extra_checks,

@@ -187,7 +187,9 @@ class MissionFlow:
             verdict, told = await self._judge(request, left, validator, number)
             end = before_checks(left, base_tree=self._base.tree, partial=request.partial) or after_checks(verdict)
             self._finish_attempt(number, end)
-            if number == request.attempts or end.mission in ("promoted", "waiting", "exhausted"):
+            # A native agent that failed had no model, no room or no end: trying again brings the same.
+            hopeless = agent.driven and left.outcome.claim == "failed"
+            if number == request.attempts or hopeless or end.mission in ("promoted", "waiting", "exhausted"):
                 await self._conclude(left, end, verdict, validator)
                 return
             tree, feedback = left.tree, told

@@ -52,7 +52,7 @@ class HttpAnswer:
         self._http = http
         self._writer = writer
         self._limits = limits
-        self._waiting: list[bytes] = []
+        self._waiting = bytearray()
         self.begun = False
 
     async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -79,7 +79,7 @@ class HttpAnswer:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write(b"".join(self._waiting))
+            self._writer.write(bytes(self._waiting))
             self._waiting.clear()
 
     async def _write(self, data: bytes | None) -> None:
@@ -88,7 +88,9 @@ class HttpAnswer:
         if not self._waiting:
             # Sent as soon as the handler waits for anything: pieces that came together go out together.
             asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(data)
+        self._waiting += data
+        if len(self._waiting) >= _PIECE:
+            self._flush()
         transport = self._writer.transport
         if not transport.is_closing() and transport.get_write_buffer_size() == 0:
             return
