@@ -115,7 +115,7 @@ def _plain(config: Config) -> Any:
 
 
 class ModelServer:
-    """A provider on loopback, OpenAI-compatible unless told otherwise, that answers by how many replies a conversation has.
+    """A provider on loopback, OpenAI-compatible unless told otherwise; it answers by how many replies came before.
 
     `asked` lists the number of each reply it was asked for; a conversation that goes on after a crash asks for
     the one it does not have yet.

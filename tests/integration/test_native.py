@@ -134,7 +134,6 @@ class TestProviders:
         assert state.status == "promoted"
         assert state.attempts[0].model == "scripted"
 
-
     def test_both_dialects_do_the_same_work(self, shop: NativeShop) -> None:
         looks = says("I look", call("read", path="calc/core.py"), call("bash", command="ls"))
         server = ModelServer((looks, *MENDS), "anthropic")

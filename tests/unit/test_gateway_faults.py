@@ -380,6 +380,8 @@ async def test_two_hundred_streams_at_once(tmp_path: Path) -> None:
 
 async def test_anthropic_replies_pass_whole(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as desk:
-        reply = await desk.post(ASK, "/messages", headers={"anthropic-beta": "x", "anthropic-version": "y"})
+        reply = await desk.post(
+            ASK, "/messages", headers={"anthropic-beta": "context-1m-2025, effort-2025", "anthropic-version": "y"}
+        )
     assert reply.content == anthropic_whole()
-    assert desk.upstream.calls[0].headers == {"anthropic-beta": "x", "anthropic-version": "y"}
+    assert desk.upstream.calls[0].headers == {"anthropic-beta": "effort-2025", "anthropic-version": "y"}

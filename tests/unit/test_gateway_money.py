@@ -78,8 +78,8 @@ async def test_what_has_more_tokens_than_bytes_is_bounded_by_more(tmp_path: Path
     ("asked", "max_output", "sent"),
     [
         ({"max_tokens": 50}, None, {"max_tokens": 50}),
-        ({"max_completion_tokens": 50}, None, {"max_completion_tokens": 50}),
-        ({"max_completion_tokens": 60, "max_tokens": 50}, None, {"max_completion_tokens": 50, "max_tokens": 50}),
+        ({"max_completion_tokens": 50}, None, {"max_tokens": 50}),
+        ({"max_completion_tokens": 60, "max_tokens": 50}, None, {"max_tokens": 50}),
         ({"max_tokens": 99_999}, None, {"max_tokens": 32_000}),
         ({"max_tokens": 99_999}, 4_096, {"max_tokens": 4_096}),
         ({}, 4_096, {"max_tokens": 4_096}),
@@ -90,9 +90,9 @@ async def test_the_output_limit_is_the_least_of_all(
     tmp_path: Path, asked: dict[str, int], max_output: int | None, sent: dict[str, int]
 ) -> None:
     async with gateway(tmp_path, GOOD, max_output=max_output) as desk:
-        await desk.post({**ASK, **asked, "odd": {"kept": [1]}})
+        await desk.post({**ASK, **asked, "odd": {"dropped": [1]}, "seed": 7})
     (call,) = desk.upstream.calls
-    assert dict(call.body) == {**ASK, "odd": {"kept": [1]}, "model": "up", **sent}
+    assert dict(call.body) == {**ASK, "seed": 7, "model": "up", **sent}
 
 
 async def test_what_is_left_caps_the_output(tmp_path: Path) -> None:
@@ -275,3 +275,56 @@ async def test_anthropic_usage_counts_the_cache_as_input(tmp_path: Path) -> None
         await desk.post({**ASK, "max_tokens": 9}, MESSAGES)
     usage = desk.records[0].usage
     assert (usage.input, usage.output, usage.cached, usage.cache_write) == (100, 3, 80, 10)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "asked"),
+    [
+        ("openai", "/v1/chat/completions", {"tools": [{"type": "web_search"}]}),
+        ("openai", "/v1/chat/completions", {"n": "128"}),
+        ("openai", "/v1/chat/completions", {"n": 1000}),
+        ("anthropic", "/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        ("anthropic", "/v1/messages", {"context_management": {"edits": [{"type": "compact_20260112"}]}}),
+        (
+            "anthropic",
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "tool_addition", "tool": {}}]}]},
+        ),
+    ],
+)
+async def test_what_costs_beside_its_tokens_is_refused(
+    tmp_path: Path, dialect: Any, path: str, asked: dict[str, Any]
+) -> None:
+    async with gateway(tmp_path, GOOD, dialect=dialect) as desk:
+        reply = await desk.post({**ASK, **asked}, path)
+    assert reply.status_code == 400
+    assert desk.upstream.calls == []
+
+
+async def test_ways_past_the_price_and_the_list_of_models_are_dropped(tmp_path: Path) -> None:
+    ways = {
+        "service_tier": "priority",
+        "models": ["dear"],
+        "plugins": [{"id": "web"}],
+        "api_base": "http://x",
+        "speed": 1,
+    }
+    async with gateway(tmp_path, GOOD) as desk:
+        await desk.post({**ASK, **ways, "max_tokens": 5})
+    (call,) = desk.upstream.calls
+    assert not set(ways) & set(call.body)
+
+
+async def test_a_proxy_that_gave_up_does_not_make_a_call_free(tmp_path: Path) -> None:
+    ledger = Watching(10.0)
+    async with gateway(tmp_path, Reply(status=504, pieces=[b"{}"]), ledger=ledger) as desk:
+        await desk.post({**ASK, "max_tokens": 100})
+    assert ledger.booked == pytest.approx(ledger.reserved[0], abs=1e-6)
+    assert desk.records[-1].cost_usd is None
+
+
+async def test_one_connection_cannot_flood_the_log_with_refusals(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD, ledger=Watching(0.0)) as desk:
+        for _ in range(30):
+            assert (await desk.post(ASK)).status_code == 402
+    assert len(desk.records) == 20

@@ -135,7 +135,10 @@ async def test_an_error_reaches_the_clients_as_one() -> None:
 
 @given(
     events=st.lists(
-        st.tuples(st.sampled_from(["", "ping", "x"]), st.text(st.characters(exclude_characters="\r"), min_size=1))
+        st.tuples(
+            st.sampled_from(["", "ping", "x"]),
+            st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1),
+        )
     ),
     end=st.sampled_from([b"\n", b"\r\n"]),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from chargehand.core import Config, KeySource, Spent
 from chargehand.models import CallRecord, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
+
+_OPEN_FILES = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class AttemptGateways:
         """Serve the models of these names for the block; see `OpenGateway`."""
         from chargehand.models import Gateway
 
+        _make_room()
         served = [self._served(name, attempt, number) for name in models]
         limits = self.config.limits
         ledger = self.spending.ledger(
@@ -98,6 +102,14 @@ class AttemptGateways:
         names = {key_name(model_config(self.config, model.name)) for model in served} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
         return Redactor(secrets).text
+
+
+def _make_room() -> None:
+    """Raise the soft limit of open files: an agent's connections must not use up those of the whole worker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _environment(token: str, model: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chargehand.app._models import address_of, require_key, served_model
+from chargehand.app._models import address_of, is_loopback, require_key, served_model
 from chargehand.app._scripts import scripted_model
 from chargehand.core import (
     ConfigError,
@@ -182,8 +182,9 @@ def _reason(said: Mapping[str, Any]) -> str:
 
 def _safe(text: str, key: str | None) -> str:
     """Return text from outside, short and without the key: some providers repeat what they were sent."""
-    if key:
-        text = text.replace(key, "[key]")
+    from chargehand.models import Redactor
+
+    text = Redactor({"key": key} if key else {}).text(text)
     shown = " ".join(printable(text).split())
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 
@@ -198,7 +199,9 @@ async def _listed(address: str, dialect: Dialect, key: str | None, seconds: floa
     else:
         headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        async with httpx.AsyncClient(timeout=seconds, follow_redirects=False) as client:
+        async with httpx.AsyncClient(
+            timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
+        ) as client:
             reply = await client.get(url, headers=headers)
         listed = reply.json() if reply.status_code == 200 else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):

@@ -85,6 +85,8 @@ def serve_gateway(out: Output, options: GatewayOptions) -> int:
 def _offer(app: App, options: GatewayOptions, out: Output) -> _Offer:
     config = app.user_configuration().config
     names = {name for model in config.models.values() if (name := key_name(model))}
+    named = [] if options.offline else [model_config(config, name) for name in options.models]
+    names |= {name for model in named if (name := key_name(model))}
     names |= {secret.name for secret in app.credentials.names()}
     secrets = {name: value for name in sorted(names) if (value := app.credentials.get(name))}
     redactor = Redactor(secrets, {"workspace": str(Path.cwd())})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,9 +103,10 @@ def _toml(value: object) -> str:
 
 def _write(path: Path, content: str) -> bool:
     """Write the file whole, and only where there is none; return whether it was made."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        fresh.write_text(content, encoding="utf-8")
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(content)
         os.link(fresh, path)
     except FileExistsError:
         return False

@@ -69,8 +69,13 @@ class Look:
 
     def _state(self, row: MissionRow) -> MissionState:
         # The holder is looked at first: one that ends in between has left all its events in the log by then.
-        live = self.live(row)
-        return fold(self.store.log.read(row.id), live=live)
+        while True:
+            live = self.live(row)
+            state = fold(self.store.log.read(row.id), live=live)
+            now = self.store.log.get(row.id)
+            if live or now.epoch == row.epoch:
+                return state
+            row = now  # taken up while we looked: what seemed lost is being worked on
 
 
 def create_mission(

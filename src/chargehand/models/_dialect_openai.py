@@ -10,6 +10,7 @@ import msgspec
 
 from chargehand.models._contract import Dialect, Usage
 from chargehand.models._gateway_dialect import Metered, document, event_data, mapping, objects, tokens
+from chargehand.models._gateway_fault import GatewayFault
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
@@ -41,15 +42,19 @@ class OpenAIRules:
 
     def choices(self, body: Mapping[str, Any]) -> int:
         """Return `n`; the provider refuses what is out of its range."""
-        return min(max(1, tokens(body.get("n")) or 1), _MOST_CHOICES)
+        count = body.get("n")
+        if count is not None and (not isinstance(count, int) or not 1 <= count <= _MOST_CHOICES):
+            raise GatewayFault("bad_request", f"`n` must be a whole number from 1 to {_MOST_CHOICES}")
+        return 1 if count is None else int(count)
 
     def prepared(self, body: Mapping[str, Any], model: str, cap: int | None) -> dict[str, Any]:
         """Return the body with the limit in the client's own field, and usage asked for in streams."""
         ready = {**body, "model": model}
         if cap is not None:
-            given = [name for name in _LIMITS if body.get(name) is not None]
-            default = _LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]
-            ready |= dict.fromkeys(given or [default], cap)
+            for name in _LIMITS:
+                ready.pop(name, None)
+            # Not in the client's own field: a provider that does not know it would write without end.
+            ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = cap
         if body.get("stream") is True:
             ready["stream_options"] = {**mapping(body.get("stream_options")), "include_usage": True}
         return ready
@@ -61,20 +66,30 @@ class OpenAIRules:
             return _DEFAULT_METERED
         details = mapping(usage.get("prompt_tokens_details"))
         cached = tokens(details.get("cached_tokens"))
-        cost = usage.get("cost")
         return Metered(
             usage=Usage(
                 input=tokens(usage.get("prompt_tokens")),
                 output=_output(usage),
                 cached=cached if cached is not None else tokens(usage.get("prompt_cache_hit_tokens")),
                 cache_write=tokens(details.get("cache_write_tokens")),
-                cost_usd=float(cost) if tokens(cost) is not None and cost is not None else None,
+                cost_usd=_cost(usage),
             )
         )
 
     def tally(self, body: Mapping[str, Any]) -> OpenAITally:
         """Return the counter of one stream."""
-        return OpenAITally(self, asked=mapping(body.get("stream_options")).get("include_usage") is True)
+        return OpenAITally(
+            self,
+            asked=mapping(body.get("stream_options")).get("include_usage") is True,
+            choices=self.choices(body),
+        )
+
+
+def _cost(usage: Mapping[str, Any]) -> float | None:
+    cost = usage.get("cost")
+    if usage.get("is_byok") or isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None  # with a key of the user's own at its provider, `cost` is only the router's fee
+    return float(cost) if 0 <= cost < 1e6 else None
 
 
 def _output(usage: Mapping[str, Any]) -> int | None:
@@ -89,9 +104,11 @@ def _output(usage: Mapping[str, Any]) -> int | None:
 class OpenAITally:
     """Counts the chunks of one stream; `asked`: the client wants the chunk that holds nothing but usage."""
 
-    def __init__(self, rules: OpenAIRules, *, asked: bool) -> None:
+    def __init__(self, rules: OpenAIRules, *, asked: bool, choices: int) -> None:
         self._rules = rules
         self._asked = asked
+        self._choices = choices
+        self._done: set[object] = set()
         self._metered = _DEFAULT_METERED
         self.deltas = 0
         self.finished = False
@@ -121,7 +138,9 @@ class OpenAITally:
         for choice in choices:
             delta = mapping(choice.get("delta"))
             self.deltas += any(delta.get(name) for name in _OUTPUT)
-            self.finished = self.finished or choice.get("finish_reason") is not None
+            if choice.get("finish_reason"):
+                self._done.add(str(choice.get("index")))
+        self.finished = len(self._done) >= self._choices
         if not mapping(chunk.get("usage")):
             return True
         self._metered = self._rules.metered(chunk)

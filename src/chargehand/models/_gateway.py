@@ -23,6 +23,7 @@ from chargehand.models._gateway_dialect import DialectRules
 from chargehand.models._gateway_exchange import JSON_HEADERS, Exchange, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
 from chargehand.models._gateway_retry import Retries
+from chargehand.models._gateway_screen import kept_betas, screened
 from chargehand.models._http import HttpAnswer, HttpLimits, HttpRequest, HttpServer
 from chargehand.models._meter import DEFAULT_OUTPUT, Bound, input_bound
 
@@ -32,6 +33,8 @@ _CUT_SECONDS = 1.0
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
 _COUNT = "/messages/count_tokens"
+_MOST_PIECES = 1_000_000
+"""A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile."""
 
 
 def _ignore(_: Spent) -> None:
@@ -194,6 +197,7 @@ class Gateway:
     def _order(self, dialect: Dialect, request: HttpRequest) -> Order:
         body = _decoded(request)
         served = self._served(dialect, body.get("model"))
+        body = screened(dialect, body)
         rules = _RULES[dialect]
         limit = rules.output_limit(body)
         most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
@@ -202,7 +206,7 @@ class Gateway:
             output=most if limit is None else min(limit, most),
             asked=limit is not None or served.max_output is not None,
             choices=rules.choices(body),
-            hour_cache=b'"1h"' in request.body,
+            hour_cache=b'"1h"' in msgspec.json.encode(body),
         )
         turn = self._turn
         self._turn += 1
@@ -213,7 +217,7 @@ class Gateway:
             bound=bound,
             turn=turn,
             seconds=self._call_seconds,
-            headers={name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers},
+            headers=_passed(request.headers),
         )
 
     def _served(self, dialect: Dialect, name: object) -> ServedModel:
@@ -237,10 +241,19 @@ class Gateway:
         )
 
 
+def _passed(headers: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: headers[name] for name in _PASSED_HEADERS if name in headers}
+    if "anthropic-beta" in kept:
+        kept["anthropic-beta"] = kept_betas(kept["anthropic-beta"])
+    return {name: value for name, value in kept.items() if value}
+
+
 def _decoded(request: HttpRequest) -> Mapping[str, Any]:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise GatewayFault("unsupported_encoding", f"request bodies must be plain, not {encoding!r:.50}")
+    if sum(map(request.body.count, (b"[", b"{", b","))) > _MOST_PIECES:
+        raise GatewayFault("too_large", f"the request body has more than {_MOST_PIECES} values")
     try:
         body = msgspec.json.decode(request.body)
     except (ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, cost_usd, input_usd, output_usd
 
 UNKNOWN = Metered(usage=Usage())
+_MOST_REFUSED = 20
 _UNKNOWN_PRICE = (
     "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
@@ -46,6 +47,7 @@ class Desk:
         self.clock = clock
         self.attempt = attempt
         self._on_call = on_call
+        self._refused = 0
         self._on_alert = on_alert
         self._lock = threading.Lock()
         # SQLite lets those who wait for its lock sleep and try again: in a queue they wait less.
@@ -77,16 +79,22 @@ class Desk:
             return self._admit(call, served, bound)
 
     def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+        try:
+            return self._reserved(call, served, bound)
+        except ExhaustedError:
+            pass  # another attempt reserved in between: what is left now may still be enough
+        try:
+            return self._reserved(call, served, bound)
+        except ExhaustedError as error:
+            hint = f"; {error.hint}" if error.hint else ""
+            raise GatewayFault("budget_exhausted", error.message + hint) from None
+
+    def _reserved(self, call: str, served: ServedModel, bound: Bound) -> Grant:
         left = self.ledger.left()
         if served.price is None and left is not None:
             raise GatewayFault("price_unknown", _UNKNOWN_PRICE.format(name=served.name))
         grant = _grant(served.price, bound, left)
-        try:
-            alerts = self.ledger.reserve(call, grant.usd)
-        except ExhaustedError as error:
-            hint = f"; {error.hint}" if error.hint else ""
-            raise GatewayFault("budget_exhausted", error.message + hint) from None
-        return replace(grant, alerts=alerts)
+        return replace(grant, alerts=self.ledger.reserve(call, grant.usd))
 
     def _alerted(self, alerts: tuple[Spent, ...]) -> None:
         for spent in alerts:
@@ -98,8 +106,15 @@ class Desk:
         if record.status != "refused":
             with self._queue:
                 self.ledger.settle(call, usd)
+        elif self._is_flood():
+            return
         with self._lock:
             self._on_call(record)
+
+    def _is_flood(self) -> bool:
+        """Tell whether so many calls were refused that one more is no news: whoever asks pays nothing for it."""
+        self._refused += 1
+        return self._refused > _MOST_REFUSED
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run what has to end also when the call it belongs to is cancelled."""

@@ -25,6 +25,7 @@ from chargehand.models._http import ClientGoneError, HttpAnswer
 from chargehand.models._meter import Bound
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+_GAVE_UP = frozenset({408, 504, 524})
 _BODY_BYTES = 64 * 1_048_576
 _GONE = 499
 _TAIL_SECONDS = 1.0
@@ -162,8 +163,8 @@ class Exchange:
                 if 200 <= reply.status < 300:
                     await self._passed(bill, reply)
                     return
-                # An error reply costs nothing.
-                bill.sent = False
+                # An error reply costs nothing, but where a proxy gave up waiting the provider may have written.
+                bill.sent = reply.status in _GAVE_UP
                 headers = lower(reply.headers)
                 body_bytes = await self._error_body(reply)
             if reply.status not in AGAIN or not await self._retries.again(headers):
@@ -230,7 +231,7 @@ class Exchange:
 
     async def _passed(self, bill: Bill, reply: UpstreamReply) -> None:
         headers = lower(reply.headers)
-        if headers.get("content-type", "").startswith(EVENT_STREAM):
+        if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
             await self._streamed(bill, reply, kept_headers(headers, bill.id))
             return
         body = await self._whole(reply)

@@ -42,7 +42,7 @@ def _retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
         return None
     try:
         return max(0.0, float(given)) if given.replace(".", "", 1).isdigit() else _until(given, clock)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

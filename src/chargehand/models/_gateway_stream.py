@@ -68,7 +68,7 @@ def lower(headers: Mapping[str, str]) -> dict[str, str]:
 
 def kept_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
     """Return the headers that the client gets, and the id of its call."""
-    kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+    kept = {name: headers[name] for name in _KEPT_HEADERS if headers.get(name, "\n").isascii() and name in headers}
     return {**kept, "x-chargehand-call": call}
 
 

@@ -13,6 +13,7 @@ import h11
 _log = logging.getLogger(__name__)
 _PIECE = 65_536
 _LINGER_SECONDS = 1.0
+_REFUSED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class HttpLimits:
     head_bytes: int = 65_536
     body_bytes: int = 32 * 1_048_576
     held_bytes: int = 512 * 1_048_576
-    connections: int = 512
+    connections: int = 256
     idle_seconds: float = 600.0
     read_seconds: float = 60.0
     write_seconds: float = 300.0
@@ -125,6 +126,9 @@ class HttpServer:
         if task is None or self._closed:
             # Accepted while the server was being closed: nobody would cut this one later.
             writer.transport.abort()
+            return
+        if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
+            writer.transport.abort()  # each that is told why holds a descriptor meanwhile
             return
         self._connections.add(task)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -57,9 +58,9 @@ class HttpUpstream:
         """Send one call; raises `UpstreamError` where no head comes."""
         import httpx
 
-        client = self._opened()
         timeout = httpx.Timeout(call.seconds, connect=min(self._connect_seconds, call.seconds))
         try:
+            client = self._opened()
             request = client.build_request(
                 "POST",
                 self._url,
@@ -70,10 +71,12 @@ class HttpUpstream:
             response = await client.send(request, stream=True)
         except httpx.HTTPError as error:
             raise self._failed(error, begun=False) from None
-        except (httpx.InvalidURL, ValueError) as error:
+        except (httpx.InvalidURL, ValueError, OSError, ImportError) as error:
             # A key or header that is no ASCII text; what is wrong is named, the value never.
             raise UpstreamError(
-                f"cannot send to {self._base_url!r}: {type(error).__name__}", hint="check base_url and key"
+                f"cannot send to {self._base_url!r}: {type(error).__name__}",
+                code="upstream_unreachable",
+                hint="check base_url, key, proxy and certificate settings",
             ) from None
         chunks = _Chunks(response, self._failed)
         return UpstreamReply(status=response.status_code, headers=dict(response.headers), chunks=chunks)
@@ -94,7 +97,7 @@ class HttpUpstream:
                 keepalive_expiry=_IDLE_SECONDS,
             )
             self._client = httpx.AsyncClient(
-                limits=limits, follow_redirects=False, trust_env=True, headers=_COMMON
+                limits=limits, follow_redirects=False, trust_env=not _is_local(self._base_url), headers=_COMMON
             )
         return self._client
 
@@ -106,7 +109,8 @@ class HttpUpstream:
             what = what.replace(self._key, "[redacted]")
         hint = "check base_url, the network and proxy settings"
         unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-        if isinstance(error, unsent) or (not begun and isinstance(error, httpx.UnsupportedProtocol)):
+        malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+        if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):
             return UpstreamError(
                 f"cannot reach {self._base_url!r} ({what})", code="upstream_unreachable", hint=hint
             )
@@ -139,6 +143,11 @@ class _Chunks:
     async def aclose(self) -> None:
         """Close the response; its connection is used again only where all of it was read."""
         await self._response.aclose()
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _own_headers(dialect: Dialect, key: str | None) -> dict[str, str]:

@@ -48,12 +48,18 @@ def input_bound(raw: bytes, body: Mapping[str, Any]) -> int:
 def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for message in objects(body.get("messages")):
         for part in objects(message.get("content")):
-            yield part
-            yield from objects(part.get("content"))
+            yield from _within(part, 4)
+
+
+def _within(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+    yield part
+    if depth:
+        for inner in (*objects(part.get("content")), *objects(mapping(part.get("source")).get("content"))):
+            yield from _within(inner, depth - 1)
 
 
 def _part_tokens(part: Mapping[str, Any]) -> int:
-    kind = part.get("type", "text")
+    kind = str(part.get("type", "text"))
     if kind in _TEXT_PARTS:
         return 0
     if kind in _IMAGE_PARTS:

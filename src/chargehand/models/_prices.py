@@ -61,14 +61,16 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
     """
     read = config.price if config.price_in is None else config.price_in
     written = config.price if config.price_out is None else config.price_out
+    # Anthropic charges a quarter more for what it writes to its cache.
+    cache_write = 1.25 * read if read is not None and provider.startswith("anthropic") else None
     if read is not None and written is not None:
-        return Price(input=read, output=written, source="configured")
+        return Price(input=read, output=written, cache_write=cache_write, source="configured")
     found = _unconfigured(provider, model, config.base_url, assume)
     if found is None or (read is None and written is None):
         return found
     if read is None:
         return replace(found, output=written or 0.0, source=f"configured, {found.source}")
-    return Price(input=read, output=found.output, source=f"configured, {found.source}")
+    return Price(input=read, output=found.output, cache_write=cache_write, source=f"configured, {found.source}")
 
 
 def find_limits(provider: str, model: str, *, base_url: str | None = None) -> ModelLimits:
