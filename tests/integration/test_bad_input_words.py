@@ -68,7 +68,7 @@ def test_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
     near = desk.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
     assert "'fixer'" in near["hint"]
     far = desk.refused("not_found", 2, *run_words(agent="zzz"), cwd=repo)
-    assert "fixer, other" in far["hint"]
+    assert "fixer, native, other" in far["hint"]
     desk.refused("agent_ambiguous", 2, "run", "mend", cwd=repo)
 
 

@@ -115,7 +115,9 @@ def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: Fleet, ser
 def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fleet) -> None:
     with cluster() as server:
         fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
-        with fleet.working():
+        with fleet.working(
+            ends=IN_PEACE | NOT_BEGUN
+        ):  # one that begins while the database is away says so and ends
             fleet.order(*["held"] * 6)
             for _ in range(3):
                 fleet.join("--slots", "2")

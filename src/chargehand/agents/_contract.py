@@ -20,7 +20,8 @@ Claim = Literal["done", "failed", "timed_out", "exhausted"]
 class Assignment:
     """One run of an agent: the request, the report on the attempt before it (JSON), and its seconds.
 
-    `messages` is what persons have said to the mission so far; `allow` and `forbid` are areas of paths.
+    `messages` is what persons have said to the mission so far; `allow` and `forbid` are areas of paths,
+    `tree` is what the attempt began at, however often it goes on.
     """
 
     mission: str
@@ -32,6 +33,7 @@ class Assignment:
     messages: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    tree: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

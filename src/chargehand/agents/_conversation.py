@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,7 +51,8 @@ def dump_reply(response: ModelResponse) -> dict[str, Any]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     message: dict[str, Any] = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
-    return {key: message[key] for key in ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")}
+    keys = ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")
+    return {key: _whole(message[key]) for key in keys}
 
 
 def made_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -101,9 +102,20 @@ def _arguments(written: Any) -> Any:
     if not isinstance(written, str):
         return written
     try:
-        return json.loads(written)
+        return _whole(json.loads(written))
     except (ValueError, RecursionError):
         return written
+
+
+def _whole(value: Any) -> Any:
+    """Return JSON with halves of characters joined or replaced: nothing can keep or send them."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(part) for key, part in value.items()}
+    return value
 
 
 def unanswered(reply: Said, results: Sequence[Said]) -> list[Said]:
@@ -126,6 +138,8 @@ def to_messages(system: str, entries: Sequence[Said], *, native: bool) -> tuple[
     messages: list[ModelMessage] = [ModelRequest(parts=[SystemPromptPart(system)])]
     pins = {0}
     parts: list[ModelRequestPart] = []
+    ids: dict[str, str] = {}
+    replies = 0
 
     def close() -> None:
         if parts:
@@ -136,33 +150,40 @@ def to_messages(system: str, entries: Sequence[Said], *, native: bool) -> tuple[
         if entry.kind != "reply":
             if entry.pinned:  # a message of its own, so that nothing else is kept with it
                 close()
-            parts.append(_part(entry, native=native))
+            parts.append(_part(entry, ids, native=native))
             if entry.pinned:
                 close()
                 pins.add(len(messages) - 1)
             continue
         close()
+        replies += 1
+        ids = {call.id: f"call-{replies}-{index}" for index, call in enumerate(entry.calls)}
         if native and not any(call.id.startswith("text-") for call in entry.calls):
-            messages.extend(ModelMessagesTypeAdapter.validate_python([_with_ids(entry)]))
+            messages.extend(ModelMessagesTypeAdapter.validate_python([_with_ids(entry, ids)]))
         else:
             messages.append(_as_text(entry))
     close()
     return messages, pins
 
 
-def _with_ids(entry: Said) -> dict[str, Any]:
+def _with_ids(entry: Said, ids: Mapping[str, str]) -> dict[str, Any]:
+    """Return a reply whose calls have ids that every provider takes, and takes once: others' may be neither."""
     assert entry.message is not None
-    return entry.message
+    parts = [
+        part | {"tool_call_id": ids[part["tool_call_id"]]} if part["part_kind"] == "tool-call" else part
+        for part in entry.message["parts"]
+    ]
+    return entry.message | {"parts": parts}
 
 
-def _part(entry: Said, *, native: bool) -> ModelRequestPart:
+def _part(entry: Said, ids: Mapping[str, str], *, native: bool) -> ModelRequestPart:
     from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
     if entry.call is None:
         return UserPromptPart(entry.text)
     if native and not entry.call.id.startswith("text-"):
         about = {"artifact": entry.artifact, "failed": entry.failed}
-        return ToolReturnPart(entry.call.name, entry.text, entry.call.id, metadata=about)
+        return ToolReturnPart(entry.call.name, entry.text, ids[entry.call.id], metadata=about)
     return UserPromptPart(_text_protocol.render_result(entry.call.name, entry.text))
 
 

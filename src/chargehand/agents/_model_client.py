@@ -51,6 +51,7 @@ class ModelClient:
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
 
+        begun = False
         try:
             async with model_request_stream(
                 self._model(model),
@@ -59,11 +60,12 @@ class ModelClient:
                 model_request_parameters=_parameters(tools),
                 instrument=False,
             ) as stream:
+                begun = True
                 async for event in stream:
                     _tell(event, on_text)
                 return stream.get()
         except ModelAPIError as error:
-            raise _typed(error, model.name) from error
+            raise _typed(error, model.name, begun=begun) from error
         except UnexpectedModelBehavior as error:
             raise UpstreamError(
                 f"model {model.name!r} gave no usable reply: {error}", code="upstream_malformed"
@@ -158,7 +160,7 @@ def _tell(event: Any, on_text: Callable[[str], None] | None) -> None:
         on_text(delta.content_delta)
 
 
-def _typed(error: ModelAPIError, model: str) -> ExhaustedError | UpstreamError:
+def _typed(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
     """Return the error in our own words; the gateway's codes decide, never its sentences."""
     said = _said(error)
     code = error.provider_error_code or _code(error.body)
@@ -166,7 +168,9 @@ def _typed(error: ModelAPIError, model: str) -> ExhaustedError | UpstreamError:
         return ExhaustedError(said, code="price_unknown")
     if code == "budget_exhausted":
         return ExhaustedError(said, code="budget")
-    return UpstreamError(f"model {model!r} gave no reply: {said}", code="model_failed")
+    return UpstreamError(
+        f"model {model!r} gave no reply: {said}", code="upstream_cut" if begun else "model_failed"
+    )
 
 
 def _code(body: Any) -> str | None:

@@ -113,7 +113,7 @@ class _Attempt:
         self._said = 0
         self._ladder = Ladder(others=len(self._models) - 1)
         self._trees: list[str | None] = []
-        self._tree: str | None = None
+        self._tree: str | None = assignment.tree
         self._tokens: tuple[int, int] | None = None
         self._resumed = context.resumed
         self._recorded = {name for name, _ in context.recorded(assignment.number)}
@@ -201,7 +201,10 @@ class _Attempt:
 
         output = await self._context.step(name, [number], replied)
         if output["step"] is not None:
-            self._ladder.take(msgspec.convert(output["step"], Step, from_attributes=True))
+            taken = msgspec.convert(output["step"], Step, from_attributes=True)
+            self._ladder.take(taken)
+            if taken.kind == "roll_back":
+                self._tree = self._trees[taken.stuck.since] or self._tree
         self._trees.append(self._tree)
         return self._heard(number, output)
 
@@ -230,13 +233,16 @@ class _Attempt:
         """Ask a model, and where it gives no reply the others in turn."""
         order = [model, *(other for other in self._models.values() if other.name != model.name)]
         entries = [*self._entries, *map(_note, notes)]
-        for last, candidate in zip([*[False] * (len(order) - 1), True], order, strict=True):
+        first: UpstreamError | ExhaustedError | None = None
+        for candidate in order:
             try:
                 return await self._ask_model(candidate, entries)
-            except UpstreamError:
-                if last:
+            except (UpstreamError, ExhaustedError) as error:
+                if error.code == "budget":
                     raise
-        raise AssertionError("an endpoint has a model")
+                first = first or error
+        assert first is not None
+        raise first
 
     async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
         system = system_prompt() if model.tools else f"{system_prompt()}\n\n{describe(SPECS)}"
@@ -252,7 +258,12 @@ class _Attempt:
                 if attempt == _TRIES or error.code == "model_failed":
                     raise
             else:
-                return {"model": model.name, "message": dump_reply(response), "size": fitting.size}
+                return {
+                    "model": model.name,
+                    "native": model.tools,
+                    "message": dump_reply(response),
+                    "size": fitting.size,
+                }
         raise AssertionError("the last try returns or raises")
 
     def _show(self, text: str) -> None:
@@ -264,7 +275,7 @@ class _Attempt:
         self._said = output["said"]
         self._entries += map(_note, output["notes"])
         self._model = self._models.get(output["model"], self._model)
-        reply, problem = said_by_model(output["message"], SPECS, native=self._model.tools)
+        reply, problem = said_by_model(output["message"], SPECS, native=output.get("native", self._model.tools))
         self._entries.append(reply)
         self._calibrate(output)
         if problem is not None:

@@ -28,6 +28,7 @@ SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
 )
 """Statuses in which no worker goes on by itself: a person (or nobody) acts next."""
+_ENDED = SETTLED - {"waiting", "paused"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class MissionState:
     worker_before: str | None = None
     at_rest: bool = True
     cancel_asked: bool = False
+    calls: set[str] = field(default_factory=set)
     questions: dict[str, Question] = field(default_factory=dict)
     forked_from: str | None = None
     messages: list[p.MessageSent] = field(default_factory=list)
@@ -112,6 +114,8 @@ class MissionState:
     @property
     def open_question(self) -> Question | None:
         """What an agent waits for a person to say, `None` where it waits for nothing."""
+        if self.status in _ENDED:
+            return None
         return next((asked for asked in self.questions.values() if asked.attempt and asked.answer is None), None)
 
     def seconds_of(self, prefix: str = "") -> float:
@@ -259,8 +263,9 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
 
 def _called(state: MissionState, event: p.ModelCalled) -> None:
     before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
-    if before is None:
+    if before is None or event.call in state.calls:
         return
+    state.calls.add(event.call)
     known = event.cost_known and (before.cost_known or before.calls == 0)
     _change_attempt(
         state,

@@ -36,6 +36,7 @@ from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.models import CallRecord
 from chargehand.sandbox import OnOutput, Sandbox
+from chargehand.store import BookedCall
 from chargehand.workspace import Depot, Scan, Workspace
 
 _LOOK_SECONDS = 5.0
@@ -197,8 +198,7 @@ class AttemptRunner:
         if not agent.models:
             yield None
             return
-        for call, micro_usd in self._services.store.spending.abandon(assignment.attempt):
-            self._journal.note(_lost_call(assignment.attempt, call, micro_usd / 1e6))
+        self._note_unlogged_calls(assignment.attempt)
         loop = asyncio.get_running_loop()
 
         def tell(payload: Payload) -> None:
@@ -219,6 +219,13 @@ class AttemptRunner:
         )
         async with opened as endpoint:
             yield endpoint
+
+    def _note_unlogged_calls(self, attempt: str) -> None:
+        """Note the calls that the books have and the log has not: whoever made them came no further."""
+        spending = self._services.store.spending
+        spending.abandon(attempt)
+        unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self._journal.state.calls]
+        self._journal.note(*(_lost_call(attempt, booked) for booked in unlogged))
 
     async def _tell(self, payload: Payload) -> None:
         with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
@@ -357,9 +364,9 @@ def _called(record: CallRecord) -> ModelCalled:
     )
 
 
-def _lost_call(attempt: str, call: str, usd: float) -> ModelCalled:
+def _lost_call(attempt: str, booked: BookedCall) -> ModelCalled:
     return ModelCalled(
-        call=call,
+        call=booked.call,
         attempt=attempt,
         turn=0,
         model="",
@@ -367,6 +374,8 @@ def _lost_call(attempt: str, call: str, usd: float) -> ModelCalled:
         status="lost",
         http_status=0,
         seconds=0.0,
-        booked_usd=usd,
-        reason="its worker ended before the reply was settled",
+        cost_usd=booked.usd if booked.known else None,
+        cost_known=booked.known,
+        booked_usd=booked.usd,
+        reason="its worker ended before the call was in the log",
     )

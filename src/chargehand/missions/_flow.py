@@ -217,6 +217,7 @@ class MissionFlow:
                 messages=tuple(message.text for message in self._journal.state.messages),
                 allow=request.allow,
                 forbid=request.forbid,
+                tree=tree,
             )
             return (await runner.run(agent, assignment, tree=tree)).record()
 
@@ -338,7 +339,14 @@ class MissionFlow:
             if running.status == "running":
                 seconds = self._services.clock.monotonic() - self._attempt_started
                 self._journal.note(
-                    AttemptFinished(attempt=running.id, status=attempt, seconds=seconds, reasons=(reason,))
+                    AttemptFinished(
+                        attempt=running.id,
+                        status=attempt,
+                        seconds=seconds,
+                        reasons=(reason,),
+                        cost_usd=running.cost_usd if running.calls else 0.0,
+                        cost_known=running.cost_known or not running.calls,
+                    )
                 )
         if state.status != "promoted":
             self._journal.note(MissionFinished(status=status, reasons=(reason,)))

@@ -112,7 +112,7 @@ def fork(
             hint="it has: " + ", ".join(f"{known.attempt}.{known.turn}" for known in points),
         )
     made = new_id("mission")
-    lines = list(_copied(events, point, made))
+    lines = list(_copied(events, point, made, edited=edit is not None))
     if edit is not None:
         lines.append(_edited(store, events, point, edit, mission=made))
     created = _created(events, mission, point, model)
@@ -139,7 +139,7 @@ def _created(events: tuple[Event, ...], mission: str, point: ForkPoint, model: s
     return replace(before, request=request, forked_from=mission, forked_at=f"{point.attempt}.{point.turn}")
 
 
-def _copied(events: tuple[Event, ...], point: ForkPoint, made: str) -> Iterator[Payload]:
+def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: bool) -> Iterator[Payload]:
     """Yield what came before the point, under names of its own."""
     attempts: dict[str, str] = {}
     turn = point.step.removesuffix("reply")
@@ -147,7 +147,7 @@ def _copied(events: tuple[Event, ...], point: ForkPoint, made: str) -> Iterator[
         if isinstance(payload, StepFinished) and payload.step == point.step:
             return
         if not isinstance(payload, _COPIED) or (
-            isinstance(payload, StepFinished) and payload.step.startswith(turn)
+            isinstance(payload, StepFinished) and payload.step.startswith(turn) and not edited
         ):
             continue
         if isinstance(payload, AttemptStarted):
@@ -166,6 +166,8 @@ def _renamed(payload: Payload, attempts: dict[str, str]) -> Payload:
         changes["attempt"] = attempts.get(attempt, attempt)
     if isinstance(payload, AttemptFinished):  # the mission it comes from paid
         changes |= {"cost_usd": 0.0, "cost_known": True}
+    if isinstance(payload, StepFinished):  # and took its time
+        changes["seconds"] = 0.0
     question = getattr(payload, "question", None)
     if question is not None:
         owner, slash, rest = question.partition("/")

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chargehand.core import AttemptStatus, CheckResult, Finding, MissionStatus, Reason, Verdict, shown_path
+from chargehand.core import (
+    AttemptFinished,
+    AttemptStatus,
+    CheckResult,
+    Finding,
+    MissionState,
+    MissionStatus,
+    Reason,
+    Verdict,
+    shown_path,
+)
 from chargehand.missions._attempt import Left
 
 _WORDS = {
@@ -65,6 +75,22 @@ def after_checks(verdict: Verdict) -> End:
     if verdict.needs_person:
         return _waiting(_reasons(verdict.needs_person))
     return End(status="succeeded", mission="promoted", reasons=())
+
+
+def end_attempts(state: MissionState, reason: Reason) -> list[AttemptFinished]:
+    """Return the ends of the attempts that waited, for a person or a worker, and now never go on."""
+    return [
+        AttemptFinished(
+            attempt=attempt.id,
+            status="cancelled",
+            seconds=state.seconds_of(f"attempt/{attempt.number}/"),
+            reasons=(reason,),
+            cost_usd=attempt.cost_usd if attempt.calls else 0.0,
+            cost_known=attempt.cost_known or not attempt.calls,
+        )
+        for attempt in state.attempts
+        if attempt.status in ("running", "lost")
+    ]
 
 
 def person_may_promote(verdict: Verdict) -> bool:

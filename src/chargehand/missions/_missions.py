@@ -20,6 +20,7 @@ from chargehand.core import (
     MissionRequest,
     MissionState,
     NotFoundError,
+    Reason,
     RefusedError,
     UsageError,
     Verdict,
@@ -33,7 +34,7 @@ from chargehand.missions._environment import environment_layer
 from chargehand.missions._flow import MissionFlow, areas_of, find_gates
 from chargehand.missions._hold import hold
 from chargehand.missions._journal import Journal, Unlogged
-from chargehand.missions._judgement import after_checks, person_may_promote
+from chargehand.missions._judgement import after_checks, end_attempts, person_may_promote
 from chargehand.missions._places import Ground, Places, clear
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
 from chargehand.missions._reader import DepotReader
@@ -161,7 +162,9 @@ class Missions:
                     code="not_green",
                     hint="what a check refuses nobody lets in; mend it with a new mission",
                 )
-            journal.note(ApprovalGiven(tree=tree, identity=identity, reason=reason), durable=True)
+            superseded = Reason(code="promoted", message="a person promoted what it had left")
+            approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
+            journal.note(approval, *end_attempts(journal.state, superseded), durable=True)
             await flow.promote(base, tree, verdict, validator, approved=True)
             return journal.state
 

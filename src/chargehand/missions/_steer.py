@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chargehand.core import (
+    AttemptFinished,
     MessageSent,
     MissionFinished,
     MissionPaused,
@@ -17,6 +18,7 @@ from chargehand.core import (
     RefusedError,
 )
 from chargehand.missions._hold import hold
+from chargehand.missions._judgement import end_attempts
 from chargehand.missions._missions import Look
 from chargehand.store import Store
 
@@ -52,7 +54,12 @@ class Steering:
         reason = Reason(code="cancelled", message="a person cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         return self._note(
-            mission, finished, among=("planned", "paused", "waiting"), verb="cancel", code="not_cancellable"
+            mission,
+            *self._ended(mission, reason),
+            finished,
+            among=("planned", "paused", "waiting"),
+            verb="cancel",
+            code="not_cancellable",
         )
 
     def discard(self, mission: str) -> MissionState:
@@ -65,7 +72,9 @@ class Steering:
             *("refused", "failed", "exhausted", "cancelled"),
         )
         finished = MissionFinished(status="discarded", reasons=(reason,))
-        return self._note(mission, finished, among=among, verb="discard", code="not_discardable")
+        return self._note(
+            mission, *self._ended(mission, reason), finished, among=among, verb="discard", code="not_discardable"
+        )
 
     def send(self, mission: str, text: str) -> MissionState:
         """Keep a message for the agent's next attempt."""
@@ -98,7 +107,7 @@ class Steering:
         return self.look.state(mission)
 
     def _note(
-        self, mission: str, payload: Payload, *, among: tuple[MissionStatus, ...], verb: str, code: str
+        self, mission: str, *payloads: Payload, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
         with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             status = self._at_rest(mission)
@@ -108,8 +117,12 @@ class Steering:
                     code=code,
                     hint=_HINTS.get(status, f"chargehand mission show {mission}").format(mission=mission),
                 )
-            self.store.log.append(mission, payload, epoch=epoch, durable=True)
+            self.store.log.append(mission, *payloads, epoch=epoch, durable=True)
         return self.look.state(mission)
+
+    def _ended(self, mission: str, reason: Reason) -> list[AttemptFinished]:
+        """Return the ends of the attempts that would have gone on."""
+        return end_attempts(self.look.at_rest(mission), reason)
 
     def _at_rest(self, mission: str) -> MissionStatus:
         """Return the status it had before we held it: what looks as if it ran is our own hold."""
@@ -118,5 +131,6 @@ class Steering:
 
 _HINTS: dict[MissionStatus, str] = {
     "promoted": "roll it back first: chargehand mission rollback {mission}",
+    "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
 }

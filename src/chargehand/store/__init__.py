@@ -7,7 +7,7 @@ from chargehand.store._chain import AuditProblem, AuditReport, ProblemKind
 from chargehand.store._log import EventLog, MissionRow
 from chargehand.store._projects import ProjectRow, Projects, Trust, TrustRow
 from chargehand.store._signing import SignedHead
-from chargehand.store._spending import AbandonedCall, Spending, SpendingLimits, SpendingTotal
+from chargehand.store._spending import AbandonedCall, BookedCall, Spending, SpendingLimits, SpendingTotal
 from chargehand.store._store import Store, open_store
 from chargehand.store._verdicts import Verdicts
 
@@ -17,6 +17,7 @@ __all__ = [
     "Artifacts",
     "AuditProblem",
     "AuditReport",
+    "BookedCall",
     "EventLog",
     "MissionRow",
     "ProblemKind",

@@ -48,6 +48,14 @@ class AbandonedCall(NamedTuple):
     micro_usd: int
 
 
+class BookedCall(NamedTuple):
+    """A call that is over: what is booked for it in USD, and whether that is what it cost."""
+
+    call: str
+    usd: float
+    known: bool
+
+
 class Spending:
     """The book of all calls. Threads and processes may reserve at once and never pass a limit together."""
 
@@ -79,6 +87,14 @@ class Spending:
             rows = connection.execute(query.order_by(spending.c.time, spending.c.call)).all()
             connection.execute(sa.update(spending).where(left_open).values(settled=spending.c.reserved))
         return tuple(AbandonedCall(call, reserved) for call, reserved in rows)
+
+    def booked(self, attempt: str) -> tuple[BookedCall, ...]:
+        """Return the settled calls of an attempt, oldest first. Raises `StoreError`."""
+        settled = (spending.c.attempt == attempt) & spending.c.settled.is_not(None)
+        query = sa.select(spending.c.call, spending.c.settled, spending.c.known).where(settled)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(spending.c.time, spending.c.call)).all()
+        return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
 
     def total(
         self, mission: str | None = None, attempt: str | None = None, day: str | None = None
