@@ -134,6 +134,24 @@ class TestProviders:
         assert state.status == "promoted"
         assert state.attempts[0].model == "scripted"
 
+    def test_a_reply_that_breaks_off_is_asked_for_again(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted((says("half of a", fault="cut"), *MENDS)))
+        state = shop.native(attempts=1)
+        assert state.status == "promoted", state.reasons
+        (attempt,) = state.attempts
+        assert attempt.calls == 3
+        assert not attempt.cost_known  # nobody knows what the half reply cost; its reserve stays booked
+        assert attempt.booked_usd > 2 * 1100 * 10 / 1e6
+
+    def test_halves_of_characters_do_no_harm(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted((says("half \ud83d", call("bash", command="echo \ude00")), *MENDS)))
+        assert shop.native(attempts=1).status == "promoted"
+
+    def test_a_fallback_with_more_room_takes_over(self, shop: NativeShop) -> None:
+        shop.model("small", scripted((says("never asked"),)), context=100)
+        shop.model("scripted", scripted(MENDS))
+        assert shop.native(model="small", fallback=("scripted",), attempts=1).status == "promoted"
+
     def test_both_dialects_do_the_same_work(self, shop: NativeShop) -> None:
         looks = says("I look", call("read", path="calc/core.py"), call("bash", command="ls"))
         server = ModelServer((looks, *MENDS), "anthropic")
@@ -197,6 +215,17 @@ class TestQuestions:
         assert len(events(shop, state.id, QuestionAsked)) == 1
         assert state.attempts[0].calls == 5  # nothing was asked of the model twice
 
+    def test_an_ended_mission_takes_no_answer(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(self.ASKS))
+        state = shop.native()
+        with shop.opened() as app:
+            cancelled = app.steering.cancel(state.id)
+            assert [attempt.status for attempt in cancelled.attempts] == ["cancelled"]
+            assert cancelled.attempts[0].cost_usd == pytest.approx(2 * 1100 * 10 / 1e6)
+            with pytest.raises(RefusedError, match="asks nothing"):
+                app.steering.answer(state.id, "left")
+            assert not app.store.log.get(state.id).runnable
+
     def test_what_is_said_reaches_the_next_reply(self, shop: NativeShop) -> None:
         shop.model("scripted", scripted((says("", call("bash", command="sleep 1")), *MENDS)))
 
@@ -246,6 +275,24 @@ class TestForks:
         assert ended.attempts[0].calls == 0
         assert [reason.code for reason in ended.attempts[0].reasons] == ["no_change"]
         assert before > 0
+
+    def test_calls_written_as_text_stay_in_the_conversation(self, shop: NativeShop) -> None:
+        change = '{"path": "calc/core.py", "old": "a - b", "new": "a + b"}'
+        write = f'```tool\n{{"name": "edit", "arguments": {change}}}\n```'
+        shop.model("scripted", scripted((says(write), says("I stop here"), *[says("and here")] * 40)), tools=False)
+        shop.model("other", scripted((says(""), FINISH)))
+        state = shop.native(attempts=1)
+        assert state.status == "waiting"  # it talks to itself
+        again = shop.work(self.fork(shop, state.id, 2, model="other"))
+        assert again.status == "promoted", again.reasons
+
+    def test_a_fork_has_its_own_time_and_money(self, shop: NativeShop) -> None:
+        shop.model("scripted", scripted(MENDS))
+        state = shop.native(attempts=1)
+        with shop.opened() as app:
+            forked = app.look.state(self.fork(shop, state.id, 2))
+        assert forked.seconds_of() == 0.0
+        assert sum(attempt.booked_usd for attempt in forked.attempts) == 0.0
 
     @staticmethod
     def fork(shop: NativeShop, mission: str, turn: int, **more: Any) -> str:
