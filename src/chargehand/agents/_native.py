@@ -268,7 +268,7 @@ class _Attempt:
 
     def _show(self, text: str) -> None:
         if self._context.on_output is not None:
-            self._context.on_output("stdout", text.encode())
+            self._context.on_output("stdout", text.encode(errors="replace"))
 
     def _heard(self, number: int, output: Any) -> _Turn:
         """Take a recorded reply into the conversation."""
