@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, cost_usd, 
 
 UNKNOWN = Metered(usage=Usage())
 _MOST_REFUSED = 20
+_PLENTY = 1e9
 _UNKNOWN_PRICE = (
     "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
@@ -48,6 +50,7 @@ class Desk:
         self.attempt = attempt
         self._on_call = on_call
         self._refused = 0
+        self._limited = False
         self._on_alert = on_alert
         self._lock = threading.Lock()
         # SQLite lets those who wait for its lock sleep and try again: in a queue they wait less.
@@ -79,20 +82,26 @@ class Desk:
             return self._admit(call, served, bound)
 
     def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+        if self._limited and served.price is not None:
+            # Mostly all of it can be had, and what is left need not be asked for: that is a query of its own.
+            with contextlib.suppress(ExhaustedError):
+                return self._reserved(call, served, bound, _PLENTY)
+        with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still do
+            return self._reserved(call, served, bound, self._left(served))
         try:
-            return self._reserved(call, served, bound)
-        except ExhaustedError:
-            pass  # another attempt reserved in between: what is left now may still be enough
-        try:
-            return self._reserved(call, served, bound)
+            return self._reserved(call, served, bound, self._left(served))
         except ExhaustedError as error:
             hint = f"; {error.hint}" if error.hint else ""
             raise GatewayFault("budget_exhausted", error.message + hint) from None
 
-    def _reserved(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+    def _left(self, served: ServedModel) -> float | None:
         left = self.ledger.left()
+        self._limited = left is not None
         if served.price is None and left is not None:
             raise GatewayFault("price_unknown", _UNKNOWN_PRICE.format(name=served.name))
+        return left
+
+    def _reserved(self, call: str, served: ServedModel, bound: Bound, left: float | None) -> Grant:
         grant = _grant(served.price, bound, left)
         return replace(grant, alerts=self.ledger.reserve(call, grant.usd))
 
