@@ -110,6 +110,9 @@ class Missions:
 
     async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:
         """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`."""
+        row = self._services.store.log.get(mission)
+        if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
+            return self.look.at_rest(mission)
         async with self._held(mission) as (journal, control):
             if journal.state.status == "running":
                 flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
