@@ -48,9 +48,10 @@ class Control:
     async def pause(self, identity: str, reason: str = "") -> None:
         """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
 
-        Raises `RefusedError` (`promoting`) while a promotion is under way, which ends by itself in a moment.
+        One that is being stopped ends by itself. Raises `RefusedError` (`promoting`) while a promotion is under
+        way, which ends by itself in a moment too.
         """
-        if self.paused:
+        if self.paused or self.stopped is not None:
             return
         if self._finishing:
             raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
@@ -60,8 +61,11 @@ class Control:
         self._journal.note(MissionPaused(identity=identity, reason=reason))
 
     async def resume(self, identity: str) -> None:
-        """Let it go on where it stood; the time it stood still counts for no limit."""
-        if not self.paused:
+        """Let it go on where it stood; the time it stood still counts for no limit.
+
+        One that is being stopped does not go on: a person's word that it should end stands.
+        """
+        if not self.paused or self.stopped is not None:
             return
         self._journal.note(MissionResumed(identity=identity, in_place=True))
         self._open.set()
