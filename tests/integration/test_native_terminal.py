@@ -22,7 +22,7 @@ from workshop import CHECK, FILES
 
 from chargehand.cli import chargehand
 from chargehand.core import MissionState
-from chargehand.missions import transcript
+from chargehand.missions import acts_prefix, transcript
 from chargehand.models import ScriptedReply
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
@@ -177,7 +177,7 @@ class TestQuestions:
         with shop.opened() as app:
             app.steering.answer(mission, "to the left")
         with shop.start("worker") as worker:
-            wait_for(lambda: "attempt/1/work/turn/2/call/0" in shop.state(mission).steps)
+            wait_for(lambda: acts_prefix(1) + call_step(2, 0) in shop.state(mission).steps)
             worker.kill()
         shop.script(*ASKS)
         with shop.start("worker", "--until-idle") as another:

@@ -13,6 +13,7 @@ from chargehand.agents._contract import (
 )
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._native import NativeAgent
+from chargehand.agents._recorded import RecordedStep, ToolCall, parse_step, read_reply, reply_step
 from chargehand.core import AgentConfig, UsageError
 
 __all__ = [
@@ -26,9 +27,14 @@ __all__ = [
     "EndpointModel",
     "NativeAgent",
     "Outcome",
+    "RecordedStep",
     "Resumed",
+    "ToolCall",
     "made_reply",
     "open_agent",
+    "parse_step",
+    "read_reply",
+    "reply_step",
 ]
 
 

@@ -108,6 +108,10 @@ class AttemptContext(Protocol):
         """Set the workspace back to a tree of this attempt, as a recorded step; what was there is kept."""
         ...
 
+    def is_recorded(self, name: str) -> bool:
+        """Tell whether a step of this attempt is in the log already."""
+        ...
+
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
         """Return names and outputs of the recorded steps of an attempt of this mission, in order."""
         ...

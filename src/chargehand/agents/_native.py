@@ -15,9 +15,7 @@ from chargehand.agents._conversation import (
     ASK,
     FINISH,
     Said,
-    ToolCall,
     dump_reply,
-    said_by_model,
     to_messages,
     unanswered,
 )
@@ -32,6 +30,15 @@ from chargehand.agents._prompts import (
     report_message,
     resumed_message,
     system_prompt,
+)
+from chargehand.agents._recorded import (
+    OPENING,
+    ToolCall,
+    call_step,
+    parse_step,
+    read_reply,
+    reply_step,
+    restore_step,
 )
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
 from chargehand.agents._text_protocol import describe
@@ -116,7 +123,6 @@ class _Attempt:
         self._tree: str | None = assignment.tree
         self._tokens: tuple[int, int] | None = None
         self._resumed = context.resumed
-        self._recorded = {name for name, _ in context.recorded(assignment.number)}
 
     async def run(self) -> Outcome:
         """Let the model work until it finishes; raises what `NativeAgent.run` makes outcomes of."""
@@ -136,13 +142,16 @@ class _Attempt:
         """Take the conversation of an earlier attempt over."""
         turn: _Turn | None = None
         for name, output in recorded:
-            if name == "opening":
+            step = parse_step(name)
+            if step is None:
+                continue
+            if step.kind == "opening":
                 self._hear(output)
-            elif name.endswith("/reply"):
+            elif step.kind == "reply":
                 self._close(turn)
-                turn = self._heard(len(self._entries), output)
-            elif turn is not None and "/call/" in name:
-                self._result(turn, turn.reply.calls[int(name.rpartition("/")[2])], output)
+                turn = self._heard(step.turn, output)
+            elif step.kind == "call" and turn is not None:
+                self._result(turn, turn.reply.calls[step.index], output)
         self._close(turn)
 
     def _close(self, turn: _Turn | None) -> None:
@@ -163,7 +172,7 @@ class _Attempt:
                 texts.insert(0, report_message(assignment.report))
             return {"texts": texts, "said": len(heard)}
 
-        self._hear(await self._context.step("opening", [self._assignment.number], opened))
+        self._hear(await self._context.step(OPENING, [self._assignment.number], opened))
 
     async def _file(self, path: str) -> str:
         limit = str(_INSTRUCTION_BYTES)
@@ -183,9 +192,9 @@ class _Attempt:
 
     async def _reply(self, number: int) -> _Turn:
         """Return the model's next reply, with whatever had to be done to get it out of a loop first."""
-        name = f"turn/{number}/reply"
+        name = reply_step(number)
         # What is due follows from the turns; for a recorded reply it was done, perhaps by another version.
-        step = None if name in self._recorded else self._ladder.due()
+        step = None if self._context.is_recorded(name) else self._ladder.due()
         notes = [] if step is None else [await self._climb(number, step)]
 
         async def replied() -> object:
@@ -215,7 +224,7 @@ class _Attempt:
             return person_message(answer)
         tree = self._trees[step.stuck.since]
         if step.kind == "roll_back" and tree is not None:
-            await self._context.restore(f"turn/{number}/restore", [tree], tree)
+            await self._context.restore(restore_step(number), [tree], tree)
             self._tree = tree
             return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
         return nudge_message(step.stuck)
@@ -275,14 +284,15 @@ class _Attempt:
         self._said = output["said"]
         self._entries += map(_note, output["notes"])
         self._model = self._models.get(output["model"], self._model)
-        reply, problem = said_by_model(output["message"], SPECS, native=output.get("native", self._model.tools))
-        self._entries.append(reply)
+        reply = read_reply(output)
+        said = Said.by_model(reply, output["message"])
+        self._entries.append(said)
         self._calibrate(output)
-        if problem is not None:
-            self._entries.append(Said(kind="user", text=problem))
+        if reply.problem is not None:
+            self._entries.append(Said(kind="user", text=reply.problem))
         elif not reply.calls:
             self._entries.append(Said(kind="user", text=no_tool_message()))
-        return _Turn(number=number, reply=reply)
+        return _Turn(number=number, reply=said)
 
     def _calibrate(self, output: Any) -> None:
         tokens = output["message"]["usage"].get("input_tokens") or 0
@@ -292,7 +302,7 @@ class _Attempt:
     async def _carry_out(self, turn: _Turn) -> Outcome | None:
         """Do what a reply asks for, one call after the other; return the end where it finishes."""
         for index, call in enumerate(turn.reply.calls):
-            name = f"turn/{turn.number}/call/{index}"
+            name = call_step(turn.number, index)
             if call.name == FINISH:
                 done = await self._finish(turn, call, name)
                 if done is not None:

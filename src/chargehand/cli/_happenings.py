@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import chargehand.core as core
+from chargehand.agents import ToolCall, read_reply
 from chargehand.core import Event, Payload, decode, shown_path
+from chargehand.missions import parse_act
 
 
 def describe(payload: Payload) -> str:
@@ -128,32 +129,25 @@ def _alert(event: core.BudgetAlert) -> str:
 
 def _step(event: core.StepFinished) -> str:
     """Tell replies and what came of their calls; other steps have events of their own."""
-    if event.output is None or "/work/" not in event.step:
-        return f"{event.step.rpartition('/work/')[2]} kept as an artifact" if "/work/" in event.step else ""
-    name = event.step.rpartition("/work/")[2]
-    if name.endswith("/reply"):
-        parts = event.output["message"]["parts"]
-        said = [part["content"] for part in parts if part["part_kind"] == "text"]
-        tools = [_tool(part) for part in parts if part["part_kind"] == "tool-call"]
-        words = [f"reply {name.split('/')[1]}:", _first_line(" ".join(said)), *tools]
+    act = parse_act(event.step)
+    if act is None or act[1].kind not in ("reply", "call"):
+        return ""
+    step = act[1]
+    if event.output is None:
+        return f"{step.kind} {step.turn} kept as an artifact"
+    if step.kind == "reply":
+        reply = read_reply(event.output)
+        words = [f"reply {step.turn}:", _first_line(reply.text), *map(_tool, reply.calls)]
         return _short(" ".join(word for word in words if word))
-    if "/call/" in name:
-        made = event.output.get("output", event.output)
-        return f"  -> {_end_of(made['text'])}"
-    return ""
+    made = event.output.get("output", event.output)
+    return f"  -> {_end_of(made['text'])}"
 
 
-def _tool(part: dict[str, Any]) -> str:
+def _tool(call: ToolCall) -> str:
     """Return a call in words: the tool and what it is about."""
-    arguments = part["args"]
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            arguments = None
-    found = arguments if isinstance(arguments, dict) else {}
+    found = call.arguments if isinstance(call.arguments, dict) else {}
     subject = next((str(found[key]) for key in ("command", "path", "pattern", "question") if key in found), "")
-    return f"[{part['tool_name']} {_first_line(subject)}".rstrip() + "]"
+    return f"[{call.name} {_first_line(subject)}".rstrip() + "]"
 
 
 def _asked(event: core.QuestionAsked) -> str:

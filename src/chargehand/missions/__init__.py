@@ -1,6 +1,7 @@
 """What a person asks for, carried through: attempts, verdicts, promotion, and its undoing."""
 
 from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
+from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
 from chargehand.missions._fork import Edit, ForkPoint, fork
@@ -40,6 +41,7 @@ __all__ = [
     "Steering",
     "Tier",
     "Watch",
+    "acts_prefix",
     "attempt_cause",
     "create_mission",
     "find_checkpoint",
@@ -48,6 +50,7 @@ __all__ = [
     "ignore",
     "mission_cause",
     "mission_ref",
+    "parse_act",
     "system_errors",
     "transcript",
 ]

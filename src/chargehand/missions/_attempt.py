@@ -28,7 +28,7 @@ from chargehand.core import (
     Payload,
     Reverted,
 )
-from chargehand.missions._context import Context, acts_prefix, last_tree
+from chargehand.missions._context import Context, last_tree, replies_of
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places, attempt_purpose
@@ -205,13 +205,12 @@ class AttemptRunner:
             """Note from the gateway's threads, in order with everything else."""
             asyncio.run_coroutine_threadsafe(self._tell(payload), loop).result()
 
-        replies = [name for name, _ in self._journal.recorded(acts_prefix(assignment.number)) if "reply" in name]
         opened = self._services.open_gateway(
             agent.models,
             mission=self._journal.mission,
             attempt=assignment.attempt,
             number=assignment.number,
-            first_turn=len(replies) + 1,
+            first_turn=replies_of(self._journal.state, assignment.number) + 1,
             on_call=lambda record: tell(_called(record)),
             on_alert=lambda spent: tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)

@@ -7,8 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from chargehand.agents import Endpoint, Resumed
-from chargehand.core import Checkpoint, CheckpointMade, Payload, QuestionAsked, Reason, WaitingError
+from chargehand.agents import Endpoint, RecordedStep, Resumed, parse_step
+from chargehand.core import (
+    Checkpoint,
+    CheckpointMade,
+    MissionState,
+    Payload,
+    QuestionAsked,
+    Reason,
+    WaitingError,
+)
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
@@ -24,9 +32,24 @@ def acts_prefix(number: int) -> str:
     return WORK.format(number=number) + "/"
 
 
+def parse_act(step: str) -> tuple[int, RecordedStep] | None:
+    """Return the attempt and what of it a step of a mission is, `None` for one that is no native agent's."""
+    match step.split("/", 3):
+        case ["attempt", number, "work", name] if (found := parse_step(name)) is not None:
+            return int(number), found
+    return None
+
+
+def replies_of(state: MissionState, number: int) -> int:
+    """Return how many replies of an attempt are recorded."""
+    acts = (parse_act(step) for step in state.steps)
+    return sum(act is not None and act[0] == number and act[1].kind == "reply" for act in acts)
+
+
 def last_tree(journal: Journal, number: int) -> str | None:
     """Return the tree that the last recorded act of an attempt left, `None` where there is none."""
-    for _, output in reversed(journal.recorded(acts_prefix(number))):
+    for step in reversed(journal.state.steps.values()):
+        output = journal.recall(step) if step.step.startswith(acts_prefix(number)) else None
         if isinstance(output, dict) and "tree" in output:
             return str(output["tree"])
     return None
@@ -109,6 +132,10 @@ class Context:
         if any(made.commit == known.commit for known in self._journal.state.checkpoints):
             return ()
         return (CheckpointMade(attempt=self._attempt, checkpoint=made, seconds=done["seconds"]),)
+
+    def is_recorded(self, name: str) -> bool:
+        """Tell whether a step is in the log; see `AttemptContext.is_recorded`."""
+        return acts_prefix(self._number) + name in self._journal.state.steps
 
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
         """Return the recorded steps of an attempt; see `AttemptContext.recorded`."""

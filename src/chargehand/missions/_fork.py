@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import made_reply
+from chargehand.agents import made_reply, reply_step
 from chargehand.core import (
     AgentSelected,
     AttemptFinished,
@@ -28,11 +28,10 @@ from chargehand.core import (
     StepFinished,
     VerdictGiven,
     decode,
-    encode_json,
     new_id,
 )
-from chargehand.missions._context import acts_prefix
-from chargehand.missions._journal import STEP_BYTES
+from chargehand.missions._context import acts_prefix, parse_act
+from chargehand.missions._journal import kept_step, recalled
 from chargehand.store import Store
 from chargehand.workspace import Depot
 
@@ -61,7 +60,7 @@ class ForkPoint:
     @property
     def step(self) -> str:
         """The name of the recorded step that is the reply."""
-        return f"{acts_prefix(self.attempt)}turn/{self.turn}/reply"
+        return acts_prefix(self.attempt) + reply_step(self.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +75,9 @@ def fork_points(events: tuple[Event, ...]) -> list[ForkPoint]:
     """Return the replies that a mission can be forked at, in the order they came."""
     found = []
     for payload in _payloads(events):
-        if isinstance(payload, StepFinished) and payload.step.endswith("/reply"):
-            _, attempt, _, _, turn, _ = payload.step.split("/")
-            found.append(ForkPoint(attempt=int(attempt), turn=int(turn)))
+        act = parse_act(payload.step) if isinstance(payload, StepFinished) else None
+        if act is not None and act[1].kind == "reply":
+            found.append(ForkPoint(attempt=act[0], turn=act[1].turn))
     return list(dict.fromkeys(found))
 
 
@@ -142,14 +141,15 @@ def _created(events: tuple[Event, ...], mission: str, point: ForkPoint, model: s
 def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: bool) -> Iterator[Payload]:
     """Yield what came before the point, under names of its own."""
     attempts: dict[str, str] = {}
-    turn = point.step.removesuffix("reply")
     for payload in _payloads(events):
-        if isinstance(payload, StepFinished) and payload.step == point.step:
-            return
-        if not isinstance(payload, _COPIED) or (
-            isinstance(payload, StepFinished) and payload.step.startswith(turn) and not edited
-        ):
+        if not isinstance(payload, _COPIED):
             continue
+        act = parse_act(payload.step) if isinstance(payload, StepFinished) else None
+        if act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
+            if act[1].kind == "reply":
+                return
+            if not edited:  # what was done to get the reply is done anew for another one
+                continue
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
@@ -184,12 +184,5 @@ def _edited(
         for payload in _payloads(events)
         if isinstance(payload, StepFinished) and payload.step == point.step
     ][-1]
-    output = recorded.output
-    if recorded.artifact is not None:
-        output = msgspec.json.decode(store.artifacts.get(recorded.artifact))
-    output = {**output, "message": made_reply(edit.text, edit.tools)}
-    encoded = encode_json(output)
-    if len(encoded) <= STEP_BYTES:
-        return replace(recorded, output=output, artifact=None, seconds=0.0)
-    artifact = store.artifacts.put(encoded, kind="step", mission=mission)
-    return replace(recorded, output=None, artifact=artifact, seconds=0.0)
+    output = {**recalled(store, recorded), "message": made_reply(edit.text, edit.tools)}
+    return kept_step(store, mission, replace(recorded, output=output, seconds=0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +20,19 @@ STEP_BYTES = 8192
 
 def ignore(event: Event, payload: Payload) -> None:
     """Watch nothing."""
+
+
+def kept_step(store: Store, mission: str, done: StepFinished) -> StepFinished:
+    """Return a finished step as the log takes it: with a large output as an artifact."""
+    encoded = encode_json(done.output)
+    if len(encoded) <= STEP_BYTES:
+        return replace(done, artifact=None)
+    return replace(done, output=None, artifact=store.artifacts.put(encoded, kind="step", mission=mission))
+
+
+def recalled(store: Store, done: StepFinished) -> Any:
+    """Return the output of a finished step, wherever it is kept."""
+    return done.output if done.artifact is None else msgspec.json.decode(store.artifacts.get(done.artifact))
 
 
 class Notes(Protocol):
@@ -104,26 +118,19 @@ class Journal:
         digest = hashlib.sha256(encode_json(input)).hexdigest()
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
-            return self._recall(done)
+            return self.recall(done)
         started = self.clock.monotonic()
         output = await work()
-        finished = self._finished(name, digest, output, seconds=self.clock.monotonic() - started)
+        done_now = StepFinished(step=name, input=digest, output=output, seconds=self.clock.monotonic() - started)
+        finished = kept_step(self._store, self.mission, done_now)
         self.note(*(notes(output) if notes else ()), finished)
         return output
 
     def recorded(self, prefix: str) -> list[tuple[str, Any]]:
         """Return name (after `prefix`) and output of each finished step below it, as they were first done."""
         found = [step for step in self.state.steps.values() if step.step.startswith(prefix)]
-        return [(step.step.removeprefix(prefix), self._recall(step)) for step in found]
+        return [(step.step.removeprefix(prefix), self.recall(step)) for step in found]
 
-    def _finished(self, name: str, digest: str, output: object, *, seconds: float) -> StepFinished:
-        encoded = encode_json(output)
-        if len(encoded) <= STEP_BYTES:
-            return StepFinished(step=name, input=digest, output=output, seconds=seconds)
-        artifact = self._store.artifacts.put(encoded, kind="step", mission=self.mission)
-        return StepFinished(step=name, input=digest, output=None, seconds=seconds, artifact=artifact)
-
-    def _recall(self, done: StepFinished) -> Any:
-        if done.artifact is None:
-            return done.output
-        return msgspec.json.decode(self._store.artifacts.get(done.artifact))
+    def recall(self, done: StepFinished) -> Any:
+        """Return the output of a finished step."""
+        return recalled(self._store, done)

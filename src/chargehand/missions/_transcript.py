@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
-from chargehand.core import MissionState, StepFinished
+from chargehand.agents import ToolCall, read_reply
+from chargehand.core import MissionState
+from chargehand.missions._context import parse_act
+from chargehand.missions._journal import recalled
 from chargehand.store import Store
 
 Speaker = Literal["person", "model", "call", "result"]
@@ -34,63 +35,42 @@ class Line:
 
 def transcript(store: Store, state: MissionState) -> Iterator[Line]:
     """Yield the conversation of a mission's native attempts, in order; nothing for other agents'."""
-    calls: dict[str, dict[str, Any]] = {}
-    for step in state.steps.values():
-        head, _, name = step.step.partition("/work/")
-        if not name or not head.startswith("attempt/"):
+    calls: dict[tuple[str, int], ToolCall] = {}
+    for done in state.steps.values():
+        act = parse_act(done.step)
+        if act is None:
             continue
-        attempt = int(head.removeprefix("attempt/"))
-        output = _output(store, step)
-        if name == "opening":
+        attempt, step = act
+        number, output = f"{attempt}.{step.turn}", recalled(store, done)
+        if step.kind == "opening":
             for text in output["texts"]:
                 yield Line(speaker="person", attempt=attempt, reply="", text=text)
-        elif name.endswith("/reply"):
-            number = f"{attempt}.{name.split('/')[1]}"
+        elif step.kind == "reply":
             yield from _reply(attempt, number, output, calls)
-        elif "/call/" in name:
-            yield _result(attempt, name, output, calls)
+        elif step.kind == "call":
+            yield _result(attempt, number, output, calls.get((number, step.index)))
 
 
-def _output(store: Store, step: StepFinished) -> Any:
-    if step.artifact is None:
-        return step.output
-    return msgspec.json.decode(store.artifacts.get(step.artifact))
-
-
-def _reply(attempt: int, number: str, output: Any, calls: dict[str, dict[str, Any]]) -> Iterator[Line]:
+def _reply(attempt: int, number: str, output: Any, calls: dict[tuple[str, int], ToolCall]) -> Iterator[Line]:
     for note in output["notes"]:
         yield Line(speaker="person", attempt=attempt, reply=number, text=note)
-    parts = output["message"]["parts"]
-    text = "".join(part["content"] for part in parts if part["part_kind"] == "text")
-    if text:
-        yield Line(speaker="model", attempt=attempt, reply=number, text=text, model=output["model"])
-    for index, part in enumerate(part for part in parts if part["part_kind"] == "tool-call"):
-        calls[f"{number}/{index}"] = part
-        yield Line(
-            speaker="call",
-            attempt=attempt,
-            reply=number,
-            text=_arguments(part["args"]),
-            tool=part["tool_name"],
-            model=output["model"],
-        )
+    reply, model = read_reply(output), output["model"]
+    if reply.text:
+        yield Line(speaker="model", attempt=attempt, reply=number, text=reply.text, model=model)
+    for call in reply.calls:
+        calls[number, call.index] = call
+        text = json.dumps(call.arguments, ensure_ascii=False)
+        yield Line(speaker="call", attempt=attempt, reply=number, text=text, tool=call.name, model=model)
 
 
-def _arguments(written: Any) -> str:
-    return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
-
-
-def _result(attempt: int, name: str, output: Any, calls: dict[str, dict[str, Any]]) -> Line:
-    _, turn, _, index = name.split("/")
-    number = f"{attempt}.{turn}"
+def _result(attempt: int, number: str, output: Any, call: ToolCall | None) -> Line:
     made = output.get("output", output)
-    call = calls.get(f"{number}/{index}", {})
     return Line(
         speaker="result",
         attempt=attempt,
         reply=number,
         text=made["text"],
-        tool=call.get("tool_name", ""),
+        tool=call.name if call is not None else "",
         failed=made["failed"],
         artifact=made["artifact"],
     )
