@@ -103,7 +103,7 @@ async def _upstream() -> None:
 async def _gateway(place: Path, upstream_port: int) -> None:
     """Serve as an attempt is served: money in the store's ledger, each call an event of the mission's log."""
     from chargehand.core import MissionCreated, MissionRequest, SystemClock
-    from chargehand.missions import Journal
+    from chargehand.missions import Journal, called
     from chargehand.models import Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
     from chargehand.store import SpendingLimits, open_store
 
@@ -115,7 +115,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
         journal = Journal(store, "m-1", clock=SystemClock())
 
         async def note(record: Any) -> None:
-            journal.note(_payload(record))
+            journal.note(called(record))
 
         def told(record: Any) -> None:
             asyncio.run_coroutine_threadsafe(note(record), loop).result()
@@ -144,28 +144,6 @@ async def _gateway(place: Path, upstream_port: int) -> None:
         _say(**await opened(0), memory=await opened(-1, kept=False))
         while line := await asyncio.to_thread(sys.stdin.readline):
             _say(opened=[await opened(number) for number in range(1, int(line.split()[1]) + 1)])
-
-
-def _payload(record: Any) -> Any:
-    from chargehand.core import ModelCalled
-
-    return ModelCalled(
-        call=record.call,
-        attempt=record.attempt,
-        turn=record.turn,
-        model=record.model,
-        upstream=record.upstream,
-        status=record.status,
-        http_status=record.http_status,
-        seconds=record.seconds,
-        input_tokens=record.usage.input,
-        output_tokens=record.usage.output,
-        cached_tokens=record.usage.cached,
-        cost_usd=record.cost_usd,
-        cost_known=record.cost_usd is not None,
-        booked_usd=record.booked_usd,
-        reason=record.reason,
-    )
 
 
 def _say(**values: object) -> None:

@@ -60,12 +60,12 @@ class NativeShop(Workshop):
         self.directory.mkdir(parents=True)
         self.models: dict[str, str] = {}
 
-    def model(self, name: str, script: Script | None = None, **keys: Any) -> None:
+    def model(self, name: str, words: Script | None = None, **keys: Any) -> None:
         """Configure a model: of a script, or as `keys` say; 10 USD per million tokens unless told otherwise."""
         values: dict[str, Any] = {"price": 10.0, **keys}
-        if script is not None:
+        if words is not None:
             path = self.place / f"{name}.jsonl"
-            path.write_bytes(script.dump())
+            path.write_bytes(words.dump())
             values |= {"provider": "script", "script": str(path)}
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         self.models[name] = "\n".join([f"[models.{name}]", *lines])

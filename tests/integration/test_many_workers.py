@@ -126,7 +126,8 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fle
             restart(server)
             fleet.busy()[0].send_signal(signal.SIGKILL)
             restart(server)
-            fleet.join("--slots", "2")
+            newcomer = fleet.join("--slots", "2")
+            until(lambda: newcomer.pid in alive(fleet), fleet)  # one that cannot begin ends: that is another test
             stopped = next(worker for worker in fleet.living() if worker.pid in alive(fleet))
             with standing_still(stopped, fleet):
                 fleet.order("mend", "slow")

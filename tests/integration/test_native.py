@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call,
 
 from chargehand.core import ModelCalled, QuestionAsked, RefusedError, decode
 from chargehand.missions import Edit, ForkPoint, fork, transcript
-from chargehand.models import Script
+from chargehand.models import Call, RecordingUpstream, RecordingWriter, Redactor, Script, ScriptUpstream
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"
@@ -65,20 +66,24 @@ class TestItsWork:
         assert "docstring" in told[1]
         assert "error_report" in told[1] or "checkpoint_violation" in told[1]
 
-    def test_tools_see_no_gateway_and_no_network(self, shop: NativeShop) -> None:
-        look = "ls /run/chargehand; env | grep -ci 'api_key\\|token'; cat /proc/net/tcp | wc -l"
+    def test_tools_see_neither_gateway_nor_token(self, shop: NativeShop) -> None:
+        look = "ls /run/chargehand; echo variables $(env | grep -ci 'api_key\\|token\\|cht-')"
         shop.model("scripted", scripted((says("", call("bash", command=look)), *MENDS)))
         state = shop.native()
         (result, *_) = texts(shop, state.id, "result")
         assert "gateway" not in result
-        assert "\n0\n" in result
+        assert "variables 0\n" in result
 
     def test_a_model_without_tools_is_served_in_text(self, shop: NativeShop) -> None:
         change = '{"path": "calc/core.py", "old": "a - b", "new": "a + b"}'
         write = f'```tool\n{{"name": "edit", "arguments": {change}}}\n```'
         done = '```tool\n{"name": "finish", "arguments": {"summary": "done", "evidence": []}}\n```'
         shop.model("scripted", scripted((says(write), says(done))), tools=False)
-        assert shop.native().status == "promoted"
+        state = shop.native()
+        assert state.status == "promoted"
+        with shop.opened() as app:
+            tools = [(line.speaker, line.tool) for line in transcript(app.store, state) if line.tool]
+        assert tools == [("call", "edit"), ("result", "edit"), ("call", "finish")]
 
     def test_two_calls_with_one_id_are_told_apart(self, shop: NativeShop) -> None:
         from dataclasses import replace
@@ -176,14 +181,21 @@ class TestLoops:
     def test_the_ladder_ends_with_a_question(self, shop: NativeShop) -> None:
         same = says("", call("bash", command="false"))
         wrong = says("", edit("no such text", "x"))
-        loop = [says("", call("bash", command="echo x > wrong.txt")), *[same] * 4, *[wrong] * 20]
+        worse = says("", call("bash", command="echo x >> wrong.txt; false"))
+        loop = [*[same] * 4, *[worse] * 12, *[wrong] * 20]
         shop.model("scripted", scripted(loop))
         state = shop.native()
         assert state.status == "waiting", state.reasons
         assert [reason.code for reason in state.reasons] == ["question"]
         assert state.open_question is not None
-        notes = texts(shop, state.id, "person")
-        assert len(notes) >= 3  # the request, a nudge, a roll-back
+        _, *notes = texts(shop, state.id, "person")
+        assert "going in circles" in notes[0]
+        assert "set back" not in notes[0]
+        assert "The files were set back" in notes[1]
+        assert len(notes) == 2  # what a person is asked next is no note
+        last = state.checkpoints[-1]
+        base = git(shop.repository, "rev-parse", "HEAD^{tree}").strip()
+        assert (last.trigger, last.tree) == ("rolled back", base)
 
 
 class TestQuestions:
@@ -238,9 +250,8 @@ class TestQuestions:
                 {"mission": mission, "order": "send", "identity": "os:me", "text": "mind the gap"}
             )
 
-        with shop.opened():
-            wanted = {"agent": "native", "model": "scripted", "only_checks": (CHECK,), "attempts": 1}
-            state = shop.work(lambda session: shop.create(session, **wanted), meanwhile)
+        wanted = {"agent": "native", "model": "scripted", "only_checks": (CHECK,), "attempts": 1}
+        state = shop.work(lambda session: shop.create(session, **wanted), meanwhile)
         assert state.status == "promoted"
         assert any("mind the gap" in text for text in texts(shop, state.id, "person"))
 
@@ -267,14 +278,11 @@ class TestForks:
         assert refused.status == "refused"
         assert refused.forked_from == state.id
         early = Edit(text="enough", tools=({"name": "finish", "arguments": {"summary": "no", "evidence": []}},))
-        with shop.opened() as app:
-            before = app.store.spending.total().booked_usd
         nothing = shop.work(self.fork(shop, state.id, 2, edit=Edit(text="", tools=(worse_call(),))))
         assert nothing.checkpoints[-1].tree != state.checkpoints[-1].tree
         ended = shop.work(self.fork(shop, state.id, 1, edit=early))
         assert ended.attempts[0].calls == 0
         assert [reason.code for reason in ended.attempts[0].reasons] == ["no_change"]
-        assert before > 0
 
     def test_calls_written_as_text_stay_in_the_conversation(self, shop: NativeShop) -> None:
         change = '{"path": "calc/core.py", "old": "a - b", "new": "a + b"}'
@@ -309,4 +317,23 @@ def test_a_script_that_does_not_fit_says_so(shop: NativeShop) -> None:
     shop.model("scripted", Script(lines=()))
     state = shop.native(attempts=1)
     assert state.status == "failed"
-    assert "no line" in state.reasons[0].message or "script" in state.reasons[0].message
+    assert "no line for attempt 1, turn 1" in state.reasons[0].message
+
+
+def test_a_recording_answers_as_a_script_does(shop: NativeShop) -> None:
+    path = shop.place / "recording.jsonl"
+
+    async def record() -> None:
+        writer = RecordingWriter(path)
+        for turn in (1, 2):
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+            upstream = ScriptUpstream(scripted(MENDS), attempts={"a": 1})
+            call_made = Call(id=f"c-{turn}", dialect="openai", body=body, attempt="a", turn=turn)
+            reply = await RecordingUpstream(upstream, writer, Redactor()).send(call_made)
+            async for _ in reply.chunks:
+                pass
+        writer.close()
+
+    asyncio.run(record())
+    shop.model("scripted", provider="script", script=str(path))
+    assert shop.native(attempts=1).status == "promoted"

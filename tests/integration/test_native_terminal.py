@@ -20,6 +20,7 @@ from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
 from workshop import CHECK, FILES
 
+from chargehand.agents._recorded import call_step
 from chargehand.cli import chargehand
 from chargehand.core import MissionState
 from chargehand.missions import acts_prefix, transcript

@@ -22,7 +22,7 @@ from genai_prices.types import (
 
 from chargehand.core import ModelConfig
 from chargehand.models import Price
-from chargehand.models._prices import _price, find_limits, find_price
+from chargehand.models._prices import _price, find_context, find_price
 
 DAY = date(2026, 6, 1)
 PUBLISHED = ("openai", "gpt-4o")
@@ -202,10 +202,13 @@ def test_a_price_that_tokens_alone_do_not_make_is_unknown(prices: Any) -> None:
 
 
 def test_the_length_of_prompts_is_told_where_it_is_published() -> None:
-    assert find_limits("anthropic", "claude-sonnet-4-5").context
-    assert find_limits("openai-compatible", "claude-sonnet-4-5", base_url="https://api.anthropic.com").context
+    anthropic = "https://api.anthropic.com"
+    assert find_context("anthropic", "claude-sonnet-4-5") == 200_000
+    assert find_context("openai-compatible", "claude-sonnet-4-5", base_url=anthropic) == 200_000
+    assert find_context("openai", "gpt-4o") is not None
     for provider, base_url in (("openai", "http://localhost:1/v1"), ("ollama", None), ("openai", None)):
-        assert find_limits(provider, "unheard-of", base_url=base_url) == (None, None)
+        assert find_context(provider, "unheard-of", base_url=base_url) is None
+    assert find_context("openai-compatible", "gpt-4o", base_url="http://127.0.0.1:1/v1") is None
 
 
 def test_published_prices_are_loaded_only_where_they_are_asked_for_and_never_fetched() -> None:

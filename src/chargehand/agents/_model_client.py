@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from chargehand.agents._contract import Endpoint, EndpointModel
 from chargehand.agents._tools import ToolSpec
 from chargehand.core import ExhaustedError, UpstreamError
+from chargehand.models import Dialect
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 _LOADING = threading.Lock()
+_MODULES: Mapping[Dialect, tuple[str, ...]] = {
+    "openai": ("pydantic_ai.models.openai", "pydantic_ai.providers.openai_compatible"),
+    "anthropic": ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
+}
+_MOST: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 3600.0
@@ -78,17 +86,22 @@ class ModelClient:
         return self._models[model.name]
 
 
-def load_client() -> None:
-    """Import what the client needs, once per process; two threads at it at once would trip over each other."""
+def load_client(dialects: Iterable[Dialect] = _MOST) -> None:
+    """Import what clients of these dialects need, once per process: that takes seconds.
+
+    Two threads at it at once would trip over each other.
+    """
+    modules = ["pydantic_ai.direct", *(module for dialect in dialects for module in _MODULES[dialect])]
     with _LOADING:
-        import pydantic_ai.direct
-        import pydantic_ai.models.openai
-        import pydantic_ai.providers.openai_compatible  # noqa: F401
+        for module in modules:
+            importlib.import_module(module)
 
 
 @asynccontextmanager
 async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
     """Connect to an endpoint's socket for the block."""
+    # In a thread: whoever wants to pause or to cancel must not wait for it.
+    await asyncio.to_thread(load_client, {model.dialect for model in endpoint.models})
     import httpx2
 
     directory = os.open(endpoint.socket.parent, os.O_PATH | os.O_CLOEXEC)

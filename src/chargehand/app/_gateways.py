@@ -10,7 +10,6 @@ from pathlib import Path
 
 from chargehand.agents import Endpoint, EndpointModel
 from chargehand.app._models import key_name, model_config, served_model
-from chargehand.app._scripts import scripted_model
 from chargehand.core import Config, KeySource, Spent
 from chargehand.models import CallRecord, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
@@ -81,17 +80,23 @@ class AttemptGateways:
             )
 
     def _served(self, name: str, attempt: str, number: int) -> ServedModel:
-        config = model_config(self.config, name)
-        if config.provider == "script":
-            return scripted_model(name, config, attempts={attempt: number})
-        return served_model(name, config, keys=self.keys, limits=self.config.limits, environ=self.environ)
+        return served_model(
+            name,
+            model_config(self.config, name),
+            keys=self.keys,
+            limits=self.config.limits,
+            environ=self.environ,
+            attempts={attempt: number},
+        )
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
+        from chargehand.models import find_context
+
         config = model_config(self.config, model.name)
         return EndpointModel(
             name=model.name,
             dialect=model.dialect,
-            context=config.context,
+            context=config.context or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=config.tools,
         )

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chargehand.app._models import address_of, is_loopback, require_key, served_model
-from chargehand.app._scripts import scripted_model
 from chargehand.core import (
-    ConfigError,
     KeySource,
     LimitsConfig,
     ModelConfig,
@@ -68,12 +66,13 @@ async def probe_model(
     seconds: float = 30.0,
 ) -> ModelProbe:
     """Ask the model once, with at most 64 tokens, and the provider for its list; whatever fails is in `error`."""
-    if config.provider == "script":
-        return await _probe_script(name, config)
     try:
         served = served_model(name, config, keys=keys, limits=limits, environ=environ)
-    except ConfigError as wrong:
-        return ModelProbe(name=name, error=f"{wrong.message}: {wrong.hint}")
+    except UsageError as wrong:
+        return ModelProbe(name=name, error=": ".join(filter(None, (wrong.message, wrong.hint))))
+    if config.provider == "script":  # what it says is for missions, so nothing is asked
+        source = served.price.source if served.price is not None else None
+        return ModelProbe(name=name, reachable=True, answered=True, price_source=source)
     key = require_key(name, config, keys)
     address = address_of(name, config, environ=environ)
     start = time.monotonic()
@@ -96,17 +95,6 @@ async def probe_model(
         error=_safe(error, key),
         price_source=served.price.source if served.price is not None else None,
     )
-
-
-async def _probe_script(name: str, config: ModelConfig) -> ModelProbe:
-    """Read the script; what it says is for missions, so nothing is asked."""
-    try:
-        served = scripted_model(name, config, attempts={})
-    except UsageError as wrong:
-        return ModelProbe(name=name, error=": ".join(filter(None, (wrong.message, wrong.hint))))
-    await served.upstream.close()
-    source = served.price.source if served.price is not None else None
-    return ModelProbe(name=name, reachable=True, answered=True, price_source=source)
 
 
 async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:

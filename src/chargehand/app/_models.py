@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from chargehand.app._config_entries import is_short_form, model_hint
 from chargehand.app._config_values import shown
+from chargehand.app._scripts import scripted_model
 from chargehand.core import Config, ConfigError, KeySource, LimitsConfig, ModelConfig, NotFoundError, Provider
 from chargehand.models import Dialect, ServedModel
 
@@ -123,12 +124,16 @@ def served_model(
     keys: KeySource,
     limits: LimitsConfig,
     environ: Mapping[str, str] | None = None,
+    attempts: Mapping[str, int] | None = None,
 ) -> ServedModel:
     """Return the model as a gateway serves it under `name`; nothing is sent yet.
 
-    `config` is what `model_config` returns. Raises `ConfigError` (`no_key`, `no_base_url`). The price is `None`
+    `config` is what `model_config` returns; `attempts` (id to number) tells a script whose turn it is. Raises
+    `ConfigError` (`no_key`, `no_base_url`, `no_script`) and what reading a script raises. The price is `None`
     where nobody knows it: the gateway refuses such a model where money is limited.
     """
+    if config.provider == "script":
+        return scripted_model(name, config, attempts=attempts or {})
     from chargehand.models import HttpUpstream, find_price
 
     address, key, dialect = (

@@ -14,7 +14,7 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
 
     It costs what the entry says, nothing by default. Raises `ConfigError` (`no_script`), `UsageError`.
     """
-    from chargehand.models import Script, ScriptUpstream, find_price
+    from chargehand.models import ScriptUpstream, find_price, load_script
 
     if config.script is None:
         raise ConfigError(
@@ -30,7 +30,7 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
         name=name,
         dialect="openai",
         model=config.model or name,
-        upstream=ScriptUpstream(Script.load(path), attempts=attempts),
+        upstream=ScriptUpstream(load_script(path), attempts=attempts),
         price=find_price(config.provider, config.model or name, config, assume=None) or free,
         max_output=config.max_output,
     )

@@ -27,10 +27,10 @@ from chargehand.models import (
     RecordingWriter,
     Redactor,
     ReplayUpstream,
-    Script,
     ScriptUpstream,
     ServedModel,
     Upstream,
+    load_script,
 )
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
 def _offline(options: GatewayOptions, redactor: Redactor, out: Output) -> tuple[ServedModel, ...]:
     upstream: Upstream
     if options.script is not None:
-        upstream, known = ScriptUpstream(Script.load(options.script)), {_SCRIPTED}
+        upstream, known = ScriptUpstream(load_script(options.script)), {_SCRIPTED}
     else:
         assert options.replay is not None
         recording = Recording.load(options.replay)

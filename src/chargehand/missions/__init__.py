@@ -1,5 +1,6 @@
 """What a person asks for, carried through: attempts, verdicts, promotion, and its undoing."""
 
+from chargehand.missions._calls import called
 from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._control import Control, Controls
@@ -43,6 +44,7 @@ __all__ = [
     "Watch",
     "acts_prefix",
     "attempt_cause",
+    "called",
     "create_mission",
     "find_checkpoint",
     "fork",

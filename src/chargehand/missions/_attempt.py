@@ -24,19 +24,17 @@ from chargehand.core import (
     CommandFinished,
     FencedError,
     Finding,
-    ModelCalled,
     Payload,
     Reverted,
 )
+from chargehand.missions._calls import called, lost_call
 from chargehand.missions._context import Context, last_tree, replies_of
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places, attempt_purpose
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
-from chargehand.models import CallRecord
 from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.store import BookedCall
 from chargehand.workspace import Depot, Scan, Workspace
 
 _LOOK_SECONDS = 5.0
@@ -211,7 +209,7 @@ class AttemptRunner:
             attempt=assignment.attempt,
             number=assignment.number,
             first_turn=replies_of(self._journal.state, assignment.number) + 1,
-            on_call=lambda record: tell(_called(record)),
+            on_call=lambda record: tell(called(record)),
             on_alert=lambda spent: tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
             ),
@@ -224,7 +222,7 @@ class AttemptRunner:
         spending = self._services.store.spending
         spending.abandon(attempt)
         unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self._journal.state.calls]
-        self._journal.note(*(_lost_call(attempt, booked) for booked in unlogged))
+        self._journal.note(*(lost_call(attempt, booked) for booked in unlogged))
 
     async def _tell(self, payload: Payload) -> None:
         with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
@@ -341,40 +339,3 @@ class AttemptRunner:
             reverted=reverted,
             discarded=discarded,
         )
-
-
-def _called(record: CallRecord) -> ModelCalled:
-    return ModelCalled(
-        call=record.call,
-        attempt=record.attempt,
-        turn=record.turn,
-        model=record.model,
-        upstream=record.upstream,
-        status=record.status,
-        http_status=record.http_status,
-        seconds=record.seconds,
-        input_tokens=record.usage.input,
-        output_tokens=record.usage.output,
-        cached_tokens=record.usage.cached,
-        cost_usd=record.cost_usd,
-        cost_known=record.cost_usd is not None,
-        booked_usd=record.booked_usd,
-        reason=record.reason,
-    )
-
-
-def _lost_call(attempt: str, booked: BookedCall) -> ModelCalled:
-    return ModelCalled(
-        call=booked.call,
-        attempt=attempt,
-        turn=0,
-        model="",
-        upstream="",
-        status="lost",
-        http_status=0,
-        seconds=0.0,
-        cost_usd=booked.usd if booked.known else None,
-        cost_known=booked.known,
-        booked_usd=booked.usd,
-        reason="its worker ended before the call was in the log",
-    )

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from chargehand.models._http import HttpLimits
     from chargehand.models._http_upstream import HttpUpstream
     from chargehand.models._ledger import MemoryLedger
-    from chargehand.models._prices import ModelLimits, find_limits, find_price
+    from chargehand.models._prices import find_context, find_price
     from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
     from chargehand.models._redact import Redactor
     from chargehand.models._render import ScriptedCall, ScriptedReply
-    from chargehand.models._replay import Divergence, ReplayUpstream, script_from
+    from chargehand.models._replay import Divergence, ReplayUpstream, load_script, script_from
     from chargehand.models._script import Script, ScriptLine, ScriptUpstream
 
 _LATER = {
@@ -39,7 +39,6 @@ _LATER = {
     "HttpLimits": "_http",
     "HttpUpstream": "_http_upstream",
     "MemoryLedger": "_ledger",
-    "ModelLimits": "_prices",
     "Recording": "_recording",
     "RecordingUpstream": "_recording",
     "RecordingWriter": "_recording",
@@ -50,8 +49,9 @@ _LATER = {
     "ScriptUpstream": "_script",
     "ScriptedCall": "_render",
     "ScriptedReply": "_render",
-    "find_limits": "_prices",
+    "find_context": "_prices",
     "find_price": "_prices",
+    "load_script": "_replay",
     "script_from": "_replay",
 }
 """Where what a command agent never needs comes from: it is imported when it is first used."""
@@ -69,7 +69,6 @@ __all__ = [
     "HttpLimits",
     "HttpUpstream",
     "MemoryLedger",
-    "ModelLimits",
     "Price",
     "Recording",
     "RecordingUpstream",
@@ -85,8 +84,9 @@ __all__ = [
     "Upstream",
     "UpstreamReply",
     "Usage",
-    "find_limits",
+    "find_context",
     "find_price",
+    "load_script",
     "script_from",
 ]
 

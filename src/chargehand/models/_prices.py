@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from chargehand.core import ModelConfig
@@ -43,13 +43,6 @@ _HOSTS = {
 """Hosts that speak a dialect of ours, and what the published prices call who runs them."""
 
 
-class ModelLimits(NamedTuple):
-    """How many tokens a model takes and writes at most; `None` where nobody says."""
-
-    context: int | None
-    max_output: int | None
-
-
 def find_price(provider: str, model: str, config: ModelConfig, *, assume: float | None) -> Price | None:
     """Return what a model costs, `None` where nobody knows; `Price.source` tells who says so.
 
@@ -73,10 +66,10 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
     return Price(input=read, output=found.output, cache_write=cache_write, source=f"configured, {found.source}")
 
 
-def find_limits(provider: str, model: str, *, base_url: str | None = None) -> ModelLimits:
-    """Return what is published of the length of a model's prompts and replies."""
+def find_context(provider: str, model: str, *, base_url: str | None = None) -> int | None:
+    """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
     info = None if _is_local(provider, base_url) else _published(provider, model, base_url)
-    return ModelLimits(context=info.context_window if info else None, max_output=None)
+    return info.context_window if info is not None else None
 
 
 def _unconfigured(provider: str, model: str, base_url: str | None, assume: float | None) -> Price | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from chargehand.core import UpstreamError
 from chargehand.models._attempts import AttemptOrdinals, Turns
 from chargehand.models._contract import Call, UpstreamReply
 from chargehand.models._decode import decode_document, decode_events
-from chargehand.models._recording import Exchange, Recording, body_pieces
+from chargehand.models._recording import FORMAT, Exchange, Recording, body_pieces, read_source
 from chargehand.models._redact import Redactor
 from chargehand.models._render import ScriptedReply, error_reply
 from chargehand.models._script import Script, ScriptLine
@@ -180,6 +181,16 @@ def _short(value: Any) -> str:
         return "nothing"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def load_script(path: Path) -> Script:
+    """Return the script that a file holds: as it is written, or the replies of a recording.
+
+    Raises `UsageError` (`script_invalid`, `recording_invalid`, `file_unreadable`).
+    """
+    content, _ = read_source(path, "script")
+    is_recording = f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]
+    return script_from(Recording.load(path)) if is_recording else Script.load(path)
 
 
 def script_from(recording: Recording) -> Script:
