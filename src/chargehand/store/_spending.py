@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -145,26 +146,26 @@ class _AttemptLedger:
         }
         # On the disk before the call is made: money that a power cut makes one forget is spent all the same.
         with self._database.write(durable=True) as connection:
-            if _find(connection, call) is not None:
+            if connection.execute(_FIND, {"called": call}).first() is not None:
                 raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
             booked = self._booked(connection, day)
             self._refuse_beyond(booked, micro)
-            connection.execute(sa.insert(spending), row)
+            connection.execute(_RESERVE, row)
             return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
 
     def settle(self, call: str, usd: float | None) -> None:
         micro = None if usd is None else _micro(usd, ROUND_CEILING)
         # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
         with self._database.write() as connection:
-            row = _find(connection, call)
+            row = connection.execute(_FIND, {"called": call}).first()
             if row is None or row.attempt != self._attempt:
                 raise UsageError(
                     f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
                 )
             if row.settled is None:
                 cost = row.reserved if micro is None else micro
-                values = {"settled": cost, "known": int(micro is not None)}
-                connection.execute(sa.update(spending).where(spending.c.call == call).values(values))
+                values = {"called": call, "cost": cost, "is_known": int(micro is not None)}
+                connection.execute(_SETTLE, values)
 
     def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
@@ -201,17 +202,12 @@ class _AttemptLedger:
 
     def _booked(self, connection: sa.Connection, day: str) -> dict[_Scope, int]:
         """Return what each limit that is set counts, by one transaction's view."""
-        counted = {
-            "attempt": spending.c.attempt == self._attempt,
-            "mission": spending.c.mission == self._mission
-            if self._mission
-            else spending.c.attempt == self._attempt,
-            "day": spending.c.day == day,
-        }
-        return {
-            scope: int(connection.execute(sa.select(_sum(_BOOKED)).where(counted[scope])).scalar_one())
-            for scope in self._most
-        }
+        if not self._most:
+            return {}
+        counted = _count(tuple(self._most), without_mission=self._mission is None)
+        values = {"attempt": self._attempt, "mission": self._mission, "day": day}
+        row = connection.execute(counted, values).one()
+        return {scope: int(micro) for scope, micro in zip(self._most, row, strict=True)}
 
     def _today(self) -> str:
         return self._clock.now().astimezone(UTC).date().isoformat()
@@ -220,13 +216,31 @@ class _AttemptLedger:
         return self._clock.now().isoformat(timespec="microseconds")
 
 
-def _find(connection: sa.Connection, call: str) -> sa.Row[str, int, int | None] | None:
-    query = sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled)
-    return connection.execute(query.where(spending.c.call == call)).first()
-
-
 def _sum(each: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return sa.func.coalesce(sa.func.sum(each), 0)
+
+
+# A call waits for these: they are made once, which takes longer than carrying them out.
+_FIND = sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled).where(
+    spending.c.call == sa.bindparam("called")
+)
+_RESERVE = sa.insert(spending)
+_SETTLE = (
+    sa.update(spending)
+    .where(spending.c.call == sa.bindparam("called"))
+    .values(settled=sa.bindparam("cost"), known=sa.bindparam("is_known"))
+)
+
+
+@cache
+def _count(scopes: tuple[_Scope, ...], *, without_mission: bool) -> sa.Select[*tuple[Any, ...]]:
+    """Return the query for what these limits count; without a mission its limit counts the attempt alone."""
+    columns = {scope: "attempt" if scope == "mission" and without_mission else scope for scope in scopes}
+    sums = (
+        sa.select(_sum(_BOOKED)).where(spending.c[column] == sa.bindparam(column)).scalar_subquery().label(scope)
+        for scope, column in columns.items()
+    )
+    return sa.select(*sums)
 
 
 def _micro(usd: float, rounding: str) -> int:
