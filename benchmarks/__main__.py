@@ -20,6 +20,7 @@ from benchmarks import (
     promotion,
     ready,
     report,
+    scale,
     startup,
     workers,
 )
@@ -30,6 +31,7 @@ _OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "ready": ready.run,
     "checkpoint": checkpoint.run,
     "promotion": promotion.run,
+    "scale": scale.run,
     "mission": mission.run,
 }
 _ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
@@ -48,6 +50,7 @@ _ROUNDS = {
     "ready": 15,
     "checkpoint": 15,
     "promotion": 15,
+    "scale": 5,
     "mission": 12,
 }
 

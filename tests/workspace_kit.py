@@ -6,31 +6,42 @@ workspace: as root under the sandbox's own uid, otherwise in a user namespace.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from chargehand.core import Base, DriverName, MountPlan, sandbox_ids
 from chargehand.workspace import Depot, Workspace
+from chargehand.workspace._contract_yard import FILES, changed, rules, tree_paths
 from tests.conftest import git, make_repository
 
-DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
-FILES = {
-    "README.md": "hello\n",
-    ".gitignore": "*.log\nbuild/\n/vendor\n!keep.log\n",
-    "src/app.py": "print('app')\n",
-    "src/lib/util.py": "def f():\n    return 1\n",
-    "src/lib/deep/data.txt": "data\n",
-    "docs/a.md": "a\n",
-    "docs/b.md": "b\n",
-    "run.sh": "#!/bin/sh\necho run\n",
-}
+__all__ = [
+    "FILES",
+    "Disk",
+    "Operation",
+    "Yard",
+    "agent",
+    "changed",
+    "cloning_disk",
+    "operate",
+    "oracle",
+    "rules",
+    "tree_paths",
+    "write",
+]
+Disk = Literal["btrfs", "xfs"]
+_DISK_MB = 1600  # sparse; the doctor wants a gigabyte free
+_own_mounts = threading.local()
 _NO_NAMESPACES = 77
 
 _INSIDE = r"""
@@ -208,17 +219,49 @@ def _inside(
     return done.stdout.decode(errors="surrogateescape")
 
 
-def changed(workspace: Workspace) -> dict[str, str]:
-    """Return what a scan tells: path to kind of change."""
-    return {change.path: change.kind for change in workspace.scan().changes}
+@contextmanager
+def cloning_disk(kind: Disk, place: Path) -> Iterator[Path]:
+    """Have a file system that clones files, in a file below `place`; needs root, skips where it cannot be made.
+
+    It is mounted in a mount namespace that this thread (and what it starts) has for itself, so that no mount
+    outlives the tests, however they end. The thread stays there: what others mount later it no longer sees.
+    """
+    mkfs = shutil.which(f"mkfs.{kind}", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if mkfs is None:
+        _missing(f"mkfs.{kind} is not installed")
+    image, target = place / f"{kind}.img", place / kind
+    target.mkdir()
+    with image.open("wb") as file:
+        file.truncate(_DISK_MB << 20)
+    _run([str(mkfs), "-q", str(image)])
+    _take_own_mounts()
+    _run(["mount", "-o", "loop", str(image), str(target)])
+    try:
+        target.chmod(0o755)
+        yield target
+    finally:
+        _run(["umount", "--lazy", str(target)])  # lazily: a depot may still have its packs mapped
+        image.unlink()
 
 
-def rules(workspace: Workspace) -> dict[str, str]:
-    """Return what a scan finds: path to rule, executables and ignore files left out."""
-    quiet = ("entry_executable", "gitignore_changed")
-    return {found.path: found.rule for found in workspace.scan().findings if found.rule not in quiet}
+def _take_own_mounts() -> None:
+    if getattr(_own_mounts, "taken", False):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_namespace, recursive_private = 0x00020000, 0x44000
+    if libc.unshare(new_namespace) or libc.mount(None, b"/", None, ctypes.c_ulong(recursive_private), None):
+        _missing(f"no mount namespace can be had: {os.strerror(ctypes.get_errno())}")
+    _own_mounts.taken = True
 
 
-def tree_paths(depot: Depot, tree: str) -> set[str]:
-    """Return all paths of a tree."""
-    return {entry.path for entry in depot.entries(tree)}
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        _missing(f"{command[0]}: {done.stderr.strip()}")
+
+
+def _missing(reason: str) -> None:
+    """Skip on a laptop, fail in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

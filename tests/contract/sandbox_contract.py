@@ -363,6 +363,24 @@ class SandboxContract:
         await asyncio.gather(*(sandbox.thaw() for _ in range(3)))
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
+    async def test_what_it_took_is_known_while_it_lives_and_after(self, sandbox: Sandbox) -> None:
+        assert sandbox.usage().freezes == ()
+        await sandbox.freeze()
+        await sandbox.freeze()  # stands already: no second one
+        await sandbox.thaw()
+        before = sandbox.usage()
+        assert len(before.freezes) == 1
+        assert 0 < before.freezes[0] < 10
+        await sandbox.exec(python("held = bytearray(96 << 20)"))
+        await sandbox.close()
+        after = sandbox.usage()
+        assert after.freezes == before.freezes
+        counted = "cgroup" in sandbox.limits_in_force["memory"]
+        assert (after.peak_memory is not None) == counted
+        if after.peak_memory is not None and before.peak_memory is not None:
+            assert before.peak_memory < after.peak_memory
+            assert after.peak_memory > 96 << 20
+
     async def test_a_program_that_stopped_itself_stays_stopped(self, opened: Opened) -> None:
         program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
         look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]

@@ -35,6 +35,7 @@ from chargehand.core import (
     MissionStatus,
     Payload,
     Reason,
+    SandboxClosed,
     SteppedClock,
     encode,
     fold,
@@ -167,6 +168,9 @@ class Truth:
     succeeded: int = 0
     checkpoints: int = 0
     checkpoint_seconds: list[float] = field(default_factory=list)
+    sandboxes: int = 0
+    freezes: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
     quarters: int = 0
     priced: int = 0
     unpriced: int = 0
@@ -204,6 +208,18 @@ class Writer:
             self.app.store.log.append(mission, DISCARDED)
         self.truth.missions["total"] += 1
 
+    def _sandbox(self, mission: str, sandbox: str, number: int) -> None:
+        """Write an agent's sandbox and one of the checks, of which only the first counts for memory and disk."""
+        freezes = tuple(self.random.choice([0.0, 0.25, 0.5]) for _ in range(number % 3))
+        memory = self.random.choice([None, 1 << 20, 1 << 30])
+        took = {"ready_seconds": 0.5, "seconds": 2.0, "freezes": freezes, "peak_memory": memory}
+        agents = SandboxClosed(sandbox=sandbox, purpose="agent", **took, written_files=1, written_bytes=4096)
+        checks = SandboxClosed(sandbox=f"{sandbox}-c", purpose="checks", **took)
+        self.app.store.log.append(mission, agents, checks)
+        self.truth.sandboxes += 2
+        self.truth.freezes += [*freezes, *freezes]
+        self.truth.memory += [] if memory is None else [memory]
+
     def _try(self, mission: str, number: int, one: Try, agent: str, *, counted: bool) -> None:
         attempt, truth = f"a-{mission}-{number}", self.truth
         point = Checkpoint(commit=f"{number:040}", tree="t" * 40, parent=BASE.commit, trigger="end", changed=1)
@@ -212,6 +228,7 @@ class Writer:
             AttemptStarted(attempt=attempt, number=number, agent=agent, workspace="w-1", tree=BASE.tree),
             CheckpointMade(attempt=attempt, checkpoint=point, seconds=number / 4 if number % 2 else None),
         )
+        self._sandbox(mission, f"s-{attempt}", number)
         truth.checkpoints += 1
         truth.checkpoint_seconds += [number / 4] if number % 2 else []
         seconds = float(self.random.randint(1, 600))
@@ -327,6 +344,15 @@ def test_the_times_and_the_money_of_200_missions_equal_the_truth(writer: Writer)
     assert stats.checkpoints.made == truth.checkpoints == spread.known + spread.unknown
     assert spread.known == len(truth.checkpoint_seconds) > 0
     assert spread.p99 == max(truth.checkpoint_seconds)
+
+
+def test_what_the_sandboxes_of_200_missions_took_equals_the_truth(writer: Writer) -> None:
+    write_all(writer)
+    took, truth = writer.stats().sandboxes, writer.truth
+    assert took.closed == took.ready.known == truth.sandboxes > 0
+    assert (took.freeze.known, took.freeze.p50) == (len(truth.freezes), by_definition(truth.freezes, 50))
+    assert (took.memory.known, took.memory.p95) == (len(truth.memory), by_definition(truth.memory, 95))
+    assert took.memory.known + took.memory.unknown == took.disk.known == truth.sandboxes / 2
 
 
 def test_only_what_was_created_since_then_counts(writer: Writer) -> None:

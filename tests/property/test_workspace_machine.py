@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.workspace_kit import Operation, Yard, operate, oracle, write
+from tests.workspace_kit import Operation, Yard, cloning_disk, operate, oracle, write
 
 from chargehand.core import Checkpoint, DriverName
 from chargehand.workspace import Workspace
@@ -57,10 +59,11 @@ class Work(RuleBasedStateMachine):
     """One workspace, worked on, checkpointed, rolled back and reopened in any order."""
 
     driver: ClassVar[DriverName]
+    place: ClassVar[Path | None] = None
 
     def __init__(self) -> None:
         super().__init__()
-        self._scratch = tempfile.TemporaryDirectory()
+        self._scratch = tempfile.TemporaryDirectory(dir=self.place)
         self.kept: dict[str, Checkpoint] = {}
 
     @initialize()
@@ -142,13 +145,14 @@ def _is_at_or_beside(path: str, named: str) -> bool:
     return path == named or path.startswith(f"{named}/") or named.startswith(f"{path}/")
 
 
-_SETTINGS = settings(
-    max_examples=12,
-    stateful_step_count=8,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=False,
-)
+def _settings(*, examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=8,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=False,
+    )
 
 
 class OverlayWork(Work):
@@ -159,7 +163,21 @@ class WorktreeWork(Work):
     driver = "worktree"
 
 
+class ReflinkWork(Work):
+    driver = "reflink"
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with cloning_disk("btrfs", tmp_path_factory.mktemp("disk")) as place:
+        ReflinkWork.place = place
+        yield
+    ReflinkWork.place = None
+
+
 TestOverlay = OverlayWork.TestCase
-TestOverlay.settings = _SETTINGS
+TestOverlay.settings = _settings(examples=12)
 TestWorktree = WorktreeWork.TestCase
-TestWorktree.settings = _SETTINGS
+TestWorktree.settings = _settings(examples=10)  # it shares its ways with the one by clones
+TestReflink = pytest.mark.needs_root(pytest.mark.usefixtures("clones")(ReflinkWork.TestCase))
+TestReflink.settings = _settings(examples=6)

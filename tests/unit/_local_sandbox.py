@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chargehand.core import SandboxDiedError
-from chargehand.sandbox import WORKSPACE, ExecResult, OnOutput, Stream
+from chargehand.sandbox import WORKSPACE, ExecResult, OnOutput, SandboxUsage, Stream
 
 
 class LocalSandbox:
@@ -82,6 +82,9 @@ class LocalSandbox:
 
     async def thaw(self) -> None:
         return None
+
+    def usage(self) -> SandboxUsage:
+        return SandboxUsage()
 
     async def close(self) -> None:
         return None

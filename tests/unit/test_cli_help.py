@@ -46,7 +46,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "mission": "list show watch diff log pause resume send answer fork cancel rollback promote discard",
         "gateway": "serve record replay",
         "secret": "set list remove",
-        "checkpoint": "list show diff restore",
+        "checkpoint": "list show diff restore undo",
         "agent": "list probe",
         "model": "list probe",
         "project": "list show setup trust",

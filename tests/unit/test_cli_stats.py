@@ -23,6 +23,7 @@ from chargehand.core import (
     MissionRequest,
     MissionStatus,
     Reason,
+    SandboxClosed,
     UsageError,
 )
 
@@ -64,6 +65,15 @@ class Desk:
                 mission,
                 MissionCreated(project=owner, repository=str(self.repository), request=request),
                 AttemptStarted(attempt="a-1", number=1, agent=agent, workspace="w-1", tree="t"),
+                SandboxClosed(
+                    sandbox="s-1",
+                    purpose="agent",
+                    ready_seconds=0.5,
+                    seconds=1.0,
+                    freezes=(0.02,),
+                    written_files=7,
+                    written_bytes=3 << 20,
+                ),
                 AttemptFinished(
                     attempt="a-1",
                     status=attempt,
@@ -117,6 +127,10 @@ def test_the_words(desk: Desk) -> None:
     assert "failed by the engine   0 of 2    0.0 %" in shown
     assert "check  check_failed  1         1" in shown
     assert "cost  0.25 USD and 1 unknown" in shown
+    assert "sandbox until ready   500 ms   500 ms   500 ms   2 of 2" in shown
+    assert "sandbox until frozen  20 ms    20 ms    20 ms    2 of 2" in shown
+    assert "memory                 unknown  unknown  unknown  0 of 2" in shown
+    assert "disk                   3.0 MiB  3.0 MiB  3.0 MiB  2 of 2" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert [row[:3] for row in rows if row[:1] in (["ada"], ["bob"])] == [["ada", "1", "1"], ["bob", "1", "0"]]
     assert next(row for row in rows if row[:1] == ["bob"])[-1] == "unknown"

@@ -278,7 +278,7 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
     with open_store(home) as store:
         lines = store.log.append("m-1", created)
     with sqlite3.connect(home / "store.db") as raw:
-        for table in ("spending", "spending_alerts"):
+        for table in ("spending", "spending_alerts", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("UPDATE alembic_version SET version_num = '0002'")
     raw.close()

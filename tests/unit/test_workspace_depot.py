@@ -11,7 +11,7 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent, tree_paths
 
 from chargehand.core import NotFoundError, RepositoryError
-from chargehand.workspace import BASES, Author, Depot, MergeResult, RefMovedError
+from chargehand.workspace import BASES, Author, Depot, RefMovedError
 
 
 @pytest.fixture
@@ -290,6 +290,8 @@ def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.Monkey
     assert merged.conflicts == ()
     assert merged.tree is not None
     assert {"ours", "theirs"} <= tree_paths(depot, merged.tree)
-    assert depot.merge(ours, clash) == MergeResult(tree=None, conflicts=("README.md",))
+    refused = depot.merge(ours, clash)
+    assert (refused.tree, refused.conflicts) == (None, ("README.md",))
+    assert [(found.path, found.kind) for found in refused.details] == [("README.md", "content")]
     assert depot.merge(yard.base().commit, theirs).tree == depot.tree_of(theirs)
     assert depot.merge(ours, clash, base=ours).tree is not None

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.workspace_kit import Yard, operate, write
 
-from chargehand.workspace import EnvironmentLayers, GcReport, Workspace, gc
+from chargehand.workspace import EnvironmentLayers, Workspace, gc
+from chargehand.workspace._files import locked, remove_tree, tree_bytes
+from chargehand.workspace._gc import ProjectGc
+from chargehand.workspace._space import depot_bytes, holdings, taken
 
 NEVER = 10**12
 
@@ -17,35 +25,157 @@ def yard(tmp_path: Path) -> Yard:
     return Yard(tmp_path)
 
 
-def collect(
-    yard: Yard, *, dry_run: bool = False, checkpoints: bool = False, keep: set[str] | None = None
-) -> GcReport:
+def collect(yard: Yard, *, keep: set[str] | None = None, **rules: Any) -> ProjectGc:
     """Collect as if all of this had been used long ago."""
-    return gc(yard.depot(), keep=keep or set(), max_age=1, dry_run=dry_run, checkpoints=checkpoints, now=NEVER)
+    kept = keep or set()
+    options = {"max_age": 1, "shared_age": 1, "now": NEVER, **rules}
+    return gc([yard.root], needed=lambda root, kind, name, used: name in kept, **options).projects[0]
 
 
-def test_a_dry_run_tells_and_does_nothing(yard: Yard) -> None:
+def named(project: ProjectGc) -> tuple[tuple[str, ...], ...]:
+    return (project.workspaces, project.bases, project.layers, project.litter, project.refs)
+
+
+def on_disk(yard: Yard) -> int:
+    """Return what all but the depot takes, as `du` counts."""
+    places = [str(yard.root / name) for name in ("bases", "layers", "workspaces") if (yard.root / name).exists()]
+    return int(subprocess.run(["du", "-sck", *places], capture_output=True, check=True).stdout.split()[-2]) * 1024
+
+
+def used_at(place: Path, when: float) -> None:
+    """Let something have been used at that time last."""
+    for name in ("state.json", "meta.json"):
+        if (place / name).exists():
+            os.utime(place / name, (when, when))
+
+
+def test_a_dry_run_tells_exactly_what_goes(yard: Yard) -> None:
     workspace = yard.workspace("overlay")
+    operate(workspace, [write("ignored.log", os.urandom(300_000))])
+    (yard.root / "workspaces" / ".trash-x").mkdir()
+    (yard.root / "workspaces" / ".trash-x" / "big").write_bytes(os.urandom(100_000))
     told = collect(yard, dry_run=True)
     assert (told.workspaces, told.bases) == ((workspace.id,), (workspace.base.commit,))
-    assert told.bytes > 0
-    assert workspace.scan().changes == ()
+    assert told.litter == (".trash-x",)
+    assert [change.path for change in workspace.scan().changes] == []
+    before = on_disk(yard)
     done = collect(yard)
-    assert (done.workspaces, done.bases, done.dry_run) == (told.workspaces, told.bases, False)
+    assert (named(done), done.bytes) == (named(told), told.bytes)
     assert not workspace.directory.exists()
+    # `du` sees the directories themselves and the small records too.
+    assert abs(before - on_disk(yard) - done.bytes) < 40_000
+    assert done.bytes > 400_000
 
 
-def test_what_is_kept_or_young_stays(yard: Yard) -> None:
+def test_what_is_needed_or_young_stays(yard: Yard) -> None:
     workspace = yard.workspace("overlay")
     assert collect(yard, keep={workspace.id}).bases == ()
-    assert gc(yard.depot(), max_age=3600).workspaces == ()
+    young = {"now": None, "max_age": 3600, "shared_age": 3600}
+    assert collect(yard, **young).workspaces == ()
     assert workspace.scan().changes == ()
     workspace.discard()
-    assert gc(yard.depot(), max_age=3600).bases == ()
-    kept = gc(yard.depot(), keep_bases={workspace.base.commit}, max_age=1, now=NEVER)
-    assert kept.bases == ()
+    assert collect(yard, **young).bases == ()
+    assert collect(yard, keep={workspace.base.commit}).bases == ()
     assert collect(yard).bases == (workspace.base.commit,)
     assert yard.workspace("overlay").scan().changes == (), "what was removed is made again"
+
+
+def test_without_an_order_even_size_takes_nothing_used_within_a_minute(yard: Yard) -> None:
+    workspace = yard.workspace("overlay")
+    assert named(collect(yard, now=None, max_bytes=0)) == ((), (), (), (), ())
+    used_at(workspace.directory, time.time() - 120)
+    assert collect(yard, now=None, max_age=9e9, max_bytes=0).workspaces == (workspace.id,)
+
+
+def test_what_somebody_begins_to_use_meanwhile_stays(yard: Yard) -> None:
+    workspace = yard.workspace("overlay")
+    yard.workspace("overlay").discard()
+    base = workspace.base.commit
+    workspace.discard()
+
+    def used_now(root: Path, kind: str, name: str, used: float) -> bool:
+        yard.depot().base_layers(workspace.base)
+        return False
+
+    used_at(yard.root / "bases" / base, 1000.0)
+    assert gc([yard.root], needed=used_now, shared_age=1).projects[0].bases == ()
+    with locked(yard.depot().root / "locks" / f"base-{base}.lock"):
+        used_at(yard.root / "bases" / base, 1000.0)
+        assert collect(yard).bases == (), "and what is held is not waited for"
+    assert collect(yard).bases == (base,)
+
+
+def test_the_least_recently_used_goes_first_until_all_is_under_the_limit(yard: Yard) -> None:
+    made = []
+    for number in range(3):
+        workspace = yard.workspace("overlay")
+        operate(workspace, [write("ignored.log", os.urandom(500_000))])
+        used_at(workspace.directory, 5000.0 + [2, 0, 1][number])
+        made.append(workspace)
+    quiet = {"now": 10_000.0, "max_age": 9e9, "shared_age": 9e9, "pack": False}
+    taken = gc([yard.root], dry_run=True, **quiet).taken
+    told = collect(yard, max_bytes=taken - 600_000, dry_run=True, **quiet)
+    done = collect(yard, max_bytes=taken - 600_000, **quiet)
+    assert set(done.workspaces) == {made[1].id, made[2].id}
+    assert (done.workspaces, done.bytes) == (told.workspaces, told.bytes)
+    assert done.bases == ()
+    assert gc([yard.root], dry_run=True, **quiet).taken == taken - done.bytes
+    assert collect(yard, max_bytes=0, keep={made[0].id}, **quiet).workspaces == ()
+    last = collect(yard, max_bytes=0, **quiet)
+    assert last.workspaces == (made[0].id,)
+    assert last.bases == (), "it was used within the last minute of that clock"
+
+
+def test_where_nobody_knows_only_age_counts(yard: Yard) -> None:
+    workspace = yard.workspace("overlay")
+    used_at(workspace.directory, 5000.0)
+    unknown = {"needed": lambda *thing: None, "now": 10_000.0, "max_bytes": 0}
+    assert gc([yard.root], max_age=6000, **unknown).projects[0].workspaces == ()
+    assert gc([yard.root], max_age=4000, **unknown).projects[0].workspaces == (workspace.id,)
+
+
+def test_the_size_of_a_base_is_remembered_and_its_packs_count_once(yard: Yard) -> None:
+    first = yard.workspace("overlay").base
+    (yard.repository / "more").write_bytes(os.urandom(200_000))
+    yard.commit()
+    second = yard.workspace("overlay").base
+    pair = {each.name: each for each in holdings(yard.root) if each.kind == "base"}
+    linked = set(pair[first.commit].shared) & set(pair[second.commit].shared)
+    assert linked
+    for base in (first, second):
+        place = yard.root / "bases" / base.commit
+        meta = json.loads((place / "meta.json").read_bytes())
+        assert abs(meta["disk"] + sum(pair[base.commit].shared.values()) - tree_bytes(place)[1]) <= 8192
+        meta["disk"] = 12345
+        (place / "meta.json").write_text(json.dumps(meta))
+    again = [each for each in holdings(yard.root) if each.kind == "base"]
+    assert [each.bytes for each in again] == [12345, 12345], "nothing is measured twice"
+    every = [size for each in again for size in each.shared.values()]
+    assert taken(again) == 24690 + sum(every) - sum(pair[first.commit].shared[file] for file in linked)
+    alone = taken(again) - taken([each for each in again if each.name == second.commit])
+    for place in (yard.root / "workspaces").iterdir():
+        remove_tree(place)
+    gone = collect(yard, keep={second.commit})
+    assert (gone.bases, gone.bytes) == ((first.commit,), alone), "what the other links is not freed"
+
+
+def test_blocks_count_and_not_sizes(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "whole").write_bytes(os.urandom(100_000))
+    os.link(tmp_path / "whole", tmp_path / "again")
+    assert tree_bytes(tmp_path) == (3, (tmp_path / "whole").stat().st_blocks * 512)
+    assert tree_bytes(tmp_path, shared=False)[1] == 0
+    assert tree_bytes(tmp_path, stop=(1, 1 << 50))[0] == 2, "no more is looked at than is asked for"
+
+
+def test_what_the_depot_shares_with_the_repository_is_not_counted(yard: Yard) -> None:
+    (yard.repository / "big").write_bytes(os.urandom(1_000_000))
+    yard.commit()
+    yard.depot()
+    shared = any(file.stat().st_nlink > 1 for file in (yard.root / "depot.git" / "objects").rglob("*"))
+    assert shared
+    assert depot_bytes(yard.root) < 500_000 < tree_bytes(yard.root / "depot.git")[1]
 
 
 def test_layers_live_as_long_as_a_workspace_on_them(yard: Yard) -> None:
@@ -69,17 +199,34 @@ def test_checkpoints_go_only_when_ordered(yard: Yard) -> None:
     assert (restored.scan_root() / "x").read_bytes() == b"precious"
     other = yard.workspace("overlay")
     other.checkpoint("y")
-    assert collect(yard, dry_run=True, checkpoints=True, keep={other.id}).refs == (workspace.ref,)
+    told = collect(yard, dry_run=True, checkpoints=True, keep={other.id})
+    assert (told.refs, told.erased.commits) == ((workspace.ref,), 1)
+    assert told.erased.bytes > 0
+    assert depot.read_ref(workspace.ref) == kept.commit
+    assert collect(yard, now=None, checkpoints=True, max_age=3600).refs == (), "younger than the age"
+    for file in (yard.root / "depot.git" / "objects").rglob("*"):
+        os.utime(file, (1000, 1000))  # else somebody may be about to refer to it
     assert collect(yard, checkpoints=True, keep={other.id}).refs == (workspace.ref,)
     fresh = yard.open()
     assert (fresh.read_ref(workspace.ref), fresh.read_ref(other.ref) is None) == (None, False)
     assert fresh.git.run("cat-file", "-e", kept.commit).code != 0
 
 
+def test_an_erasure_beside_work_spares_what_was_just_written(yard: Yard) -> None:
+    busy, done = yard.workspace("overlay"), yard.workspace("overlay")
+    done.checkpoint("x")
+    done.discard()
+    operate(busy, [write("new", "not yet in a checkpoint")])
+    tree = busy.scan().tree
+    assert collect(yard, checkpoints=True, keep={busy.id}).refs == (done.ref,)
+    assert yard.open().entries(tree), "its objects are still there"
+
+
 def test_what_crashes_left_is_swept(yard: Yard) -> None:
     yard.workspace("overlay").discard()
     for name in (".trash-x", ".new-x"):
         (yard.root / "workspaces" / name).mkdir()
+    assert collect(yard, now=None, max_age=0, shared_age=9e9).litter == (".trash-x",), "one may be in the making"
     collect(yard)
     assert list((yard.root / "workspaces").iterdir()) == []
 
@@ -104,3 +251,31 @@ def test_the_key_of_an_environment_follows_its_inputs(yard: Yard) -> None:
         yard.commit()
         assert key() != first
         first = key()
+
+
+def test_a_candidate_that_changes_the_inputs_gets_a_layer_of_its_own(yard: Yard) -> None:
+    (yard.repository / "pyproject.toml").write_text("[project]\n")
+    yard.commit()
+    layers, base = EnvironmentLayers(yard.depot()), yard.base()
+    agent = yard.workspace("overlay")
+    operate(agent, [write("src/new.py", "new\n"), ("remove", "docs/a.md")])
+    assert layers.changed(base, agent.scan().tree) == ()
+    assert layers.changed(base, agent.scan().tree, inputs=["src/*.py"]) == ("src/new.py",)
+    operate(agent, [write("pyproject.toml", "[project]\nname = 'x'\n")])
+    tree = agent.checkpoint("candidate").tree
+    assert layers.changed(base, tree) == ("pyproject.toml",)
+    key = layers.key(base, command="setup", tree=tree)
+    assert key != layers.key(base, command="setup")
+    setup = yard.workspace("overlay", tree=tree)
+    operate(setup, [write(".venv/tool", "t\n"), write("src/new.py", "changed by setup\n")])
+    made = layers.freeze(setup, key, tree=tree)
+    assert made.dropped == ("src/new.py",), "and not what the candidate itself changed"
+    found = {str(path.relative_to(made.path)) for path in made.path.rglob("*")}
+    assert found == {".venv", ".venv/tool"}
+    assert layers.find(key) is None, "nobody else finds it"
+    check = yard.workspace("overlay", tree=tree, environment=made.path)
+    assert check.scan().tree == tree
+    check.discard()
+    layers.remove(made)
+    layers.remove(made)
+    assert list((yard.root / "layers").iterdir()) == []

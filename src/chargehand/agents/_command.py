@@ -75,7 +75,7 @@ def _outcome(result: ExecResult, program: str) -> Outcome:
         seconds=result.seconds,
         exit_code=result.exit_code,
         truncated=result.truncated,
-        code="" if claim == "done" else "agent_failed",
+        code="" if claim == "done" else "agent_missing" if _is_missing(result) else "agent_failed",
     )
 
 
@@ -84,6 +84,10 @@ def _claim(result: ExecResult, program: str) -> tuple[Claim, str]:
         return "timed_out", f"the agent was stopped at its time limit after {result.seconds:.1f} s"
     if result.exit_code == 0:
         return "done", "the agent says it is done"
-    if result.exit_code in (_MISSING, _NOT_EXECUTABLE) and not result.stdout:
+    if _is_missing(result):
         return "failed", f"the agent's program {program!r} cannot be run in the sandbox"
     return "failed", f"the agent ended with exit code {result.exit_code}"
+
+
+def _is_missing(result: ExecResult) -> bool:
+    return result.exit_code in (_MISSING, _NOT_EXECUTABLE) and not result.stdout

@@ -18,6 +18,7 @@ from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved
 from chargehand.app._config_resolve import resolve
+from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
 from chargehand.app._tiers import choose_driver, require_tier
 from chargehand.checks import detect_checks, detect_setup
@@ -51,12 +52,13 @@ from chargehand.missions import (
     Services,
     Steering,
     Watch,
+    cores,
     ignore,
     system_errors,
 )
 from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, discover, probe
 from chargehand.store import ProjectRow, Store, open_store
-from chargehand.workspace import Depot, find_repository
+from chargehand.workspace import Depot, StateQuota, find_repository
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +243,22 @@ class App:
         except KeyError:
             return f"os:{user}"
 
+    @cached_property
+    def room(self) -> StateQuota:
+        """What sees to it that there is disk space, by the limits of the user's own configuration."""
+        limits = self.user_configuration().config.limits
+        return StateQuota(
+            lambda: sorted((self.home / "projects").glob("*/")),
+            limit=limits.state_mb << 20,
+            needed=lambda: self.needed,
+            max_age=limits.workspace_age,
+        )
+
+    @property
+    def needed(self) -> StillNeeded:
+        """What of the state directory the missions still need, as of now."""
+        return StillNeeded(self.look.all())
+
     def project(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default), registered when new."""
         found = find_repository(self.cwd / repository if repository else self.cwd)
@@ -249,14 +267,14 @@ class App:
     def depot(self, project: ProjectRow) -> Depot:
         """Open the depot of a project."""
         with system_errors():
-            return Depot.open(self.home / "projects" / project.id, repository=project.path)
+            return Depot.open(self.home / "projects" / project.id, repository=project.path, room=self.room)
 
     def find(self, repository: Path | None = None, *, revision: str | None = None) -> Found:
         """Return the project of a repository, its depot and a base; raises what each of these does."""
         with system_errors():
             place = find_repository(self.cwd / repository if repository else self.cwd)
             project = self.store.projects.register(place.path)
-            depot = Depot.open(self.home / "projects" / project.id, repository=place)
+            depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
             return Found(project=project, depot=depot, base=depot.resolve_base(revision))
 
     def configuration(
@@ -378,6 +396,8 @@ class App:
             open_registries=self._registries,
             clock=self.clock,
             watch=watch,
+            attempts_at_once=self.engine.attempts_at_once,
+            checks_at_once=self.engine.checks_at_once or cores(),
         )
 
     @contextlib.asynccontextmanager

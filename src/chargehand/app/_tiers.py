@@ -22,19 +22,19 @@ def require_tier(tier: str) -> None:
 
 
 async def choose_driver(home: Path, toolchain: Toolchain, *, strategy: Strategy) -> DriverName:
-    """Return the workspace driver for this machine, proven by a probe when nothing is known of it yet.
+    """Return a strategy's workspace driver on this machine, proven by a probe when nothing is known of it yet.
 
     Raises `TierUnavailableError` with the mend where no sandbox can be had.
     """
-    if strategy == "direct":
-        return "worktree"
     place, key = home / "probe.json", _machine(home, toolchain)
-    known = _known(place, key)
+    known = _known(place, key, strategy)
     if known is not None:
         return known
-    driver = (await probe(toolchain, scratch=home)).require()
+    report = await probe(toolchain, scratch=home)
+    driver = report.require(strategy)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
-    fresh.write_text(json.dumps({"machine": key, "driver": driver}))
+    drivers = {"shadow": report.driver, "direct": report.direct}
+    fresh.write_text(json.dumps({"machine": key, "drivers": drivers}))
     fresh.replace(place)
     return driver
 
@@ -46,10 +46,10 @@ def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     return [system.release, system.version, os.geteuid(), os.stat(home).st_dev, bwrap, stamp, toolchain.id]
 
 
-def _known(place: Path, key: list[object]) -> DriverName | None:
+def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | None:
     try:
         kept = json.loads(place.read_text())
     except (OSError, ValueError):
         return None
-    driver: DriverName | None = kept.get("driver") if kept.get("machine") == key else None
-    return driver
+    drivers: dict[Strategy, DriverName] = kept.get("drivers", {}) if kept.get("machine") == key else {}
+    return drivers.get(strategy)

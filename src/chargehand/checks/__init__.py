@@ -1,8 +1,9 @@
 """What decides whether a tree is good: inspection of its changes, and the project's own checks."""
 
 from chargehand.checks._areas import Areas
+from chargehand.checks._cache import InspectionCache, LayeredCache, MemoryCache
 from chargehand.checks._detect import Detected, detect_checks, detect_setup
-from chargehand.checks._inspect import base_tests_tree_plan, inspect
+from chargehand.checks._inspect import Inspection, Limits, base_tests_tree_plan, examine, inspect
 from chargehand.checks._junit import FailingTest
 from chargehand.checks._paths import is_test_path
 from chargehand.checks._plan import CheckPlan, judge
@@ -17,6 +18,11 @@ __all__ = [
     "Detected",
     "FailingCheck",
     "FailingTest",
+    "Inspection",
+    "InspectionCache",
+    "LayeredCache",
+    "Limits",
+    "MemoryCache",
     "MemoryTrees",
     "OnResult",
     "Report",
@@ -24,6 +30,7 @@ __all__ = [
     "base_tests_tree_plan",
     "detect_checks",
     "detect_setup",
+    "examine",
     "inspect",
     "is_test_path",
     "judge",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pathspec import GitIgnoreSpec
 
@@ -18,7 +19,8 @@ class Areas:
     """What a mission may change; an empty `allow` is everything.
 
     `commands` are the checks that will run: the scripts and targets they name belong to the check surface.
-    `check_surface_allowed` says that a person let the mission change it. Sizes in bytes.
+    `check_surface_allowed` says that a person let the mission change it. From `large_bytes` on a file, from
+    `large_change_files` or `large_change_bytes` on a whole change is told to be large.
     """
 
     allow: tuple[str, ...] = ()
@@ -27,6 +29,14 @@ class Areas:
     check_surface_allowed: bool = False
     commands: tuple[str, ...] = ()
     large_bytes: int = 1_000_000
+    large_change_files: int = 1_000
+    large_change_bytes: int = 20_000_000
+
+
+@lru_cache(maxsize=16)
+def area_rules(areas: Areas) -> AreaRules:
+    """Return the areas compiled: once for all the looks at one mission's changes. Raises `ConfigError`."""
+    return AreaRules(areas)
 
 
 class AreaRules:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from chargehand.checks._paths import Language, language_of
 from chargehand.checks._python_suite import python_suite
@@ -21,6 +22,25 @@ _RUBY_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|#[^\n
 _ASSERT = re.compile(
     r"\bassert\w*!?|\bexpect\s*\(|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Errorf|Fatal|Fatalf|Fail|FailNow)\b"
 )
+_NUMBER = r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)f?"
+# Bounded, so that a hostile line costs no more than its length times a constant.
+_ARGUMENTS = r"[^()]{0,200}(?:\([^()]{0,100}\)[^()]{0,100}){0,4}"
+_LAST = r"\(" + _ARGUMENTS + r",\s*" + _NUMBER + r"\s*\)"
+# By language: the name of a tolerance, and how it is written; the last argument of a call that takes one.
+_LOOSER: dict[Language, tuple[tuple[str, re.Pattern[str]], ...]] = {
+    "javascript": (("delta", re.compile(r"\b(?:closeTo|approximately|assert\.closeTo)\s*" + _LAST)),),
+    "go": (("delta", re.compile(r"\bIn(?:Delta|Epsilon)\w*" + _LAST)),),
+    "rust": (("epsilon", re.compile(r"\b(?:epsilon|max_relative)\s*=\s*" + _NUMBER)),),
+    "jvm": (("within", re.compile(r"\b(?:within|offset|byLessThan|withPercentage)\(\s*" + _NUMBER)),),
+    "ruby": (
+        ("within", re.compile(r"\bbe_within\s*\(?\s*" + _NUMBER)),
+        ("delta", re.compile(r"\bassert_in_(?:delta|epsilon)\b.{0,200},\s*" + _NUMBER + r"\s*\)?\s*$")),
+    ),
+}
+_DIGITS = re.compile(
+    r"\.toBeCloseTo\([^,()]{0,200}(?:\([^()]{0,100}\)[^,()]{0,100}){0,4}(?:,\s*([0-9]{1,3})\s*)?\)"
+)
+_USUAL_DIGITS = 2.0
 _JS_CASE = re.compile(r"""(?:^|[^\w.$])([xf]?(?:it|test))((?:\.\w+)*)\s*\(\s*(?:(['"`])(.*?)\3)?""")
 _JS_GROUP = re.compile(r"(?:^|[^\w.$])(?:x(?:describe|context)|(?:describe|context|suite)\.skip)\b")
 _JS_FOCUS = re.compile(
@@ -67,16 +87,30 @@ def _line_suite(language: Language, source: str) -> Suite:
             else:
                 file_marks += marks
         if cases and _ASSERT.search(line):
-            cases[-1] = _asserting(cases[-1])
+            cases[-1] = _asserting(cases[-1], language, line)
     return Suite(cases=tuple(cases), marks=tuple(file_marks))
 
 
 def _with_marks(case: Case, marks: tuple[str, ...]) -> Case:
-    return Case(name=case.name, line=case.line, marks=(*case.marks, *marks), assertions=case.assertions)
+    return replace(case, marks=(*case.marks, *marks))
 
 
-def _asserting(case: Case) -> Case:
-    return Case(name=case.name, line=case.line, marks=case.marks, assertions=case.assertions + 1)
+def _asserting(case: Case, language: Language, line: str) -> Case:
+    """Return the case with one more line that asserts, and the tolerances that the line grants."""
+    looser, stricter = dict(case.looser), dict(case.stricter)
+    for name, pattern in _LOOSER.get(language, ()):
+        for found in pattern.finditer(line):
+            looser[name] = max(looser.get(name, 0.0), float(found[1].replace("_", "")))
+    digits = [float(found[1] or _USUAL_DIGITS) for found in _DIGITS.finditer(line)]
+    if digits:
+        stricter["digits"] = min(*digits, stricter.get("digits", digits[0]))
+    return replace(
+        case,
+        assertions=case.assertions + 1,
+        looser=looser,
+        stricter=stricter,
+        approximations=case.approximations + len(digits),
+    )
 
 
 def _uncommented(language: Language, source: str) -> str:

@@ -30,15 +30,20 @@ class CheckPlan:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def judge(checks: Sequence[CheckResult], findings: Sequence[Finding], *, explicit_none: bool) -> VerdictStatus:
+def judge(
+    checks: Sequence[CheckResult], findings: Sequence[Finding], *, explicit_none: bool, degraded: bool = False
+) -> VerdictStatus:
     """Return what check results and findings come to.
 
     Any error or critical finding and any check that did not pass is red. With no check at all the verdict is
     `missing`, unless a person said that none is wanted (`explicit_none`). Findings that need a person do not
-    make a verdict red: they stand beside it.
+    make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not see all of
+    the tree (`degraded`).
     """
     if any(found.severity in {"error", "critical"} for found in findings):
         return "red"
     if any(result.status != "passed" for result in checks):
         return "red"
+    if degraded:
+        return "degraded"
     return "green" if checks or explicit_none else "missing"

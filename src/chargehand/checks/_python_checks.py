@@ -11,9 +11,26 @@ from chargehand.checks._python_names import Function, Names
 # Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
 _LOOSER = frozenset({"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "tol", "tolerance"})
 _STRICTER = frozenset({"places", "decimal", "significant", "nulp"})
-_APPROXIMATE = frozenset(
-    {"approx", "isclose", "allclose", "assert_allclose", "assertAlmostEqual", "assert_almost_equal"}
-)
+# What holds where a call names no tolerance: to name a larger one weakens it.
+_DEFAULTS: dict[str, tuple[str, float]] = {
+    "approx": ("rel", 1e-6),
+    "isclose": ("rtol", 1e-5),
+    "math.isclose": ("rel_tol", 1e-9),
+    "allclose": ("rtol", 1e-5),
+    "assert_allclose": ("rtol", 1e-7),
+    "assertAlmostEqual": ("places", 7),
+    "assert_almost_equal": ("decimal", 7),
+    "assert_array_almost_equal": ("decimal", 6),
+    "assert_approx_equal": ("significant", 7),
+}
+_APPROXIMATE = frozenset(_DEFAULTS)
+_POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
+    "approx": ((1, "rel"), (2, "abs")),
+    "assertAlmostEqual": ((2, "places"),),
+    **dict.fromkeys(("isclose", "allclose", "assert_allclose"), ((2, "rtol"), (3, "atol"))),
+    **dict.fromkeys(("assert_almost_equal", "assert_array_almost_equal"), ((2, "decimal"),)),
+    "assert_approx_equal": ((2, "significant"),),
+}
 _EXPECTING = ("assert", "expect", "verify", "check")
 _MAX_EXPONENT = 300
 
@@ -66,10 +83,11 @@ def _cannot_fail(test: ast.expr) -> bool:
 def measure(nodes: Sequence[ast.AST], names: Names) -> Measures:
     """Count what the nodes of a test's live body assert and collect the tolerances they grant."""
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    words = [names.dotted(call.func).rpartition(".")[2] for call in calls]
+    dotted = [names.dotted(call.func) for call in calls]
+    words = [name.rpartition(".")[2] for name in dotted]
     plain = sum(isinstance(node, ast.Assert) and not _cannot_fail(node.test) for node in nodes)
     asserting = sum(word.startswith(_EXPECTING) or word in {"raises", "warns"} for word in words)
-    given = [pair for call, word in zip(calls, words, strict=True) for pair in _tolerances(call, word)]
+    given = [pair for call, name in zip(calls, dotted, strict=True) for pair in _tolerances(call, name)]
     return Measures(
         assertions=plain + asserting,
         approximations=sum(word in _APPROXIMATE for word in words),
@@ -78,16 +96,18 @@ def measure(nodes: Sequence[ast.AST], names: Names) -> Measures:
     )
 
 
-def _tolerances(call: ast.Call, word: str) -> Iterator[tuple[str, float]]:
-    for keyword in call.keywords:
-        value = number(keyword.value)
-        if keyword.arg is not None and value is not None:
-            yield keyword.arg, value
-    position, name = {"approx": (1, "rel"), "assertAlmostEqual": (2, "places")}.get(word, (0, ""))
-    if name and len(call.args) > position:
-        value = number(call.args[position])
-        if value is not None:
+def _tolerances(call: ast.Call, dotted: str) -> Iterator[tuple[str, float]]:
+    """Yield the tolerances that a call names, or the one that holds where it names none."""
+    word = dotted.rpartition(".")[2]
+    named = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg in _LOOSER | _STRICTER]
+    placed = [(name, call.args[at]) for at, name in _POSITIONS.get(word, ()) if at < len(call.args)]
+    for name, node in (*named, *placed):
+        value = number(node)
+        if name is not None and value is not None:
             yield name, value
+    default = _DEFAULTS.get(dotted) or _DEFAULTS.get(word)
+    if default is not None and not named and not placed:
+        yield default
 
 
 def _extremes(pairs: Iterable[tuple[str, float]], *, largest: bool) -> dict[str, float]:

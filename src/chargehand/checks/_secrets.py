@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from chargehand.checks._reader import TreeReader, is_regular
 from chargehand.core import Change, Finding
 
-_MAX_SEARCHED = 8_000_000
+SEARCHED = 8_000_000
+"""Bytes of a file that are searched for secrets; the rest is told as not searched."""
 _MAX_FINDINGS = 20
 _SNIFFED = 8_000
 # Only shapes that hardly anything else has: a false alarm here reverts a person's work.
@@ -35,9 +36,9 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
     if change.new_id is None or change.new_id == change.old_id or not is_regular(change.new_mode):
         return
     size = reader.blob_size(change.new_id)
-    content = reader.read_blob(change.new_id, limit=_MAX_SEARCHED)[:_MAX_SEARCHED]
+    content = reader.read_blob(change.new_id, limit=SEARCHED)[:SEARCHED]
     if size > large_bytes:
-        unsearched = "" if size <= _MAX_SEARCHED else f"; only the first {_MAX_SEARCHED} were searched for secrets"
+        unsearched = "" if size <= SEARCHED else f"; only the first {SEARCHED} were searched for secrets"
         yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
     if b"\0" in content[:_SNIFFED]:
         yield _warning(
@@ -68,7 +69,7 @@ def _secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Fin
 def _old_lines(change: Change, reader: TreeReader) -> set[bytes]:
     if change.old_id is None or not is_regular(change.old_mode):
         return set()
-    return set(reader.read_blob(change.old_id, limit=_MAX_SEARCHED).split(b"\n"))
+    return set(reader.read_blob(change.old_id, limit=SEARCHED).split(b"\n"))
 
 
 def _line_around(content: bytes, position: int) -> bytes:

@@ -13,7 +13,8 @@ class Case:
     """One test: `marks` are what keeps it from running or from checking anything, as source text.
 
     `variants` is how many literal parameter sets it has, `None` where that is not to be read from the source.
-    `looser` holds tolerances that grow as the test weakens, `stricter` those that shrink, by name.
+    `looser` holds tolerances that grow as the test weakens, `stricter` those that shrink (digits), by name; a
+    tolerance that the test leaves to its library stands there as that library's default.
     """
 
     name: str
@@ -29,7 +30,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The tests of one file; `marks` hold for all of them."""
+    """The tests of one file; `marks` hold for all of them, `blank` says that the file says nothing at all."""
 
     cases: tuple[Case, ...] = ()
     marks: tuple[str, ...] = ()
+    blank: bool = False

@@ -89,10 +89,14 @@ class Surface:
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
         """Return why this change touches how checks run, `None` where it does not."""
+        return self.path_reason(change) or self._by_content(change, reader)
+
+    def path_reason(self, change: Change) -> str | None:
+        """Return why its place alone makes this change one of how checks run; nothing is read."""
         path = change.path
         if path in self._scripts and not is_test_file(path):
             return "a check command names it"
-        return _by_path(path) or _shadow(change) or self._by_content(change, reader)
+        return _by_path(path) or _shadow(change)
 
     def _by_content(self, change: Change, reader: TreeReader) -> str | None:
         name = change.path.rpartition("/")[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chargehand.checks._other_suite import suite_of
 from chargehand.checks._paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
@@ -33,12 +33,14 @@ class Pair:
         return language_of(self.path), case.name
 
 
-def weakenings(changes: Sequence[Change], reader: TreeReader) -> tuple[Finding, ...]:
-    """Return what a change takes away from the tests it touches; moving tests between files is no weakening."""
-    pairs = [pair for change in changes if (pair := _pair(change, reader)) is not None]
+def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
+    """Return what changes take away from the tests they touch; moving tests between files is no weakening.
+
+    `pairs` are all those of the changes at which tests are held.
+    """
     lost = _lost(pairs)
     findings = [
-        *_deleted_files(changes, pairs, lost, reader),
+        *_deleted_files(changes, pairs, lost),
         *_removed(pairs, lost),
         *_skipped(pairs, lost),
         *_softened(pairs),
@@ -46,17 +48,18 @@ def weakenings(changes: Sequence[Change], reader: TreeReader) -> tuple[Finding, 
     return tuple(dict.fromkeys(findings))
 
 
-def _pair(change: Change, reader: TreeReader) -> Pair | None:
+def suites_of(change: Change, reader: TreeReader) -> tuple[Suite | None, Suite | None]:
+    """Return the tests of a file before and after: `None` where it holds none that would be collected."""
     if not holds_tests(change.path):
-        return None
+        return None, None
     old = _suite(change.path, old_text(reader, change))
     believed = change.old_id is not None or takes_tests(change.path)
-    new = _suite(change.path, new_text(reader, change)) if believed else None
-    return Pair(change, old, new)
+    return old, _suite(change.path, new_text(reader, change)) if believed else None
 
 
 def _suite(path: str, source: str | None) -> Suite | None:
-    return None if source is None else suite_of(path, source)
+    suite = None if source is None else suite_of(path, source)
+    return suite if suite is None or source is None else replace(suite, blank=not source.strip())
 
 
 def _cases(suite: Suite | None) -> tuple[Case, ...]:
@@ -83,29 +86,30 @@ def _missing(pair: Pair, lost: Counter[_Key]) -> list[Case]:
     return [case for case in _cases(pair.old) if lost[pair.key(case)] and fewer[pair.key(case)]]
 
 
-def _deleted_files(
-    changes: Sequence[Change], pairs: Sequence[Pair], lost: Counter[_Key], reader: TreeReader
-) -> Iterator[Finding]:
+def _deleted_files(changes: Sequence[Change], pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
     held = {pair.path: pair for pair in pairs}
+    placed: dict[str | None, list[str]] = {}
+    for change in changes:
+        placed.setdefault(change.new_id, []).append(change.path)
     for change in changes:
         if change.kind != "deleted" or not is_test_path(change.path):
             continue
         pair = held.get(change.path)
         if pair is None or not _cases(pair.old):
-            yield from _deleted_whole(change, changes, reader)
+            yield from _deleted_whole(change, placed.get(change.old_id, ()), None if pair is None else pair.old)
         elif gone := _missing(pair, lost):
             message = f"deleted with tests that are nowhere else: {_list(gone)}"
             yield _error("test_deleted", change.path, message)
 
 
-def _deleted_whole(change: Change, changes: Sequence[Change], reader: TreeReader) -> Iterator[Finding]:
-    """Judge a deleted file in which no test is known: it may have moved as it is."""
+def _deleted_whole(change: Change, placed: Sequence[str], old: Suite | None) -> Iterator[Finding]:
+    """Judge a deleted file in which no test is known: it may have moved as it is, to one of `placed`."""
     fits = takes_tests if is_test_file(change.path) else is_test_path
-    if any(other.new_id == change.old_id and fits(other.path) for other in changes):
+    if any(fits(path) for path in placed):
         return
     if not is_test_file(change.path):
         yield _warning("test_deleted", change.path, "a file that belongs to the tests was deleted")
-    elif (old_text(reader, change) or "?").strip():
+    elif old is None or not old.blank:
         yield _error("test_deleted", change.path, "a test file was deleted")
 
 
@@ -200,6 +204,25 @@ def _looser(old: Case, new: Case) -> Iterator[str]:
             yield f"{name} was {old.stricter[name]:g}, is {value:g}"
     if new.approximations > old.approximations and new.assertions <= old.assertions:
         yield "an exact comparison became an approximate one"
+    else:
+        yield from _looser_by_another_name(old, new)
+
+
+def _looser_by_another_name(old: Case, new: Case) -> Iterator[str]:
+    """Find tolerances of a kind that the test did not use before, larger than any it granted."""
+    before = max([*old.looser.values(), *(_tolerance(digits) for digits in old.stricter.values())], default=None)
+    if before is None:
+        return
+    for name, value in new.looser.items():
+        if name not in old.looser and value > before:
+            yield f"{name} is {value:g}, and nothing was above {before:g}"
+    for name, digits in new.stricter.items():
+        if name not in old.stricter and _tolerance(digits) > before:
+            yield f"{name} is {digits:g}, and nothing was above {before:g}"
+
+
+def _tolerance(digits: float) -> float:
+    return float(10 ** -max(-300.0, min(300.0, digits)))
 
 
 def _list(cases: Sequence[Case]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from chargehand.cli._options import json_option, named_mission_argument
@@ -9,6 +11,8 @@ from chargehand.cli._options import json_option, named_mission_argument
 _mission_option = click.option(
     "--mission", default="last", metavar="MISSION", help="The mission the checkpoints are of (default: the last)."
 )
+
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would become of each file.")
 
 
 @click.group()
@@ -47,22 +51,48 @@ def show(checkpoint: str, mission: str, as_json: bool) -> int:
 @click.argument("b")
 @_mission_option
 @click.option("--stat", is_flag=True, help="Only how many lines each file gained and lost.")
+@click.option("--inverse", is_flag=True, help="What leads from B back to A.")
 @json_option
-def diff(a: str, b: str, mission: str, stat: bool, as_json: bool) -> int:
-    """Show what changed from checkpoint A to checkpoint B."""
+def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool) -> int:
+    """Show what changed from checkpoint A to checkpoint B, as a patch that git apply takes.
+
+    MISSION:CHECKPOINT names one of another mission of the same project.
+    """
     from chargehand.cli._diff import checkpoint_diff
     from chargehand.cli._output import Output
 
-    return checkpoint_diff(Output(as_json=as_json), a, b, mission=mission, stat=stat)
+    return checkpoint_diff(Output(as_json=as_json), a, b, mission=mission, stat=stat, inverse=inverse)
 
 
 @checkpoint.command()
 @named_mission_argument
 @click.argument("checkpoint")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="Only this file or directory; repeatable.")
+@click.option(
+    "--hunk",
+    "hunks",
+    multiple=True,
+    metavar="PATH:LINES",
+    help="Only the changes of a file in these lines of it, such as app.py:7 or app.py:12-20; repeatable.",
+)
+@click.option("--smart", is_flag=True, help="Only the changes that break a rule.")
+@_dry_run_option
 @json_option
-def restore(mission: str, checkpoint: str, as_json: bool) -> int:
-    """Make an earlier checkpoint a mission's last one; what came between stays in the list."""
-    from chargehand.cli._checkpoint import restore_checkpoint
+def restore(mission: str, checkpoint: str, as_json: bool, **options: Any) -> int:
+    """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
+    from chargehand.cli._checkpoint_restore import restore_checkpoint
     from chargehand.cli._output import Output
 
-    return restore_checkpoint(Output(as_json=as_json), mission, checkpoint)
+    return restore_checkpoint(Output(as_json=as_json), mission, checkpoint, **options)
+
+
+@checkpoint.command()
+@named_mission_argument
+@_dry_run_option
+@json_option
+def undo(mission: str, dry_run: bool, as_json: bool) -> int:
+    """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
+    from chargehand.cli._checkpoint_restore import undo_checkpoint
+    from chargehand.cli._output import Output
+
+    return undo_checkpoint(Output(as_json=as_json), mission, dry_run=dry_run)

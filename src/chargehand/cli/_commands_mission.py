@@ -155,11 +155,17 @@ def cancel(mission: str, as_json: bool) -> int:
 
 @mission.command()
 @named_mission_argument
+@click.option("--dry-run", is_flag=True, help="Only show what would become of each file.")
 @json_option
-def rollback(mission: str, as_json: bool) -> int:
+def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back."""
-    from chargehand.cli._mission_change import roll_back
     from chargehand.cli._output import Output
+
+    if dry_run:
+        from chargehand.cli._checkpoint_restore import preview_roll_back
+
+        return preview_roll_back(Output(as_json=as_json), mission)
+    from chargehand.cli._mission_change import roll_back
 
     return roll_back(Output(as_json=as_json), mission)
 

@@ -135,16 +135,21 @@ def exec_(command: tuple[str, ...], as_json: bool, **options: Any) -> int:
 @click.command()
 @repo_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--max-age", metavar="AGE", help="What was used longer ago goes, such as 30m, 24h or 7d.")
+@click.option("--max-bytes", metavar="SIZE", help="Go on until all takes no more, such as 500MB or 2GiB.")
+@click.option("--checkpoints", is_flag=True, help="Let go of checkpoints too, for good; asks first.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def gc(repo: Path | None, dry_run: bool, as_json: bool) -> int:
+def gc(as_json: bool, **options: Any) -> int:
     """Remove what no mission needs any more: old bases, layers and workspaces of dead processes.
 
-    In all projects, or in one with --repo.
+    In all projects, or in one with --repo; least recently used first, until all is under limits.state_mb.
+    Checkpoints stay unless --checkpoints is given.
     """
-    from chargehand.cli._gc import collect
+    from chargehand.cli._gc import GcOptions, collect
     from chargehand.cli._output import Output
 
-    return collect(Output(as_json=as_json), repo=repo, dry_run=dry_run)
+    return collect(Output(as_json=as_json), GcOptions(**options))
 
 
 @click.command()

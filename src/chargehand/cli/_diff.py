@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 from chargehand.app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import MissionState, RefusedError, RepositoryError, shown_path
+from chargehand.core import MissionState, RefusedError, RepositoryError, UsageError, shown_path
 from chargehand.missions import find_checkpoint
 from chargehand.workspace import Depot
 
@@ -22,12 +23,25 @@ def mission_diff(out: Output, mission: str, *, stat: bool, checkpoint: str | Non
     return 0
 
 
-def checkpoint_diff(out: Output, a: str, b: str, *, mission: str, stat: bool) -> int:
-    """Write what changed between two checkpoints of a mission."""
+def checkpoint_diff(out: Output, a: str, b: str, *, mission: str, stat: bool, inverse: bool = False) -> int:
+    """Write what changed between two checkpoints of one project; `inverse` is what takes that back."""
     with App.open() as app:
-        state = app.look.state(find_mission(app, mission))
-        _show(out, depot_of(app, state), state, named_tree(state, a), named_tree(state, b), stat=stat)
+        states = [_state_of(app, name, mission) for name in (a, b)]
+        if states[0].project != states[1].project:
+            raise UsageError(
+                f"missions {states[0].id!r} and {states[1].id!r} are of different projects",
+                hint="only checkpoints of one project can be compared",
+            )
+        old, new = (named_tree(state, name.rpartition(":")[2]) for state, name in zip(states, (a, b), strict=True))
+        if inverse:
+            old, new = new, old
+        _show(out, depot_of(app, states[1]), states[1], old, new, stat=stat)
     return 0
+
+
+def _state_of(app: App, name: str, mission: str) -> MissionState:
+    """Return the mission that `MISSION:CHECKPOINT` names, or else `mission`."""
+    return app.look.state(find_mission(app, name.rpartition(":")[0] or mission))
 
 
 def base_tree(state: MissionState) -> str:
@@ -64,12 +78,20 @@ def _show(out: Output, depot: Depot, state: MissionState, old: str, new: str, *,
     if out.as_json:
         document: dict[str, object] = {"mission": state.id, "old": old, "new": new, "files": lines}
         if not stat:
-            document["patch"] = depot.patch(old, new).decode(errors="surrogateescape")
+            document |= _patch_document(depot.patch(old, new))
         out.document(document)
     elif stat:
         show_stat(out, depot, old, new)
     else:
         out.raw(depot.patch(old, new))
+
+
+def _patch_document(patch: bytes) -> dict[str, object]:
+    """Return a patch so that no byte of it is lost: as text where it is UTF-8."""
+    try:
+        return {"patch": patch.decode(), "patch_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"patch": base64.b64encode(patch).decode(), "patch_encoding": "base64"}
 
 
 def show_stat(out: Output, depot: Depot, old: str, new: str) -> None:

@@ -31,9 +31,10 @@ def doctor(out: Output) -> int:
     parts += report.parts if report is not None else ()
     out.document(
         {
-            "ok": tier_ok and all(part.ok for part in parts if part.name != "overlay"),
+            "ok": tier_ok and all(part.ok for part in parts[:3]),
             "tier": "process" if tier_ok else None,
             "driver": report.driver if report is not None else None,
+            "drivers": {"shadow": report.driver, "direct": report.direct} if report is not None else None,
             "parts": parts,
         }
     )
@@ -48,7 +49,7 @@ def _probe(app: App) -> ProbeReport:
         return asyncio.run(app.probe())
     except ChargehandError as error:
         part = Part(name="sandbox", ok=False, detail=error.message, mend=error.hint)
-        return ProbeReport(tier="process", driver=None, parts=(part,))
+        return ProbeReport(tier="process", parts=(part,))
 
 
 def _python() -> Part:
@@ -84,15 +85,22 @@ def _state(home: Path) -> Part:
 
 def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:
     width = max(len(part.name) for part in parts)
+    spare = _spare(report)
     for part in parts:
-        out.text(f"{'ok    ' if part.ok else 'failed'}  {part.name:<{width}}  {part.detail}", **_style(part))
-        if part.mend:
+        word = "ok" if part.ok else "no" if part in spare else "failed"
+        out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
+        if word == "failed" and part.mend:
             out.text(f"        {'':<{width}}  mend: {part.mend}")
     if report is not None and report.ok:
         out.text(f"the process sandbox works here, with workspaces by {report.driver}", bold=True)
+        tried = ", ".join(part.name for part in report.drivers)
+        out.text(f"(tried, the best first: {tried}; strategy direct takes {report.direct})")
     else:
         out.text("no sandbox can be had here: missions are refused until that is mended", bold=True)
 
 
-def _style(part: Part) -> dict[str, str]:
-    return {} if part.ok else {"fg": "red"}
+def _spare(report: ProbeReport | None) -> tuple[Part, ...]:
+    """Return the drivers behind the one that is taken: nobody misses those."""
+    drivers = () if report is None else report.drivers
+    taken = next((number for number, part in enumerate(drivers) if part.ok), len(drivers))
+    return drivers[taken:]

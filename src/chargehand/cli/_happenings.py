@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,26 @@ def _resumed(event: core.MissionResumed) -> str:
     return f"resumed by {event.identity}"
 
 
+def _queued(event: core.MissionQueued) -> str:
+    return f"waits: {event.reason.message}"
+
+
+def _admitted(event: core.MissionAdmitted) -> str:
+    return f"goes on after {event.seconds:.1f} s in line"
+
+
+def _captured(event: core.StateCaptured) -> str:
+    running = "1 process" if event.processes == 1 else f"{event.processes} processes"
+    return f"kept what went on ({event.why}, {running}) as artifact {event.artifact[:12]}"
+
+
+def _breaker(event: core.BreakerChanged) -> str:
+    who = f"{event.agent} with {event.model}" if event.model else event.agent
+    why = f" after {event.failures} failures in a row: {_first_line(event.reason)}" if event.failures else ""
+    state = {"closed": "works again", "open": "is not started any more", "half_open": "is tried once"}
+    return f"agent {_short(who)} {state.get(event.state, event.state)}{why}"
+
+
 def _cancel_asked(event: core.CancelAsked) -> str:
     return f"{event.identity} wants it to end"
 
@@ -93,6 +114,20 @@ def _attempt(event: core.AttemptStarted) -> str:
 def _checkpoint(event: core.CheckpointMade | core.CheckpointRestored) -> str:
     point = event.checkpoint
     return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
+
+
+def _files(event: core.FilesSeen) -> str:
+    """Tell a batch by its numbers and, where it is one file, by that."""
+    kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
+    paths = {path for kind, path in event.changes if kind != "renamed_from"}
+    named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""
+    parts = [f"{count} {'renamed' if kind == 'renamed_to' else kind}" for kind, count in kinds.items()]
+    parts += [f"{count} {why}" for why, count in event.skipped.items()]
+    missed = "changes may have been missed" + (f" ({', '.join(event.reasons)})" if event.reasons else "")
+    told = ", ".join(parts)
+    return _short(
+        "; ".join(part for part in (missed if event.gap else "", told and f"files: {told}{named}") if part)
+    )
 
 
 def _reverted(event: core.ChangesReverted) -> str:
@@ -213,6 +248,10 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MissionPaused: _paused,
     core.MissionResumed: _resumed,
     core.CancelAsked: _cancel_asked,
+    core.MissionQueued: _queued,
+    core.MissionAdmitted: _admitted,
+    core.StateCaptured: _captured,
+    core.BreakerChanged: _breaker,
     core.MessageSent: _message,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,
@@ -222,6 +261,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.AttemptStarted: _attempt,
     core.CheckpointMade: _checkpoint,
     core.CheckpointRestored: _checkpoint,
+    core.FilesSeen: _files,
     core.ChangesReverted: _reverted,
     core.VerdictGiven: _verdict,
     core.AttemptFinished: _attempt_finished,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chargehand.app import App
+from chargehand.cli._happenings import payload_of
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import base_line, current_project, find_mission
 from chargehand.cli._result import (
@@ -17,7 +18,7 @@ from chargehand.cli._result import (
     result_document,
     summary,
 )
-from chargehand.core import Finding, MissionState, Verdict, shown_path
+from chargehand.core import Finding, MissionState, SandboxOpened, Verdict, shown_path
 from chargehand.missions import attempt_cause, mission_cause
 
 _TITLE = 48
@@ -62,11 +63,16 @@ def show_mission(out: Output, mission: str) -> int:
     """Write everything that is known of one mission."""
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
-    out.document(full_document(state))
+        places = _places(app, state.id)
+    out.document(full_document(state) | {"places": [{"tier": tier, "driver": driver} for tier, driver in places]})
     out.text(f"{state.status}  {state.id}", bold=True)
     _show_request(out, state)
+    for tier, driver in places:
+        out.text(f"sandbox   {tier}, workspace by {driver}")
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
+    if state.queued is not None:
+        out.text(f"waits     {state.queued.reason.message}")
     cause = mission_cause(state)
     if cause is not None:
         out.text(cause_line(cause))
@@ -78,6 +84,13 @@ def show_mission(out: Output, mission: str) -> int:
     _show_checkpoints(out, state)
     _show_ends(out, state)
     return 0
+
+
+def _places(app: App, mission: str) -> list[tuple[str, str]]:
+    """Return each pair of tier and workspace driver that the mission's sandboxes had, the first one first."""
+    payloads = map(payload_of, app.store.log.read(mission))
+    opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
+    return list(dict.fromkeys((each.tier, each.driver) for each in opened))
 
 
 def _show_request(out: Output, state: MissionState) -> None:
@@ -118,6 +131,8 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
+        if attempt.captured is not None:
+            out.text(f"            what went on: artifact {attempt.captured}")
         cause = attempt_cause(attempt)
         if cause is not None:
             out.text(f"            {cause_line(cause)}")

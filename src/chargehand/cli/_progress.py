@@ -14,7 +14,9 @@ from chargehand.core import (
     AgentSelected,
     BaseResolved,
     Event,
+    MissionAdmitted,
     MissionPaused,
+    MissionQueued,
     MissionResumed,
     Payload,
     SandboxOpened,
@@ -121,6 +123,10 @@ class _Live:
         elif isinstance(payload, MissionResumed) and self._paused is not None:
             self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
             self._paused = None
+        elif isinstance(payload, MissionQueued):
+            self._begin("waiting in line")
+        elif isinstance(payload, MissionAdmitted):
+            self._begin("preparing")
         elif isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
             self._begin("deciding")
 

@@ -18,13 +18,17 @@ _LONGEST = 100_000
 def ask_person(out: Output, asked: Question) -> str | None:
     """Return what the person at the terminal answers; `None` where they leave it for later."""
     click.echo(err=True)
-    click.secho("The agent asks:", err=True, bold=True)
+    click.secho(_who_asks(asked), err=True, bold=True)
     click.echo(printable(asked.text), err=True)
     for number, option in enumerate(asked.options, start=1):
         click.echo(f"  {number}  {printable(option)}", err=True)
     hint = " (a number, or your own words; empty: later)" if asked.options else " (empty: later)"
     said = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolved(asked, said) if said else None
+
+
+def _who_asks(asked: Question) -> str:
+    return "The agent asks:" if asked.attempt is not None else "Chargehand asks:"
 
 
 def resolved(asked: Question, said: str) -> str:
@@ -94,7 +98,7 @@ def _checked(asked: Question | None, text: str) -> str:
 
 def _show_question(out: Output, state: MissionState, asked: Question) -> None:
     out.document({"mission": state.id, "question": asked.id, "text": asked.text, "options": asked.options})
-    out.text("The agent asks:", bold=True)
+    out.text(_who_asks(asked), bold=True)
     out.text(asked.text)
     for number, option in enumerate(asked.options, start=1):
         out.text(f"  {number}  {option}")

@@ -197,6 +197,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "attempts": [_full_attempt(attempt) for attempt in state.attempts],
         "checkpoints": state.checkpoints,
         "verdicts": state.verdicts,
+        "queued": state.queued,
         "unknown_events": state.unknown_events,
     }
 
@@ -208,4 +209,5 @@ def _full_attempt(attempt: AttemptState) -> dict[str, Any]:
         **_attempt(attempt),
         "workspace": attempt.workspace,
         "reasons": attempt.reasons,
+        "captured": attempt.captured,
     }

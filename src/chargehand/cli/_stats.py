@@ -77,6 +77,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
         "causes": causes,
         "agents": stats.agents,
         "checkpoints": stats.checkpoints,
+        "sandboxes": stats.sandboxes,
     }
 
 
@@ -136,13 +137,20 @@ def _show_causes(out: Output, stats: Stats) -> None:
 
 def _show_times(out: Output, stats: Stats) -> None:
     out.text()
-    spreads = {
-        "mission": stats.missions.seconds,
-        "attempt": stats.attempts.seconds,
+    percentiles = tuple(name.upper() for name in _PERCENTILES)
+    long = {"mission": stats.missions.seconds, "attempt": stats.attempts.seconds}
+    short = {
         "checkpoint": stats.checkpoints.seconds,
+        "sandbox until ready": stats.sandboxes.ready,
+        "sandbox until frozen": stats.sandboxes.freeze,
     }
-    rows = [(name, *map(_seconds, _values(spread)), _known(spread)) for name, spread in spreads.items()]
-    out.table(("SECONDS OF A", *(name.upper() for name in _PERCENTILES), "KNOWN"), rows)
+    times = [(name, *map(_seconds, _values(spread)), _known(spread)) for name, spread in long.items()]
+    times += [(name, *map(_milliseconds, _values(spread)), _known(spread)) for name, spread in short.items()]
+    out.table(("TIME OF A", *percentiles, "KNOWN"), times)
+    sizes = {"memory": stats.sandboxes.memory, "disk": stats.sandboxes.disk}
+    out.text()
+    rows = [(name, *map(_megabytes, _values(spread)), _known(spread)) for name, spread in sizes.items()]
+    out.table(("OF AN AGENT'S SANDBOX", *percentiles, "KNOWN"), rows)
     out.text()
     out.text(f"cost  {_cost(stats.attempts.cost)}")
 
@@ -161,6 +169,14 @@ def _percent(rate: float | None) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{seconds:.1f} s"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{1000 * seconds:.0f} ms"
+
+
+def _megabytes(size: float | None) -> str:
+    return "unknown" if size is None else f"{size / (1 << 20):.1f} MiB"
 
 
 def _cost(cost: Cost) -> str:

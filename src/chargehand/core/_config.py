@@ -121,6 +121,15 @@ class LimitsConfig:
         "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",
         form="money",
     )
+    state_mb: int = _key(
+        "disk of all projects' depots, bases, layers and workspaces together in MiB; the user's own word",
+        default=10240,
+    )
+    workspace_age: float = _key(
+        "age at which a workspace that no mission needs is removed; the user's own word",
+        default=86400.0,
+        form="seconds",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +144,8 @@ class SandboxConfig:
     memory_mb: int = _key("memory in MiB", default=4096, meet="min")
     processes: int = _key("processes and threads", default=512, meet="min")
     tmp_mb: int = _key("size of /tmp in MiB", default=1024, meet="min")
-    disk_mb: int = _key("changed files of one attempt in MiB", default=1024, meet="min")
+    disk_mb: int = _key("files that one attempt writes in MiB, ignored ones too", default=1024, meet="min")
+    files: int = _key("files that one attempt writes, ignored ones too", default=100_000, meet="min")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +154,10 @@ class EngineConfig:
 
     url: str | None = _key("PostgreSQL that workers of several machines share; absent: a file", form="url")
     lease: float = _key("time after which a worker that says nothing is given up", default=20.0, form="seconds")
+    attempts_at_once: int = _key("agents that work at the same time, in all processes together", default=5)
+    checks_at_once: int | None = _key(
+        "verdicts whose checks run at the same time, in all processes together; absent: one per core"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

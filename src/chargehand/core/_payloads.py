@@ -72,6 +72,29 @@ class MissionResumed(Payload):
     in_place: bool = False
 
 
+@event("mission.queued")
+@dataclass(frozen=True, kw_only=True)
+class MissionQueued(Payload):
+    """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
+
+    `waits_for` is `attempts` (runs of an agent) or `checks`.
+    """
+
+    waits_for: str
+    before: int
+    places: int
+    reason: Reason
+
+
+@event("mission.admitted")
+@dataclass(frozen=True, kw_only=True)
+class MissionAdmitted(Payload):
+    """A place became free for a mission that waited `seconds`; they count for no limit."""
+
+    waits_for: str
+    seconds: float
+
+
 @event("mission.cancel_asked")
 @dataclass(frozen=True, kw_only=True)
 class CancelAsked(Payload):
@@ -132,6 +155,25 @@ class SandboxOpened(Payload):
     tier: str
     driver: str
     limits: dict[str, str] = field(default_factory=dict)
+
+
+@event("sandbox.closed")
+@dataclass(frozen=True, kw_only=True)
+class SandboxClosed(Payload):
+    """A sandbox is gone, and what it took: `None` stands for what nobody counted.
+
+    `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
+    held. `written_files` and `written_bytes` count what was written into the workspace, ignored files included.
+    """
+
+    sandbox: str
+    purpose: str
+    ready_seconds: float
+    seconds: float
+    peak_memory: int | None = None
+    freezes: tuple[float, ...] = ()
+    written_files: int | None = None
+    written_bytes: int | None = None
 
 
 @event("command.finished")
@@ -211,6 +253,36 @@ class AttemptResumed(Payload):
     ignored_state: str
 
 
+@event("state.captured")
+@dataclass(frozen=True, kw_only=True)
+class StateCaptured(Payload):
+    """What was going on in an attempt's sandbox when it ended badly lies in an artifact (JSON).
+
+    `why` is `timeout`, `sandbox_died` or `failed`; `processes` is how many still ran.
+    """
+
+    attempt: str
+    why: str
+    processes: int
+    artifact: str
+
+
+@event("breaker.changed")
+@dataclass(frozen=True, kw_only=True)
+class BreakerChanged(Payload):
+    """An agent with its model is let work (`closed`), is not (`open`), or may show that it works (`half_open`).
+
+    `failures` came in a row; `until` is when a probe may begin, "" where that is not awaited.
+    """
+
+    agent: str
+    model: str | None
+    state: str
+    failures: int = 0
+    until: str = ""
+    reason: str = ""
+
+
 @event("checkpoint.made")
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMade(Payload):
@@ -219,6 +291,25 @@ class CheckpointMade(Payload):
     attempt: str
     checkpoint: Checkpoint
     seconds: float | None = None
+
+
+@event("files.seen")
+@dataclass(frozen=True, kw_only=True)
+class FilesSeen(Payload):
+    """What an agent did to its files, as it was watched: `changes` are (kind, path) in the order they happened.
+
+    Kinds: `created`, `modified`, `touched`, `deleted`, `renamed_from` with `renamed_to` after it; with `found_`
+    before it where it was found by looking and not seen. A path that ends in "/" is a directory with all it holds.
+    `gap`: before these changes others may have been missed, `reasons` say why. `skipped` counts what is not
+    listed: `ignored` (paths outside the tree), `unlisted` (more than a log should hold). A large batch is several
+    lines.
+    """
+
+    attempt: str
+    changes: tuple[tuple[str, str], ...] = ()
+    gap: bool = False
+    reasons: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
 
 
 @event("changes.reverted")

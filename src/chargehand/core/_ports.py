@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-DriverName = Literal["overlay", "worktree"]
+DriverName = Literal["overlay", "reflink", "worktree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

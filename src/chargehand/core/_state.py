@@ -35,7 +35,8 @@ _ENDED = SETTLED - {"waiting", "paused"}
 class AttemptState:
     """What is known of one attempt; `cost_usd` is `None` where it is not known.
 
-    `calls` counts its calls to models, `model` is the last one that answered, `booked_usd` what the limits count.
+    `calls` counts its calls to models, `model` is the last one that answered, `booked_usd` what the limits count,
+    `captured` the artifact that shows what was going on when it ended badly.
     """
 
     id: str
@@ -51,6 +52,7 @@ class AttemptState:
     model: str | None = None
     booked_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
+    captured: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class MissionState:
     attempts: list[AttemptState] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     checkpoint_seconds: list[float] = field(default_factory=list)
+    sandboxes: list[p.SandboxClosed] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     reverted: list[Reverted] = field(default_factory=list)
     reasons: tuple[Reason, ...] = ()
@@ -100,6 +103,7 @@ class MissionState:
     worker: str | None = None
     worker_before: str | None = None
     at_rest: bool = True
+    queued: p.MissionQueued | None = None
     cancel_asked: bool = False
     calls: set[str] = field(default_factory=set)
     questions: dict[str, Question] = field(default_factory=dict)
@@ -113,10 +117,12 @@ class MissionState:
 
     @property
     def open_question(self) -> Question | None:
-        """What an agent waits for a person to say, `None` where it waits for nothing."""
+        """What the mission waits for a person to say, `None` where it waits for nothing."""
         if self.status in _ENDED:
             return None
-        return next((asked for asked in self.questions.values() if asked.attempt and asked.answer is None), None)
+        return next(
+            (asked for asked in self.questions.values() if asked.id != p.PROMOTE and not asked.answer), None
+        )
 
     def seconds_of(self, prefix: str = "") -> float:
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
@@ -139,6 +145,7 @@ def fold(events: Iterable[Event], *, live: bool) -> MissionState:
     for line in events:
         apply(state, line)
     if not live:
+        state.queued = None
         _mark_lost(state)
     return state
 
@@ -190,12 +197,25 @@ def _recorded(values: object) -> Config | None:
 
 def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
     state.claims += 1
+    state.queued = None
     state.fruitless_claims += 1
     state.program = event.version
     state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
     state.at_rest = False
     if state.status == "planned":
         state.status = "running"
+
+
+def _queued(state: MissionState, event: p.MissionQueued) -> None:
+    state.queued = event
+
+
+def _admitted(state: MissionState, event: p.MissionAdmitted) -> None:
+    state.queued = None
+
+
+def _captured(state: MissionState, event: p.StateCaptured) -> None:
+    _change_attempt(state, event.attempt, captured=event.artifact)
 
 
 def _released(state: MissionState, event: p.MissionReleased) -> None:
@@ -289,8 +309,12 @@ def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
     if asked is None or asked.answer is not None:  # the first answer counts
         return
     state.questions[event.question] = replace(asked, answer=event.text)
-    if state.status == "waiting" and asked.attempt is not None:
+    if state.status == "waiting" and asked.id != p.PROMOTE:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
+
+
+def _sandbox_closed(state: MissionState, event: p.SandboxClosed) -> None:
+    state.sandboxes.append(event)
 
 
 def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
@@ -338,6 +362,7 @@ def _applied(state: MissionState, event: p.ApplyChanged) -> None:
 
 def _finished(state: MissionState, event: p.MissionFinished) -> None:
     state.cancel_asked = False
+    state.queued = None
     state.at_rest = True
     if event.status != "discarded":  # what a person thinks of it later takes none of its time
         state.finished = state.updated
@@ -353,6 +378,9 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.MissionReleased: _released,
     p.MissionPaused: _paused,
     p.MissionResumed: _resumed,
+    p.MissionQueued: _queued,
+    p.MissionAdmitted: _admitted,
+    p.StateCaptured: _captured,
     p.CancelAsked: _cancel_asked,
     p.MessageSent: _message,
     p.AttemptResumed: _attempt_resumed,
@@ -360,6 +388,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.ModelCalled: _called,
     p.QuestionAsked: _asked,
     p.QuestionAnswered: _answered,
+    p.SandboxClosed: _sandbox_closed,
     p.CheckpointMade: _checkpoint,
     p.CheckpointRestored: _checkpoint,
     p.VerdictGiven: _verdict,

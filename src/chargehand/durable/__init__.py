@@ -1,12 +1,14 @@
-"""What outlives a process: who is alive, orders to those who are, and the engine that schedules missions."""
+"""What outlives a process: who is alive, orders to those who are, places in line, and the engine of missions."""
 
 from chargehand.durable._engine import Engine
 from chargehand.durable._leases import LeasedMembership, LeasedWorkers
 from chargehand.durable._orders import Order, Take, give_order, taking_orders
+from chargehand.durable._slots import Gate, Slots, Ticket
 from chargehand.durable._workers import LocalMembership, LocalWorkers, Member, Membership, Role, Workers
 
 __all__ = [
     "Engine",
+    "Gate",
     "LeasedMembership",
     "LeasedWorkers",
     "LocalMembership",
@@ -15,7 +17,9 @@ __all__ = [
     "Membership",
     "Order",
     "Role",
+    "Slots",
     "Take",
+    "Ticket",
     "Workers",
     "give_order",
     "taking_orders",

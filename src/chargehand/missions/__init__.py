@@ -10,7 +10,7 @@ from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref
 from chargehand.missions._reader import DepotReader
-from chargehand.missions._services import OpenGateway, Registries, Services, Tier
+from chargehand.missions._services import OpenGateway, Registries, Services, Tier, cores
 from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
 from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
@@ -45,6 +45,7 @@ __all__ = [
     "acts_prefix",
     "attempt_cause",
     "called",
+    "cores",
     "create_mission",
     "find_checkpoint",
     "fork",

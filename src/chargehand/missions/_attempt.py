@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed
-from chargehand.checks import Areas, inspect
+from chargehand.checks import Inspection
 from chargehand.core import (
     AttemptResumed,
     AttemptStarted,
@@ -26,25 +27,30 @@ from chargehand.core import (
     Finding,
     Payload,
     Reverted,
+    SandboxDiedError,
 )
+from chargehand.missions._breaker import is_failure
 from chargehand.missions._calls import called, lost_call
+from chargehand.missions._capture import Capture
 from chargehand.missions._context import Context, last_tree, replies_of
 from chargehand.missions._control import Control
+from chargehand.missions._disk import quota_of, run_within
+from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places, attempt_purpose
-from chargehand.missions._reader import DepotReader
+from chargehand.missions._queue import Queue
 from chargehand.missions._services import Services
+from chargehand.missions._watching import Watching
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Depot, Scan, Workspace
-
-_LOOK_SECONDS = 5.0
-_CHECKPOINT_SECONDS = 30.0
-_CHECKPOINT_FILES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What an agent left behind, after inspection: the tree to judge and how it differs from the base."""
+    """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
+
+    `degraded` says what inspection did not see, "" where it saw everything.
+    """
 
     outcome: Outcome
     tree: str
@@ -52,6 +58,7 @@ class Left:
     findings: tuple[Finding, ...]
     reverted: tuple[Reverted, ...]
     discarded: tuple[Finding, ...]
+    degraded: str = ""
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON for the log; the agent's output is an artifact already."""
@@ -61,6 +68,7 @@ class Left:
             "findings": self.findings,
             "reverted": self.reverted,
             "discarded": self.discarded,
+            "degraded": self.degraded,
         }
 
     @property
@@ -78,6 +86,7 @@ class Left:
             findings=msgspec.convert(record["findings"], tuple[Finding, ...]),
             reverted=msgspec.convert(record["reverted"], tuple[Reverted, ...]),
             discarded=msgspec.convert(record["discarded"], tuple[Finding, ...]),
+            degraded=record.get("degraded", ""),
         )
 
 
@@ -91,17 +100,19 @@ class AttemptRunner:
         control: Control,
         *,
         ground: Ground,
-        areas: Areas,
+        inspector: Inspector,
         places: Places,
+        queue: Queue,
         on_output: OnOutput | None,
     ) -> None:
         self._services = services
         self._journal = journal
         self._control = control
         self._ground = ground
-        self._areas = areas
+        self._inspector = inspector
         self._on_output = on_output
         self._places = places
+        self._queue = queue
 
     async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> Left:
         """Let the agent work on `tree` and return what is left of its changes after inspection.
@@ -113,9 +124,9 @@ class AttemptRunner:
         if lost is not None:
             tree = last_tree(self._journal, assignment.number) or tree
         place = self._new_place(agent, assignment, tree) if lost is None else self._place_of(lost, tree)
-        async with place as (workspace, resumed):
-            outcome, scan = await self._work(agent, assignment, workspace, tree, resumed)
-            return await self._inspect(assignment.attempt, workspace, outcome, scan)
+        async with self._queue.turn("attempts"), place as (workspace, resumed):
+            outcome, scan, critical = await self._work(agent, assignment, workspace, tree, resumed)
+            return await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
 
     @contextlib.asynccontextmanager
     async def _new_place(
@@ -155,13 +166,22 @@ class AttemptRunner:
 
     async def _work(
         self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str, resumed: Resumed | None
-    ) -> tuple[Outcome, Scan]:
+    ) -> tuple[Outcome, Scan, tuple[Finding, ...]]:
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
             shown = None if endpoint is None or agent.driven else endpoint.socket
             place = self._places.sandbox(workspace, self._ground, purpose="agent", gateway=shown)
             sandbox = await stack.enter_async_context(place)
+            capture = Capture(
+                self._services,
+                self._journal,
+                self._control,
+                attempt=assignment.attempt,
+                workspace=workspace,
+                sandbox=sandbox,
+                on_output=self._on_output,
+            )
             context = Context(
                 self._services,
                 self._journal,
@@ -172,23 +192,26 @@ class AttemptRunner:
                 sandbox=sandbox,
                 tree=tree,
                 endpoint=endpoint,
-                on_output=self._on_output,
+                on_output=capture.output,
                 resumed=resumed,
+                inspector=self._inspector,
             )
-            async with self._looking(agent, assignment.attempt, workspace, sandbox):
-                outcome = await agent.run(assignment, context)
-            if endpoint is not None:
-                endpoint.revoke()
-            await self._control.may_go_on()
-            self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
-            self._note_command(agent, sandbox, outcome)
-            await sandbox.freeze()
+            async with self._watching(agent, assignment.attempt, workspace, sandbox) as watching:
+                work = functools.partial(self._work_seen, agent, assignment, context, capture)
+                outcome, critical = await self._run(work, workspace, watching)
+                if endpoint is not None:
+                    endpoint.revoke()
+                await self._control.may_go_on()
+                self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
+                self._note_command(agent, sandbox, outcome)
+                await sandbox.freeze()
+                await watching.last()
             since = self._services.clock.monotonic()
             # A file mapped into memory changes without a new time stamp: the last look trusts none.
             scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(assignment.attempt, workspace, trigger, scan, since=since)
-            return outcome, scan
+            return outcome, scan, critical
 
     @contextlib.asynccontextmanager
     async def _endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
@@ -228,21 +251,55 @@ class AttemptRunner:
         with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
             self._journal.note(payload)
 
-    @contextlib.asynccontextmanager
-    async def _looking(
-        self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox
-    ) -> AsyncIterator[None]:
-        """Checkpoint regularly while an agent works that nobody drives."""
-        if agent.driven:
-            yield
-            return
-        regular = asyncio.create_task(self._regularly(attempt, workspace, sandbox))
+    async def _run(
+        self, work: Callable[[], Coroutine[Any, Any, Outcome]], workspace: Workspace, watching: Watching
+    ) -> tuple[Outcome, tuple[Finding, ...]]:
+        """Let the agent work to its end, or until it writes too much, or what is critical (returned too)."""
+        began = self._services.clock.monotonic()
         try:
-            yield
-        finally:
-            regular.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await regular
+            async with ended_by(watching.follow()):
+                quota = await quota_of(workspace)
+                return await run_within(quota, work(), clock=self._services.clock), ()
+        except CriticalFoundError as error:
+            seconds = self._services.clock.monotonic() - began
+            outcome = Outcome(claim="failed", reason=error.message, output=b"", seconds=seconds, code=error.code)
+            return outcome, error.findings
+
+    async def _work_seen(
+        self, agent: Agent, assignment: Assignment, context: Context, capture: Capture
+    ) -> Outcome:
+        """Let the agent work; what was going on where its time is up, or what it runs on fails, is kept."""
+        try:
+            async with capture.watching(assignment.seconds):
+                outcome = await agent.run(assignment, context)
+        except SandboxDiedError:
+            await capture.keep("sandbox_died")
+            raise
+        if outcome.claim == "timed_out":
+            await capture.keep("timeout")
+        elif outcome.claim == "failed" and is_failure(outcome.code):
+            await capture.keep("failed")
+        return outcome
+
+    def _watching(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> Watching:
+        """Watch what an agent does; one that nobody drives gets checkpoints by what is seen."""
+        keep = None if agent.driven else functools.partial(self._keep, attempt, workspace)
+        return Watching(
+            self._services.depot,
+            self._journal,
+            self._control,
+            clock=self._services.clock,
+            attempt=attempt,
+            workspace=workspace,
+            sandbox=sandbox,
+            keep=keep,
+            kept=self._inspector.watch,
+        )
+
+    async def _keep(self, attempt: str, workspace: Workspace, trigger: str) -> Scan:
+        scan = await asyncio.to_thread(workspace.scan)
+        await self._checkpoint(attempt, workspace, trigger, scan)
+        return scan
 
     def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
         if outcome.exit_code is None and agent.driven:  # its steps tell all of it
@@ -263,20 +320,6 @@ class AttemptRunner:
             )
         )
 
-    async def _regularly(self, attempt: str, workspace: Workspace, sandbox: Sandbox) -> None:
-        """Checkpoint an agent that we do not drive: every 30 s, or after 50 changed files."""
-        clock = self._services.clock
-        last, files = clock.monotonic(), 0
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            now = (await asyncio.to_thread(workspace.scan)).files
-            due = clock.monotonic() - last >= _CHECKPOINT_SECONDS
-            if not due and abs(now - files) < _CHECKPOINT_FILES:
-                continue
-            async with self._control.still(sandbox):
-                await self._checkpoint(attempt, workspace, "time" if due else "count")
-            last, files = clock.monotonic(), now
-
     async def _checkpoint(
         self,
         attempt: str,
@@ -295,16 +338,24 @@ class AttemptRunner:
             self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
         return made
 
-    async def _inspect(self, attempt: str, workspace: Workspace, outcome: Outcome, scan: Scan) -> Left:
-        """Act on what inspection finds: critical discards everything, error sets the path back."""
-        findings = (*scan.findings, *self._inspected(scan.changes))
+    async def _inspect(
+        self,
+        attempt: str,
+        workspace: Workspace,
+        outcome: Outcome,
+        scan: Scan,
+        critical: tuple[Finding, ...],
+    ) -> Left:
+        """Act on what inspection finds: critical, on the way too, discards everything, error sets a path back."""
+        seen = await self._inspector.full(scan.changes)
+        findings = tuple(dict.fromkeys((*critical, *scan.findings, *seen.findings)))
         critical = tuple(found for found in findings if found.severity == "critical")
         if critical:
             await asyncio.to_thread(workspace.reset, self._ground.base.tree, "discarded")
             return self._left(outcome, self._ground.base.tree, (), findings, reverted=(), discarded=critical)
         wrong = tuple(found for found in findings if found.severity == "error")
         if not wrong:
-            return self._left(outcome, scan.tree, scan.changes, findings)
+            return self._left(outcome, scan.tree, scan.changes, findings, degraded=_unseen(seen))
         return await self._revert(attempt, workspace, outcome, wrong)
 
     async def _revert(
@@ -314,12 +365,10 @@ class AttemptRunner:
         await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
         await self._checkpoint(attempt, workspace, "reverted")
         scan = await asyncio.to_thread(workspace.scan)
-        rest = (*scan.findings, *self._inspected(scan.changes))
+        seen = await self._inspector.full(scan.changes)
+        rest = (*scan.findings, *seen.findings)
         reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
-        return self._left(outcome, scan.tree, scan.changes, rest, reverted=reverted)
-
-    def _inspected(self, changes: Sequence[Change]) -> tuple[Finding, ...]:
-        return inspect(changes, DepotReader(self._services.depot), self._ground.base.tree, self._areas)
+        return self._left(outcome, scan.tree, scan.changes, rest, reverted=reverted, degraded=_unseen(seen))
 
     @staticmethod
     def _left(
@@ -330,6 +379,7 @@ class AttemptRunner:
         *,
         reverted: tuple[Reverted, ...] = (),
         discarded: tuple[Finding, ...] = (),
+        degraded: str = "",
     ) -> Left:
         return Left(
             outcome=outcome,
@@ -338,4 +388,9 @@ class AttemptRunner:
             findings=tuple(findings),
             reverted=reverted,
             discarded=discarded,
+            degraded=degraded,
         )
+
+
+def _unseen(seen: Inspection) -> str:
+    return seen.reason if seen.degraded else ""

@@ -23,7 +23,7 @@ MEANINGS: Mapping[CauseClass, str] = {
     "person": "a person stopped it, or is asked: to decide, or to mend the request, configuration or repository",
     "engine": "Chargehand or the machine under it failed: neither the agent's fault nor a person's",
 }
-CAUSELESS = frozenset({"paused", "recovered"})
+CAUSELESS = frozenset({"paused", "queued", "recovered"})
 """Codes of reasons that explain no end: of a mission that goes on, or of one that went well."""
 
 
@@ -54,6 +54,11 @@ REMEDIES: tuple[Remedy, ...] = (
         "agent",
         "agent_failed",
         "`chargehand mission log MISSION` shows how it ended; mend its command, or name another agent",
+    ),
+    _remedy(
+        "agent",
+        "agent_missing",
+        "install its program where `sandbox.toolchain` or PATH show it to sandboxes, or name another agent",
     ),
     _remedy(
         "agent",
@@ -94,6 +99,16 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "check",
+        "dependency_changed lock_mismatch",
+        "say in the request which dependencies may change",
+    ),
+    _remedy(
+        "check",
+        "critical_found",
+        "`chargehand mission show MISSION` names what the agent was stopped for; say in the request to keep off",
+    ),
+    _remedy(
+        "check",
         "assertions_removed test_deleted test_removed test_skipped tolerance_loosened",
         "say in the request that the tests have to stay; tests that have to go are changed by hand",
     ),
@@ -106,9 +121,15 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "check",
-        "binary_file large_file quota",
+        "binary_file large_change large_file quota",
         "keep what is built in ignored paths, or raise `sandbox.disk_mb`",
     ),
+    _remedy(
+        "budget",
+        "disk",
+        "raise `sandbox.disk_mb` or `sandbox.files`, or ask for less at once",
+    ),
+    _remedy("check", "setup_offline", "`chargehand project setup` makes its layer once it is promoted"),
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
     _remedy(
         "provider",
@@ -131,10 +152,15 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("budget", "exhausted", "raise the limit that `chargehand config show` names, or ask for less at once"),
     _remedy(
         "person",
-        "area_protected check_surface checks_missing waiting",
+        "area_protected check_surface checks_missing dependency_source waiting",
         "look at `chargehand mission diff MISSION`, then `chargehand mission promote MISSION` or `discard`",
     ),
     _remedy("person", "cancelled discarded", "none needed; start a new mission where it is wanted after all"),
+    _remedy(
+        "person",
+        "breaker_open",
+        '`chargehand mission answer MISSION "try anyway"`, or "use NAME" for another agent or model',
+    ),
     _remedy("person", "question", "`chargehand mission answer MISSION TEXT` lets it go on"),
     _remedy(
         "person",
@@ -149,7 +175,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("person", "setup_failed", "mend `project.setup`; `chargehand project setup` tries it"),
     _remedy(
         "person",
-        "merge_conflict promoted ref_moved rolled_back",
+        "merge_conflict plan_stale promoted ref_moved rolled_back",
         "`chargehand mission show MISSION` tells what is promoted; roll it back, or start from the new state",
     ),
     _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
@@ -182,11 +208,26 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "engine",
+        "inspection_incomplete",
+        "`chargehand mission promote MISSION` looks at all of it again, once the disk answers",
+    ),
+    _remedy(
+        "engine",
         "git_missing git_timeout sandbox_unavailable too_many_files no_memory",
         "`chargehand doctor` says what this machine lacks and how to mend it",
     ),
     _remedy(
         "engine", "no_space store_full", "free some space: `chargehand gc --dry-run` shows what it would remove"
+    ),
+    _remedy(
+        "engine",
+        "no_watcher",
+        "raise the kernel's setting fs.inotify.max_user_instances; until then workspaces are looked at every few seconds",
+    ),
+    _remedy(
+        "engine",
+        "no_clone",
+        "move CHARGEHAND_HOME back to the file system that its workspaces were made on, or start the mission anew",
     ),
     _remedy(
         "engine",

@@ -18,10 +18,11 @@ from chargehand.core import (
     WaitingError,
 )
 from chargehand.missions._control import Control
+from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
 from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.workspace import Workspace
+from chargehand.workspace import Scan, Workspace
 
 WORK = "attempt/{number}/work"
 """The step that is one attempt; the steps of its agent lie below it."""
@@ -72,6 +73,7 @@ class Context:
         endpoint: Endpoint | None,
         on_output: OnOutput | None,
         resumed: Resumed | None,
+        inspector: Inspector,
     ) -> None:
         self.sandbox = sandbox
         self.endpoint = endpoint
@@ -84,6 +86,8 @@ class Context:
         self._number = number
         self._workspace = workspace
         self._tree = tree
+        self._inspector = inspector
+        self._unseen: Scan | None = None
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
@@ -97,6 +101,7 @@ class Context:
             return {"output": await work(), **await self._kept("action")}
 
         done = await self._act(name, input, acted)
+        await self._look()
         return done["output"], done["tree"]
 
     async def restore(self, name: str, input: object, tree: str) -> None:
@@ -120,10 +125,17 @@ class Context:
         began = self._services.clock.monotonic()
         async with self._control.still(self.sandbox):
             scan = await asyncio.to_thread(self._workspace.scan)
+            self._unseen = scan  # also where the tree is as it was: what breaks a rule does not enter it
             if scan.tree == self._tree:
                 return {"tree": scan.tree}
             made = await asyncio.to_thread(self._workspace.checkpoint, trigger, scan=scan)
         return {"tree": made.tree, "checkpoint": made, "seconds": self._services.clock.monotonic() - began}
+
+    async def _look(self) -> None:
+        """Look at what an act wrote once it is recorded; raises `CriticalFoundError`."""
+        scan, self._unseen = self._unseen, None
+        if scan is not None:
+            await self._inspector.watch(scan)
 
     def _made(self, done: dict[str, Any]) -> Sequence[Payload]:
         made = done.get("checkpoint")

@@ -28,6 +28,7 @@ class Control:
         self._open.set()
         self._limits: dict[asyncio.Timeout, float | None] = {}
         self._finishing = False
+        self._standing = 0
 
     @property
     def paused(self) -> bool:
@@ -80,6 +81,17 @@ class Control:
         """Wait while the mission is paused."""
         await self._open.wait()
 
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        """Count the block for no time limit: the mission stands in line."""
+        self._standing += 1
+        self._hold_limits()
+        try:
+            yield
+        finally:
+            self._standing -= 1
+            self._run_limits()
+
     def hold(self, sandbox: Sandbox) -> None:
         """Let a pause freeze this sandbox until it is let go."""
         self._sandboxes.append(sandbox)
@@ -114,7 +126,7 @@ class Control:
         """Bound the block by `seconds`, pauses not counted; raises `TimeoutError`."""
         async with asyncio.timeout(seconds) as limit:
             self._limits[limit] = None
-            if self.paused:
+            if self.paused or self._standing:
                 self._hold_limits()
             try:
                 yield
@@ -128,6 +140,8 @@ class Control:
                 limit.reschedule(None)
 
     def _run_limits(self) -> None:
+        if self.paused or self._standing:
+            return
         for limit, left in self._limits.items():
             if left is not None:
                 limit.reschedule(asyncio.get_running_loop().time() + left)

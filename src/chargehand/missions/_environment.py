@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from pathlib import Path
 
-from chargehand.core import Base, ChangesReverted, CommandFinished, RefusedError, Reverted, printable
+from chargehand.core import Base, ChangesReverted, CommandFinished, Finding, RefusedError, Reverted, printable
 from chargehand.missions._journal import Notes
 from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._services import Services
 from chargehand.sandbox import ExecResult, Sandbox
-from chargehand.workspace import EnvironmentLayers
+from chargehand.workspace import EnvironmentLayers, FrozenLayer
 
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
 _PYTHON_SIGNS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
 _VENV_SECONDS = 120.0
 _TAIL = 2000
+OFFLINE = "setup without network"
 
 
 async def environment_layer(
@@ -31,18 +33,77 @@ async def environment_layer(
     if not setup:
         return None
     layers = EnvironmentLayers(services.depot)
-    key = layers.key(
+    key = _key(services, layers, base, setup)
+    found = layers.find(key)
+    if found is not None:
+        return found
+    places = places or Places(services, journal)
+    return (await _build(services, journal, layers, places, Ground(base=base), setup, key)).path
+
+
+class CandidateLayers:
+    """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
+
+    Such a layer is made without network, since nobody let the candidate's inputs reach one, and removed at the
+    end of the block. Where its setup fails that way, the base's layer is used and `notes` says so.
+    """
+
+    def __init__(self, services: Services, journal: Notes, places: Places, ground: Ground) -> None:
+        self._services = services
+        self._journal = journal
+        self._places = places
+        self._ground = ground
+        self._layers = EnvironmentLayers(services.depot)
+        self._made: dict[str, Ground] = {}
+        self._own: list[FrozenLayer] = []
+        self.notes: list[Finding] = []
+
+    async def __aenter__(self) -> CandidateLayers:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for layer in self._own:
+            await asyncio.to_thread(self._layers.remove, layer)
+
+    async def ground(self, tree: str) -> Ground:
+        """Return what a workspace of `tree` stands on."""
+        project = self._services.config.project
+        if not project.setup:
+            return self._ground
+        changed = self._layers.changed(self._ground.base, tree, inputs=project.setup_inputs)
+        if not changed:
+            return self._ground
+        key = _key(self._services, self._layers, self._ground.base, project.setup, tree=tree)
+        if key not in self._made:
+            self._made[key] = await self._make(key, project.setup, tree, changed[0])
+        return self._made[key]
+
+    async def _make(self, key: str, setup: str, tree: str, path: str) -> Ground:
+        base = self._ground.base
+        found = self._layers.find(key)
+        if found is not None:  # of a base commit with the same inputs
+            return Ground(base=base, environment=found)
+        try:
+            layer = await _build(
+                self._services, self._journal, self._layers, self._places, Ground(base=base), setup, key, tree=tree
+            )
+        except RefusedError:
+            message = "changes an input of setup, which failed without network: the base's environment was used"
+            self.notes.append(Finding(rule="setup_offline", severity="warning", path=path, message=message))
+            return self._ground
+        self._own.append(layer)
+        return Ground(base=base, environment=layer.path)
+
+
+def _key(services: Services, layers: EnvironmentLayers, base: Base, setup: str, *, tree: str | None = None) -> str:
+    return layers.key(
         base,
         command=setup,
         inputs=services.config.project.setup_inputs,
         toolchain=services.toolchain,
         tier=services.tier_name,
+        tree=tree,
     )
-    found = layers.find(key)
-    if found is not None:
-        return found
-    places = places or Places(services, journal)
-    return await _build(services, journal, layers, places, Ground(base=base), setup, key)
 
 
 async def _build(
@@ -53,27 +114,32 @@ async def _build(
     ground: Ground,
     setup: str,
     key: str,
-) -> Path:
+    *,
+    tree: str | None = None,
+) -> FrozenLayer:
+    """Make a layer by running setup on the base, or, without network, on a candidate's tree."""
     signs = (services.depot.lookup(ground.base.tree, name) for name in _PYTHON_SIGNS)
     python = bool(_PYTHON_COMMAND.search(setup)) or any(signs)
     path = (f"{VENV}/bin",) if python else ()
-    async with services.open_registries() as registries, places.workspace(ground, purpose=SETUP) as workspace:
+    async with contextlib.AsyncExitStack() as stack:
+        registries = await stack.enter_async_context(services.open_registries()) if tree is None else None
+        workspace = await stack.enter_async_context(places.workspace(ground, purpose=SETUP, tree=tree))
         async with places.sandbox(
             workspace,
             ground,
-            purpose=SETUP,
+            purpose=SETUP if tree is None else OFFLINE,
             registries=registries,
             path=path,
-            environment=registries.environment(),
+            environment=registries.environment() if registries else None,
         ) as sandbox:
             if python:
                 await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
             await _run(services, journal, sandbox, setup, services.config.limits.check_time)
-        frozen = await asyncio.to_thread(layers.freeze, workspace, key)
+        frozen = await asyncio.to_thread(layers.freeze, workspace, key, tree=tree)
     if frozen.dropped:
         dropped = tuple(Reverted(path=path, rule="setup_tracked") for path in frozen.dropped)
         journal.note(ChangesReverted(attempt="", reverted=dropped))
-    return frozen.path
+    return frozen
 
 
 async def _run(services: Services, journal: Notes, sandbox: Sandbox, command: str, seconds: float) -> None:

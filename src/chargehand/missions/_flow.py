@@ -29,17 +29,21 @@ from chargehand.core import (
     RefusedError,
     Verdict,
     VerdictGiven,
+    VerdictStatus,
     WaitingError,
     new_id,
 )
+from chargehand.missions._admission import Admission
 from chargehand.missions._attempt import AttemptRunner, Left
 from chargehand.missions._context import WORK
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
+from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import End, after_checks, before_checks
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
+from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
@@ -72,6 +76,8 @@ class MissionFlow:
         self._on_output = on_output
         self._places = Places(services, journal, control=control)
         self._promoter = Promoter(services, journal, fault=fault)
+        self._queue = Queue(services, journal, control)
+        self._admission = Admission(services, journal, self._queue)
         self._attempt_started = services.clock.monotonic()
 
     async def run(self) -> MissionState:
@@ -137,6 +143,7 @@ class MissionFlow:
 
     async def _steps(self, request: MissionRequest) -> None:
         base = self._base
+        request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
         try:
@@ -151,7 +158,9 @@ class MissionFlow:
         self._fault("environment")
         ground = Ground(base=base, environment=environment)
         gates = find_gates(self._services, base, request)
-        validator = Validator(self._services, self._journal, ground=ground, gates=gates, places=self._places)
+        validator = Validator(
+            self._services, self._journal, ground=ground, gates=gates, places=self._places, queue=self._queue
+        )
         await validator.base()
         await self._select(request, agent)
         runner = AttemptRunner(
@@ -159,8 +168,9 @@ class MissionFlow:
             self._journal,
             self._control,
             ground=ground,
-            areas=areas_of(self._services, request, gates),
+            inspector=Inspector(self._services, base, areas_of(self._services, request, gates)),
             places=self._places,
+            queue=self._queue,
             on_output=self._on_output,
         )
         await preparing
@@ -181,7 +191,10 @@ class MissionFlow:
         tree: str = self._base.tree
         feedback: str | None = None
         for number in range(1, request.attempts + 1):
-            self._attempt_started = self._services.clock.monotonic()
+            admitted = await self._admission.admitted(request, number)
+            if admitted != request:  # the one before failed too often
+                request, agent = admitted, self._services.open_agent(admitted)
+            self._attempt_started = self._services.clock.monotonic() - self._journal.stood
             left = await self._work(request, agent, runner, number, tree, feedback)
             self._fault("agent")
             verdict, told = await self._judge(request, left, validator, number)
@@ -238,7 +251,8 @@ class MissionFlow:
         """Return the verdict of what an attempt left, and the artifact that reports it to the next one."""
         if before_checks(left, base_tree=self._base.tree, partial=request.partial) is not None:
             findings = (*left.findings, *left.discarded)
-            verdict = Verdict(tree=left.tree, scope="attempt", status="red", findings=findings)
+            status: VerdictStatus = "degraded" if left.degraded else "red"
+            verdict = Verdict(tree=left.tree, scope="attempt", status=status, findings=findings)
             return verdict, self._keep_report(verdict, left, validator)
         begun = self._journal.state.attempt(number)
 
@@ -275,6 +289,7 @@ class MissionFlow:
                 cost_known=cost[1],
             )
         )
+        self._admission.tell(self._request, number)
 
     async def _conclude(self, left: Left, end: End, verdict: Verdict, validator: Validator) -> None:
         if end.mission == "promoted":
@@ -303,8 +318,12 @@ class MissionFlow:
         async def merged(candidate: str) -> Verdict:
             async def judge() -> Verdict:
                 changes = self._services.depot.diff(base.tree, candidate)
+                areas = areas_of(self._services, self._request, validator.gates)
+                seen = await Inspector(self._services, base, areas).full(changes)
+                # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
+                findings = tuple(dict.fromkeys((*verdict.findings, *seen.findings)))
                 return await validator.candidate(
-                    candidate, scope="merged", changes=changes, findings=verdict.findings
+                    candidate, scope="merged", changes=changes, findings=findings, degraded=seen.degraded
                 )
 
             name = "verdict/merged"
@@ -337,7 +356,7 @@ class MissionFlow:
         state = self._journal.state
         for running in state.attempts:
             if running.status == "running":
-                seconds = self._services.clock.monotonic() - self._attempt_started
+                seconds = self._services.clock.monotonic() - self._journal.stood - self._attempt_started
                 self._journal.note(
                     AttemptFinished(
                         attempt=running.id,
@@ -348,6 +367,7 @@ class MissionFlow:
                         cost_known=running.cost_known or not running.calls,
                     )
                 )
+                self._admission.tell(self._request, running.number)
         if state.status != "promoted":
             self._journal.note(MissionFinished(status=status, reasons=(reason,)))
 

@@ -73,7 +73,7 @@ class Journal:
     """Writes the events of one mission in order and keeps its state current.
 
     With `epoch`, the claim it writes under: once another worker claimed the mission, every note raises
-    `FencedError` and nothing is written.
+    `FencedError` and nothing is written. `stood` is how many seconds the mission stood in line: no step's own.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Journal:
         self._store = store
         self._watch = watch
         self.epoch = epoch
+        self.stood = 0.0
         self.state = MissionState()
         for line in store.log.read(mission):
             apply(self.state, line)
@@ -119,9 +120,10 @@ class Journal:
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
             return self.recall(done)
-        started = self.clock.monotonic()
+        started, stood = self.clock.monotonic(), self.stood
         output = await work()
-        done_now = StepFinished(step=name, input=digest, output=output, seconds=self.clock.monotonic() - started)
+        seconds = self.clock.monotonic() - started - (self.stood - stood)
+        done_now = StepFinished(step=name, input=digest, output=output, seconds=seconds)
         finished = kept_step(self._store, self.mission, done_now)
         self.note(*(notes(output) if notes else ()), finished)
         return output

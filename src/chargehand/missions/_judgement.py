@@ -44,6 +44,8 @@ def before_checks(left: Left, *, base_tree: str, partial: bool) -> End | None:
     """Return the end of an attempt that needs no checks to be judged, `None` where they must decide."""
     if left.discarded:
         return _refused(_reasons(left.discarded))
+    if left.degraded:
+        return _refused((Reason(code="inspection_incomplete", message=left.degraded),))
     if left.outcome.claim == "timed_out":
         reason = Reason(code="time", message=left.outcome.reason)
         return End(status="timed_out", mission="exhausted", reasons=(reason,))
@@ -65,6 +67,10 @@ def after_checks(verdict: Verdict) -> End:
     if verdict.status == "missing":
         message = "no checks are configured or were found, so nothing says that the change is good"
         return _waiting((Reason(code="checks_missing", message=message),))
+    if verdict.status == "degraded":
+        return _refused(
+            (Reason(code="inspection_incomplete", message="inspection could not look at all of the tree in time"),)
+        )
     if verdict.status != "green":
         failed = [check for check in verdict.checks if check.status != "passed"]
         reasons = tuple(
@@ -101,6 +107,8 @@ def person_may_promote(verdict: Verdict) -> bool:
     """
     own = (check for check in verdict.checks if not check.base_tests)
     wrong = any(found.severity in ("error", "critical") for found in verdict.findings)
+    if verdict.status == "degraded":
+        return False
     return not wrong and all(check.status == "passed" for check in own)
 
 

@@ -14,7 +14,7 @@ from chargehand.core import (
     Base,
     BaseResolved,
     Checkpoint,
-    CheckpointRestored,
+    Finding,
     MissionClaimed,
     MissionCreated,
     MissionRequest,
@@ -33,15 +33,19 @@ from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._flow import MissionFlow, areas_of, find_gates
 from chargehand.missions._hold import hold
+from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, end_attempts, person_may_promote
 from chargehand.missions._places import Ground, Places, clear
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
+from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
+from chargehand.missions._restore import restore_checkpoint
 from chargehand.missions._services import Services
 from chargehand.missions._validate import Validator
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.store import MissionRow, Store
+from chargehand.workspace import RollbackPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +185,15 @@ class Missions:
         environment = await environment_layer(services, journal, base, places=places)
         gates = find_gates(services, base, journal.state.request)
         ground = Ground(base=base, environment=environment)
-        validator = Validator(services, journal, ground=ground, gates=gates, places=places)
+        queue = Queue(services, journal, control)
+        validator = Validator(services, journal, ground=ground, gates=gates, places=places, queue=queue)
         await validator.base()
         changes = services.depot.diff(base.tree, tree)
         areas = areas_of(services, journal.state.request, gates)
-        findings = inspect(changes, DepotReader(services.depot), base.tree, areas)
-        verdict = await validator.candidate(tree, scope="attempt", changes=changes, findings=findings)
+        seen = await Inspector(services, base, areas).full(changes)
+        verdict = await validator.candidate(
+            tree, scope="attempt", changes=changes, findings=seen.findings, degraded=seen.degraded
+        )
         journal.note(VerdictGiven(verdict=verdict))
         return verdict, validator
 
@@ -196,21 +203,26 @@ class Missions:
             await Promoter(self._services, journal, fault=self._fault).roll_back()
             return journal.state
 
-    async def restore(self, mission: str, checkpoint: str) -> Checkpoint:
-        """Make an earlier checkpoint the mission's last one, as a new checkpoint: what came between stays."""
+    async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:
+        """Go back to an earlier checkpoint, or `base`, by a new checkpoint: what came between stays.
+
+        With a `plan` only as far as that says. Raises `RefusedError` (`plan_stale`) where the last checkpoint is
+        not the one any more that the plan was made for.
+        """
         async with self._held(mission) as (journal, _):
-            wanted = find_checkpoint(journal.state, checkpoint)
-            last = journal.state.checkpoints[-1]
-            if wanted.tree == last.tree:
-                return last
-            depot = self._services.depot
-            commit = depot.commit(wanted.tree, (last.commit,), f"restore {wanted.commit}")
-            depot.swap(f"refs/chargehand/restored/{mission}/{commit}", commit, None)
-            restored = Checkpoint(
-                commit=commit, tree=wanted.tree, parent=last.commit, trigger="restored", changed=0
-            )
-            journal.note(CheckpointRestored(workspace="", checkpoint=restored))
-            return restored
+            base = journal.state.base if checkpoint == "base" else None
+            commit = base.commit if base else find_checkpoint(journal.state, checkpoint).commit
+            return restore_checkpoint(self._services.depot, journal, commit, plan=plan)
+
+    def findings(self, mission: str) -> tuple[Finding, ...]:
+        """Inspect a mission's last checkpoint anew, as its areas are today; none where it left nothing."""
+        state = self.look.state(mission)
+        if state.base is None or state.request is None or not state.checkpoints:
+            return ()
+        services, tree = self._services, state.checkpoints[-1].tree
+        areas = areas_of(services, state.request, find_gates(services, state.base, state.request))
+        changes = services.depot.diff(state.base.tree, tree)
+        return tuple(inspect(changes, DepotReader(services.depot), state.base.tree, areas))
 
     async def recover(self) -> list[str]:
         """Finish or forget the promotions that dead processes began; return the missions that are promoted now.

@@ -9,7 +9,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, Bind, ChargehandError, MissionState, NotFoundError, SandboxOpened, WaitingError
+from chargehand.core import (
+    Base,
+    Bind,
+    ChargehandError,
+    FencedError,
+    MissionState,
+    NotFoundError,
+    SandboxClosed,
+    SandboxOpened,
+    WaitingError,
+)
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._services import Registries, Services
@@ -17,7 +27,7 @@ from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace import Workspace, WorkspaceLimits
 
 VENV = f"{WORKSPACE}/.venv"
-SETUP, CHECKS = "setup", "checks"
+SETUP, CHECKS, AGENT = "setup", "checks", "agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class Places:
         self._services = services
         self._journal = journal
         self._control = control
+        self._making: dict[str, float] = {}
 
     @contextlib.asynccontextmanager
     async def workspace(
@@ -103,10 +114,13 @@ class Places:
         """Have a workspace for the block; its files go at the end unless somebody goes on with them."""
         if self._control is not None:
             await self._control.may_go_on()
+        began = self._services.clock.monotonic()
         making = asyncio.ensure_future(asyncio.to_thread(make))
         asked = False
         try:
-            yield await asyncio.shield(making)
+            made = await asyncio.shield(making)
+            self._making[made.id] = self._services.clock.monotonic() - began
+            yield made
         except WaitingError:
             asked = True
             raise
@@ -125,7 +139,7 @@ class Places:
             tree=tree,
             environment=ground.environment,
             include=config.project.include,
-            limits=WorkspaceLimits(disk_bytes=config.sandbox.disk_mb << 20),
+            limits=WorkspaceLimits(disk_bytes=config.sandbox.disk_mb << 20, files=config.sandbox.files),
             id=id,
         )
 
@@ -143,7 +157,7 @@ class Places:
         environment: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox over a workspace and close it, with all that runs in it, at the end."""
-        services = self._services
+        services, began = self._services, self._services.clock.monotonic()
         spec = SandboxSpec(
             mounts=workspace.mount_plan(),
             environment={**ground.variables, **(environment or {})},
@@ -154,6 +168,7 @@ class Places:
             gateway=gateway,
         )
         sandbox = await services.tier.open(spec)
+        ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
         try:
             if self._control is not None:
                 self._control.hold(sandbox)
@@ -164,7 +179,7 @@ class Places:
                     sandbox=sandbox.id,
                     purpose=purpose,
                     tier=sandbox.tier,
-                    driver=services.driver,
+                    driver=workspace.driver,
                     limits=dict(sandbox.limits_in_force),
                 )
             )
@@ -173,6 +188,31 @@ class Places:
             if self._control is not None:
                 self._control.let_go(sandbox)
             await asyncio.shield(sandbox.close())
+            await self._note_closed(sandbox, workspace, purpose, began=began, ready=ready)
+
+    async def _note_closed(
+        self, sandbox: Sandbox, workspace: Workspace, purpose: str, *, began: float, ready: float
+    ) -> None:
+        """Note what a sandbox took, and what was written in it where an agent worked there."""
+        if self._journal.mission is None:
+            return
+        files = written = None
+        if purpose == AGENT:
+            with contextlib.suppress(ChargehandError, OSError):
+                files, written = await asyncio.to_thread(workspace.usage)
+        used = sandbox.usage()
+        closed = SandboxClosed(
+            sandbox=sandbox.id,
+            purpose=purpose,
+            ready_seconds=ready,
+            seconds=self._services.clock.monotonic() - began,
+            peak_memory=used.peak_memory,
+            freezes=used.freezes,
+            written_files=files,
+            written_bytes=written,
+        )
+        with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
+            self._journal.note(closed)
 
 
 def clear(services: Services, state: MissionState) -> None:

@@ -31,7 +31,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._services import Services
 from chargehand.store import SignedHead
-from chargehand.workspace import RefMovedError, export_notes
+from chargehand.workspace import MergeConflictError, RefMovedError, export_notes
 from chargehand.workspace import apply as apply_branch
 from chargehand.workspace import export as export_branch
 
@@ -102,9 +102,9 @@ class Promoter:
         result = await asyncio.to_thread(depot.merge, tip, theirs)
         if result.conflicts or result.tree is None:
             paths = ", ".join(shown_path(path) for path in result.conflicts[:5])
-            raise RefusedError(
+            raise MergeConflictError(
                 f"the changes conflict with the mission branch in {paths}",
-                code="merge_conflict",
+                result.details,
                 hint=self._rollback_hint,
             )
         return result.tree, verdict if result.tree == tree else await validate(result.tree)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from chargehand.agents import Agent, Endpoint
 from chargehand.core import Clock as ClockPort
 from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock
-from chargehand.durable import Role, Workers
+from chargehand.durable import Role, Slots, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models import CallRecord
 from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec
-from chargehand.store import Store
+from chargehand.store import MissionRow, Store
 from chargehand.workspace import Depot
+
+SlotName = Literal["attempts", "checks", "probes"]
+"""Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""
 
 
 class Tier(Protocol):
@@ -57,9 +61,17 @@ class OpenGateway(Protocol):
         ...
 
 
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything concrete that the mission flow uses; `worker` is this process among the `workers`."""
+    """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
+
+    `attempts_at_once` and `checks_at_once` are for all processes of the state directory together.
+    """
 
     home: Path
     project: str
@@ -79,6 +91,22 @@ class Services:
     open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore
+    attempts_at_once: int = 5
+    checks_at_once: int = field(default_factory=cores)
+
+    @property
+    def in_front(self) -> bool:
+        """Whether a person waits for what this process does."""
+        return self.worker[1] == "command"
+
+    def live(self, row: MissionRow) -> bool:
+        """Tell whether a living worker holds a mission right now."""
+        return row.owner is not None and self.workers.live(row.owner)
+
+    def slots(self, what: SlotName) -> Slots:
+        """Return the places of this state directory for what runs only so many at once."""
+        places = {"attempts": self.attempts_at_once, "checks": self.checks_at_once, "probes": 1}
+        return Slots(self.home / "slots" / what, places=places[what])
 
     def limits(self) -> SandboxLimits:
         """Return what the configuration lets one sandbox use."""

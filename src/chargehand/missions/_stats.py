@@ -15,7 +15,16 @@ from typing import get_args
 
 import msgspec
 
-from chargehand.core import AttemptState, Event, MissionFinished, MissionState, MissionStatus, decode, fold
+from chargehand.core import (
+    AttemptState,
+    Event,
+    MissionFinished,
+    MissionState,
+    MissionStatus,
+    SandboxClosed,
+    decode,
+    fold,
+)
 from chargehand.missions._causes import (
     CAUSE_CLASSES,
     ENDED,
@@ -25,6 +34,7 @@ from chargehand.missions._causes import (
     mission_cause,
 )
 from chargehand.missions._missions import Look
+from chargehand.missions._places import AGENT
 
 DEFINITIONS: Mapping[str, str] = {
     "ended": "missions that are promoted, refused, waiting for a person, cancelled, discarded, exhausted or "
@@ -38,6 +48,11 @@ DEFINITIONS: Mapping[str, str] = {
     "it",
     "seconds": "from a mission's creation to its end, and of an attempt as it was measured; percentiles by "
     "nearest rank: the smallest known value that at least so many percent of the known ones do not exceed",
+    "checkpoint": "reading and keeping one tree, the freeze included",
+    "sandbox": "from the wish for a workspace until programs run in it (ready), and until nothing runs any more "
+    "once a freeze is ordered (freeze), of agents, checks and setups alike",
+    "memory, disk": "of an agent's sandbox: the most it held at once, page cache included, where the kernel "
+    "counts it; what was written into the workspace as it lies on the disk, ignored files included",
     "cost": "the sum over the attempts whose cost is known; those where it is not are counted, and never as 0",
 }
 """What each figure means; the reference page shows it."""
@@ -45,7 +60,10 @@ DEFINITIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Seconds at three percentiles by nearest rank, `None` where none is known; how many are, and are not."""
+    """Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
+
+    `known` and `unknown` say of how many they are, and of how many more they are not.
+    """
 
     known: int
     unknown: int
@@ -108,10 +126,21 @@ class CauseStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStats:
-    """Checkpoints that were made, of any mission; how long one took is not in the log, so it is unknown."""
+    """Checkpoints that were made, of any mission; older ones do not say how long they took."""
 
     made: int
     seconds: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStats:
+    """Sandboxes that are gone: seconds until ready and until frozen; of agents' own the bytes they took."""
+
+    closed: int
+    ready: Spread
+    freeze: Spread
+    memory: Spread
+    disk: Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +153,7 @@ class Stats:
     causes: tuple[CauseStats, ...]
     agents: Mapping[str, AttemptStats]
     checkpoints: CheckpointStats
+    sandboxes: SandboxStats
 
 
 def gather(look: Look, *, project: str | None = None, since: datetime | None = None) -> Stats:
@@ -159,15 +189,15 @@ def _discards(line: Event) -> bool:
 
 
 @dataclass(slots=True)
-class _Durations:
+class _Values:
     values: array[float] = field(default_factory=lambda: array("d"))
     unknown: int = 0
 
-    def add(self, seconds: float | None) -> None:
-        if seconds is None:
+    def add(self, value: float | None) -> None:
+        if value is None:
             self.unknown += 1
         else:
-            self.values.append(seconds)
+            self.values.append(value)
 
     def spread(self) -> Spread:
         ordered = sorted(self.values)
@@ -189,7 +219,7 @@ def nearest_rank(ordered: list[float], percent: int) -> float | None:
 class _Attempts:
     succeeded: int = 0
     by_class: Counter[CauseClass] = field(default_factory=Counter)
-    seconds: _Durations = field(default_factory=_Durations)
+    seconds: _Values = field(default_factory=_Values)
     usd: float = 0.0
     priced: int = 0
     unpriced: int = 0
@@ -216,17 +246,45 @@ class _Attempts:
         )
 
 
+@dataclass(slots=True)
+class _Sandboxes:
+    closed: int = 0
+    ready: _Values = field(default_factory=_Values)
+    freeze: _Values = field(default_factory=_Values)
+    memory: _Values = field(default_factory=_Values)
+    disk: _Values = field(default_factory=_Values)
+
+    def add(self, sandbox: SandboxClosed) -> None:
+        self.closed += 1
+        self.ready.add(sandbox.ready_seconds)
+        for seconds in sandbox.freezes:
+            self.freeze.add(seconds)
+        if sandbox.purpose == AGENT:
+            self.memory.add(sandbox.peak_memory)
+            self.disk.add(sandbox.written_bytes)
+
+    def stats(self) -> SandboxStats:
+        return SandboxStats(
+            closed=self.closed,
+            ready=self.ready.spread(),
+            freeze=self.freeze.spread(),
+            memory=self.memory.spread(),
+            disk=self.disk.spread(),
+        )
+
+
 class Tally:
     """Adds up missions one by one."""
 
     def __init__(self) -> None:
         self._statuses: Counter[MissionStatus] = Counter()
         self._ended = self._completed = self._promoted = self._rolled_back = self._engine = 0
-        self._seconds = _Durations()
+        self._seconds = _Values()
         self._attempts = _Attempts()
         self._agents: dict[str, _Attempts] = {}
         self._causes: dict[Cause, Counter[str]] = {}
-        self._checkpoints = _Durations()
+        self._checkpoints = _Values()
+        self._sandboxes = _Sandboxes()
 
     def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
         """Count one mission; `before` is its state before a person discarded it."""
@@ -234,6 +292,8 @@ class Tally:
         for seconds in state.checkpoint_seconds:
             self._checkpoints.add(seconds)
         self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
+        for sandbox in state.sandboxes:
+            self._sandboxes.add(sandbox)
         ended = state.status in ENDED
         for attempt in state.attempts:
             self._add_attempt(attempt, ended=ended)
@@ -278,6 +338,7 @@ class Tally:
             checkpoints=CheckpointStats(
                 made=self._checkpoints.unknown + len(self._checkpoints.values), seconds=self._checkpoints.spread()
             ),
+            sandboxes=self._sandboxes.stats(),
         )
 
     def _mission_stats(self) -> MissionStats:

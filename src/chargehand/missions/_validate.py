@@ -25,8 +25,10 @@ from chargehand.core import (
     VerdictStatus,
     sandbox_ids,
 )
+from chargehand.missions._environment import CandidateLayers
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import CHECKS, Ground, Places, acceptance_place
+from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.sandbox import WORKSPACE
@@ -48,13 +50,21 @@ class Validator:
     """Gives verdicts for one mission."""
 
     def __init__(
-        self, services: Services, journal: Journal, *, ground: Ground, gates: Gates, places: Places
+        self,
+        services: Services,
+        journal: Journal,
+        *,
+        ground: Ground,
+        gates: Gates,
+        places: Places,
+        queue: Queue,
     ) -> None:
         self._services = services
         self._journal = journal
         self._ground = ground
-        self._gates = gates
+        self.gates = gates
         self._places = places
+        self._queue = queue
         self._untested: frozenset[str] = frozenset()
         self.outputs: dict[str, CheckOutput] = {}
 
@@ -75,7 +85,7 @@ class Validator:
         return verdict
 
     async def _base(self, tree: str) -> Verdict:
-        checks = await self._run(tree, acceptance=())
+        checks = await self._run(tree, self._ground, acceptance=())
         verdict = Verdict(tree=tree, scope="base", status=self._judge(checks, ()), checks=checks)
         self._services.store.verdicts.put(self._services.project, verdict, plan_digest=self._base_key)
         return verdict
@@ -87,44 +97,57 @@ class Validator:
         scope: VerdictScope,
         changes: Sequence[Change],
         findings: Sequence[Finding],
+        degraded: bool = False,
     ) -> Verdict:
-        """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface."""
-        checks = await self._run(tree, acceptance=self._gates.acceptance)
-        if all(check.status == "passed" for check in checks):
-            checks += await self._with_base_tests(tree, changes)
-        status = self._judge(checks, findings)
-        return Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=tuple(findings))
+        """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface.
 
-    async def _with_base_tests(self, tree: str, changes: Sequence[Change]) -> tuple[CheckResult, ...]:
+        `degraded` says that `findings` are not all that inspection should have looked for.
+        """
+        async with CandidateLayers(self._services, self._journal, self._places, self._ground) as layers:
+            checks = await self._run(tree, await layers.ground(tree), acceptance=self.gates.acceptance)
+            if all(check.status == "passed" for check in checks):
+                checks += await self._with_base_tests(tree, changes, layers)
+        told = (*findings, *layers.notes)
+        status = self._judge(checks, told, degraded=degraded)
+        return Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=told)
+
+    async def _with_base_tests(
+        self, tree: str, changes: Sequence[Change], layers: CandidateLayers
+    ) -> tuple[CheckResult, ...]:
         depot = self._services.depot
         overrides = base_tests_tree_plan(
-            changes, DepotReader(depot), self._ground.base.tree, commands=self._gates.plan.commands
+            changes, DepotReader(depot), self._ground.base.tree, commands=self.gates.plan.commands
         )
         if not overrides:
             return ()
         mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self._ground.base.tree)
         if mixed == tree:
             return ()
-        checks = await self._run(mixed, acceptance=self._gates.acceptance)
+        checks = await self._run(mixed, await layers.ground(mixed), acceptance=self.gates.acceptance)
         for check in checks:
             self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
         told = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
         return tuple(replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in told)
 
-    def _judge(self, checks: Sequence[CheckResult], findings: Sequence[Finding]) -> VerdictStatus:
-        return judge(checks, findings, explicit_none=self._gates.explicit_none)
+    def _judge(
+        self, checks: Sequence[CheckResult], findings: Sequence[Finding], *, degraded: bool = False
+    ) -> VerdictStatus:
+        return judge(checks, findings, explicit_none=self.gates.explicit_none, degraded=degraded)
 
-    async def _run(self, tree: str, *, acceptance: Sequence[tuple[str, str]]) -> tuple[CheckResult, ...]:
-        if not self._gates.plan.commands:
+    async def _run(
+        self, tree: str, ground: Ground, *, acceptance: Sequence[tuple[str, str]]
+    ) -> tuple[CheckResult, ...]:
+        if not self.gates.plan.commands:
             return ()
         with self._acceptance_files(acceptance) as binds:
             async with (
-                self._places.workspace(self._ground, purpose=CHECKS, tree=tree) as workspace,
-                self._places.sandbox(workspace, self._ground, purpose=CHECKS, binds=binds) as sandbox,
+                self._queue.turn("checks"),
+                self._places.workspace(ground, purpose=CHECKS, tree=tree) as workspace,
+                self._places.sandbox(workspace, ground, purpose=CHECKS, binds=binds) as sandbox,
             ):
                 return await run_checks(
-                    self._gates.plan,
+                    self.gates.plan,
                     sandbox,
                     keep=self._services.store.artifacts,
                     mission=self._journal.mission,
@@ -156,7 +179,7 @@ class Validator:
     @property
     def _base_key(self) -> str:
         layer = self._ground.environment.name if self._ground.environment else "-"
-        return "/".join(("base", self._gates.plan.digest(), layer, self._services.toolchain))
+        return "/".join(("base", self.gates.plan.digest(), layer, self._services.toolchain))
 
 
 def _show_to_sandbox(directory: Path) -> None:

@@ -11,10 +11,13 @@ from chargehand.sandbox._contract import (
     Sandbox,
     SandboxLimits,
     SandboxSpec,
+    SandboxUsage,
+    ShowsProcesses,
     Stream,
 )
 from chargehand.sandbox._probe import Part, ProbeReport, probe
 from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._processes import ProcessSeen
 from chargehand.sandbox._toolchain import Toolchain, discover
 
 if TYPE_CHECKING:
@@ -29,12 +32,15 @@ __all__ = [
     "OpenSandbox",
     "Part",
     "ProbeReport",
+    "ProcessSeen",
     "ProcessTier",
     "RegistryConfig",
     "RegistryMirror",
     "Sandbox",
     "SandboxLimits",
     "SandboxSpec",
+    "SandboxUsage",
+    "ShowsProcesses",
     "Stream",
     "Toolchain",
     "discover",

@@ -57,6 +57,15 @@ class Cgroup:
             time.sleep(0.0005)
             control.write_text(order)  # version 1 may stay at FREEZING until asked again
 
+    @property
+    def peak_memory(self) -> int | None:
+        """The most memory in bytes that the group held at once, `None` where the kernel does not count it."""
+        for directory in self.directories:
+            for name in ("memory.peak", "memory.max_usage_in_bytes"):
+                with contextlib.suppress(OSError, ValueError):
+                    return int((directory / name).read_text())
+        return None
+
     def kill(self) -> None:
         """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
         with contextlib.suppress(OSError):

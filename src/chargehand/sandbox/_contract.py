@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from chargehand.core import Bind, MountPlan
+from chargehand.sandbox._processes import ProcessSeen
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
@@ -63,6 +64,17 @@ class ExecResult:
     timed_out: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxUsage:
+    """What a sandbox took: the most memory in bytes that all of it held at once, `None` where nobody counts that.
+
+    `freezes` are the seconds that each freeze took until nothing ran any more, the latest 256 of them.
+    """
+
+    peak_memory: int | None = None
+    freezes: tuple[float, ...] = ()
+
+
 class Sandbox(Protocol):
     """A place where programs of an untrusted author run; opened by `open_sandbox`, used by one task at a time.
 
@@ -104,8 +116,21 @@ class Sandbox(Protocol):
         """Let frozen processes run on. Idempotent."""
         ...
 
+    def usage(self) -> SandboxUsage:
+        """Return what it took so far; after `close` what it took in all."""
+        ...
+
     async def close(self) -> None:
         """Kill everything inside and release mounts and cgroups. Idempotent; never raises for a dead sandbox."""
+        ...
+
+
+@runtime_checkable
+class ShowsProcesses(Protocol):
+    """What a sandbox offers besides where its tier can see into it from the host."""
+
+    def processes(self) -> tuple[ProcessSeen, ...]:
+        """Return what runs inside, of a frozen sandbox too, nothing of one that ended; reads /proc."""
         ...
 
 

@@ -173,6 +173,7 @@ class Launcher:
             if pid == 0:
                 _become_sandbox(request, fds)
             self.names[pid] = request["id"]
+            self.control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
             self.cgroups[pid] = request["cgroups"]
         finally:
             for fd in fds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
@@ -11,12 +12,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import ChargehandError, DriverName, MountPlan, TierUnavailableError, sandbox_ids
+from chargehand.core import ChargehandError, DriverName, MountPlan, Strategy, TierUnavailableError, sandbox_ids
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._mend import mend
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
 
+DRIVERS: tuple[DriverName, ...] = ("overlay", "reflink", "worktree")
+"""Every workspace driver, the best first: shared and mounted at once, then made of clones, then copied."""
+_DIRECT: tuple[DriverName, ...] = ("reflink", "worktree")
+_FICLONE = 0x40049409
 _SMALL = SandboxLimits(memory_mb=256, processes=24, tmp_mb=4)
 _FORKS = """
 import os, sys, time
@@ -53,36 +58,60 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
-    """Every part that was tried; `driver` is the workspace driver to use, `None` where no sandbox can be had."""
+    """Every part that was tried, among them each of `DRIVERS` that a workspace could lie on disk by.
+
+    One driver that works is enough; the others' failures are told and mean no harm.
+    """
 
     tier: str
-    driver: DriverName | None
     parts: tuple[Part, ...]
+
+    @property
+    def driver(self) -> DriverName | None:
+        """The driver of strategy `shadow`: the best that works, `None` where no sandbox can be had."""
+        return self._best(DRIVERS)
+
+    @property
+    def direct(self) -> DriverName | None:
+        """The driver of strategy `direct`: a directory of its own, by clones where that works."""
+        return self._best(_DIRECT)
+
+    @property
+    def drivers(self) -> tuple[Part, ...]:
+        """What was seen of each driver, the best first."""
+        return tuple(part for part in self.parts if part.name in DRIVERS)
 
     @property
     def ok(self) -> bool:
         """Whether the tier can be had with all that it promises."""
-        return self.driver is not None and all(part.ok for part in self.parts if part.name != "overlay")
+        return self.driver is not None and self._failed() is None
 
-    def require(self) -> DriverName:
-        """Return the driver; raises `TierUnavailableError` that names the first failed part and its mend."""
-        failed = next((part for part in self.parts if not part.ok and part.name != "overlay"), None)
-        if failed is not None or self.driver is None:
+    def require(self, strategy: Strategy = "shadow") -> DriverName:
+        """Return a strategy's driver; raises `TierUnavailableError` that names the failed part and its mend."""
+        failed, driver = self._failed(), self.direct if strategy == "direct" else self.driver
+        if failed is not None or driver is None:
             part = failed or self.parts[-1]
             raise TierUnavailableError(
                 f"the {self.tier} sandbox cannot be had here: {part.name}: {part.detail}", hint=part.mend
             )
-        return self.driver
+        return driver
+
+    def _best(self, names: tuple[DriverName, ...]) -> DriverName | None:
+        working = {part.name for part in self.parts if part.ok}
+        return next((name for name in names if name in working), None)
+
+    def _failed(self) -> Part | None:
+        return next((part for part in self.parts if not part.ok and part.name not in DRIVERS), None)
 
 
 async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
     """Open real sandboxes below `scratch` and try each promise; nothing is left behind. Takes about 0.5 s."""
     parts = [_platform(), _bubblewrap()]
     if not all(part.ok for part in parts):
-        return ProbeReport(tier="process", driver=None, parts=tuple(parts))
+        return ProbeReport(tier="process", parts=tuple(parts))
     async with ProcessTier(toolchain) as tier:
-        overlay, driver = await _workspaces(tier, scratch)
-        parts += overlay
+        parts += [await _workspace(driver, tier, scratch) for driver in DRIVERS]
+        driver = ProbeReport(tier="process", parts=tuple(parts)).driver
         if driver is not None:
             with _scratch_plan(scratch, driver) as plan:
                 sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
@@ -90,7 +119,7 @@ async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
                     parts += [await _try(name, trial, sandbox) for name, trial in _TRIALS.items()]
                 finally:
                     await sandbox.close()
-    return ProbeReport(tier="process", driver=driver, parts=tuple(parts))
+    return ProbeReport(tier="process", parts=tuple(parts))
 
 
 def _platform() -> Part:
@@ -105,42 +134,53 @@ def _bubblewrap() -> Part:
     return Part(name="bubblewrap", ok=bool(path), detail=path or "not found on PATH", mend=advice)
 
 
-async def _workspaces(tier: ProcessTier, scratch: Path) -> tuple[list[Part], DriverName | None]:
-    """Try the drivers from the best to the plainest and return what was seen of each."""
-    parts: list[Part] = []
-    drivers: tuple[DriverName, ...] = ("overlay", "worktree")
-    for driver in drivers:
+async def _workspace(driver: DriverName, tier: ProcessTier, scratch: Path) -> Part:
+    """Try one driver: make a small workspace of its kind, mount it and work in it."""
+    try:
         with _scratch_plan(scratch, driver) as plan:
+            sandbox = await tier.open(SandboxSpec(mounts=plan))
             try:
-                sandbox = await tier.open(SandboxSpec(mounts=plan))
-            except TierUnavailableError as error:
-                parts.append(Part(name=driver, ok=False, detail=error.message, mend=error.hint))
-                continue
-            result = await sandbox.exec(["sh", "-c", "rm -r lower && mkdir lower && echo new > lower/file"])
-            await sandbox.close()
-        ok = result.exit_code == 0
-        seen = "mounted; deleted and replaced a lower directory" if ok else result.stderr.decode().strip()
-        parts.append(Part(name=driver, ok=ok, detail=seen, mend="" if ok else mend("overlay")))
-        if ok:
-            return parts, driver
-    return parts, None
+                result = await sandbox.exec(["sh", "-c", "rm -r lower && mkdir lower && echo new > lower/file"])
+            finally:
+                await sandbox.close()
+    except ChargehandError as error:
+        return Part(name=driver, ok=False, detail=error.message, mend=error.hint)
+    except OSError as error:
+        return Part(name=driver, ok=False, detail=f"{scratch}: {error.strerror}", mend=_ADVICE.get(driver, ""))
+    ok = result.exit_code == 0
+    seen = _SEEN[driver] if ok else result.stderr.decode().strip()
+    return Part(name=driver, ok=ok, detail=seen, mend="" if ok else _ADVICE.get(driver, mend(seen)))
 
 
 @contextlib.contextmanager
 def _scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
+    """Make what `driver` would; raises `TierUnavailableError` where the file system does not clone."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="probe-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         for part in ("base/lower", "upper", "work"):
             (root / part).mkdir(parents=True)
-        (root / "base/lower/file").write_text("old\n")
+        (root / "base/lower/file").write_bytes(b"old\n" * 4096)
+        if driver == "reflink":
+            _clone(root / "base/lower/file", root / "base/lower/clone")
         for path in (root, *root.rglob("*")):
             os.chown(path, *sandbox_ids())
-        if driver == "worktree":
-            yield MountPlan(target="/workspace", plain=root / "base")
-        else:
+        if driver == "overlay":
             yield MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
+        else:
+            yield MountPlan(target="/workspace", plain=root / "base")
         for locked in root.glob("work/work"):
             locked.chmod(0o700)  # overlayfs leaves it without any permission
+
+
+def _clone(source: Path, target: Path) -> None:
+    with source.open("rb") as old, target.open("xb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError as error:
+            raise TierUnavailableError(
+                f"the file system of {str(source.parents[3])!r} does not clone files: {error.strerror}",
+                hint=_ADVICE["reflink"],
+            ) from error
 
 
 _Trial = Callable[[Sandbox], Awaitable[tuple[bool, str]]]
@@ -201,7 +241,14 @@ _TRIALS: dict[str, _Trial] = {
     "memory": _memory,
     "freeze": _freeze,
 }
+_SEEN: dict[DriverName, str] = {
+    "overlay": "mounted; deleted and replaced a lower directory",
+    "reflink": "cloned a file; worked in a directory of clones",
+    "worktree": "worked in a directory of its own",
+}
 _ADVICE = {
+    "overlay": mend("overlay"),
+    "reflink": "keep CHARGEHAND_HOME on btrfs, on xfs made with reflink=1, or on another that clones",
     "processes": "a control group or a kernel of 5.14 and later is needed for process limits",
     "memory": "run inside a control group that you may write to, e.g. systemd-run --user --scope -p Delegate=yes",
 }

@@ -44,6 +44,7 @@ class ProcessTier:
         self._control: socket.socket | None = None
         self._launcher_pid = 0
         self._ended: dict[str, asyncio.Future[int]] = {}
+        self._pids: dict[str, int] = {}
         self._filter = b""
         self._server = b""
 
@@ -95,6 +96,10 @@ class ProcessTier:
             self._launcher_lost()
             return
         message = json.loads(data)
+        if "pid" in message:
+            self._pids[message["id"]] = message["pid"]
+            return
+        self._pids.pop(message["id"], None)
         ended = self._ended.pop(message["id"], None)
         if ended is not None and not ended.done():
             ended.set_result(message["exit_code"])
@@ -145,6 +150,7 @@ class ProcessTier:
             sock,
             ended,
             kill=lambda: self._kill(name),
+            pid=lambda: self._pids.get(name),
             cgroup=cgroup,
             environment=environment,
             limits_in_force=limits,

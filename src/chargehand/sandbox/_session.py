@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,8 @@ from chargehand.core import InfrastructureError, SandboxDiedError
 from chargehand.sandbox import _server
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._command import Reply, encode_request
-from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput
+from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput, SandboxUsage
+from chargehand.sandbox._processes import ProcessSeen, processes_below
 
 _T = TypeVar("_T")
 START_SECONDS = 30.0
@@ -22,6 +24,7 @@ _GRACE_SECONDS = 10.0
 _LATEST_SECONDS = 30.0
 _LONGEST_WAIT = 86_400.0
 _LARGEST_FRAME = 1 << 20
+_MOST_FREEZES = 256
 
 
 async def _to_the_end(what: Awaitable[_T]) -> _T:
@@ -51,6 +54,7 @@ class ProcessSandbox:
         ended: asyncio.Future[int],
         *,
         kill: Callable[[], None],
+        pid: Callable[[], int | None],
         cgroup: Cgroup | None,
         environment: Mapping[str, str],
         limits_in_force: Mapping[str, str],
@@ -61,9 +65,12 @@ class ProcessSandbox:
         self._sock = sock
         self._ended = ended
         self._kill = kill
+        self._pid = pid
         self._cgroup = cgroup
         self._frozen_since = 0.0
         self._frozen_total = 0.0
+        self._freezes: deque[float] = deque(maxlen=_MOST_FREEZES)
+        self._peak_memory: int | None = None
         self._freezing = asyncio.Lock()
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -200,6 +207,11 @@ class ProcessSandbox:
                 reply.done = asyncio.get_running_loop().create_future()
                 await self._wait(reply.done, seconds=_GRACE_SECONDS)
 
+    def processes(self) -> tuple[ProcessSeen, ...]:
+        """Return what runs inside; see `ShowsProcesses.processes`."""
+        pid = self._pid()
+        return () if pid is None or self._dead else processes_below(pid)
+
     async def freeze(self) -> None:
         """Stop every process inside; see `Sandbox.freeze`."""
         await _to_the_end(self._set_frozen(True))
@@ -222,7 +234,9 @@ class ProcessSandbox:
             except BaseException:
                 self._thawed.set()
                 raise
-            if not wanted:
+            if wanted:
+                self._freezes.append(time.monotonic() - self._frozen_since)
+            else:
                 self._frozen_total = self._frozen_seconds()
                 self._thawed.set()
 
@@ -241,6 +255,12 @@ class ProcessSandbox:
         else:
             self._send(_server.THAW)
             await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    def usage(self) -> SandboxUsage:
+        """Return what it took; see `Sandbox.usage`."""
+        if self._cgroup is not None and (now := self._cgroup.peak_memory) is not None:
+            self._peak_memory = now
+        return SandboxUsage(peak_memory=self._peak_memory, freezes=tuple(self._freezes))
 
     async def close(self) -> None:
         """Kill everything inside and release what it held; see `Sandbox.close`."""
@@ -264,4 +284,5 @@ class ProcessSandbox:
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
         if self._cgroup is not None:
+            self.usage()
             await asyncio.to_thread(self._cgroup.remove)

@@ -4,6 +4,7 @@ from chargehand.store._artifacts import ArtifactRow, Artifacts
 from chargehand.store._audit import verify
 from chargehand.store._audit_export import export_log, verify_export
 from chargehand.store._chain import AuditProblem, AuditReport, ProblemKind
+from chargehand.store._inspections import Inspections
 from chargehand.store._log import EventLog, MissionRow
 from chargehand.store._projects import ProjectRow, Projects, Trust, TrustRow
 from chargehand.store._signing import SignedHead
@@ -19,6 +20,7 @@ __all__ = [
     "AuditReport",
     "BookedCall",
     "EventLog",
+    "Inspections",
     "MissionRow",
     "ProblemKind",
     "ProjectRow",

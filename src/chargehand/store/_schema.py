@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = "0003"
+VERSION = "0004"
 """The schema this program reads and writes: the newest file in `_migrations/versions`."""
 
 metadata = sa.MetaData()
@@ -80,6 +80,17 @@ verdicts = sa.Table(
     sa.Column("plan_digest", sa.Text, primary_key=True),
     sa.Column("verdict", sa.LargeBinary, nullable=False),
     sa.Column("time", sa.Text, nullable=False),
+)
+
+# A cache: entries are sealed by whoever made them, and none of them is missed.
+inspections = sa.Table(
+    "inspections",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("entry", sa.LargeBinary, nullable=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Index("inspections_by_time", "project", "time"),
 )
 
 artifacts = sa.Table(

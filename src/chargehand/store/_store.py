@@ -12,6 +12,7 @@ from chargehand.core import Clock, StoreError, SystemClock, UsageError
 from chargehand.store import _sqlite
 from chargehand.store._artifacts import Artifacts
 from chargehand.store._database import Database, typed_errors
+from chargehand.store._inspections import Inspections
 from chargehand.store._log import EventLog
 from chargehand.store._migrate import ensure_current
 from chargehand.store._projects import Projects, Trust
@@ -34,6 +35,7 @@ class Store:
         self.projects = Projects(database, clock=clock)
         self.trust = Trust(database, clock=clock)
         self.verdicts = Verdicts(database, clock=clock)
+        self.inspections = Inspections(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
         self.spending = Spending(database, clock=clock)
 

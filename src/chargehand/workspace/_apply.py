@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,7 +42,9 @@ def apply(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     reason = _hindrance(depot, git, commit, branch=branch, at=at, current=current)
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
-    bring_objects(depot, commit)
+    reason = bring_objects(depot, commit)
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("apply:objects")
     _resume(depot, git, _Journal(branch, at, commit))
     depot.fault("apply:journal")
@@ -79,29 +83,48 @@ def _resume(depot: Depot, git: Git, wanted: _Journal) -> None:
         found = None
     if found == wanted:
         changes = depot.diff(depot.tree_of(wanted.at), depot.tree_of(wanted.commit))
-        paths = [change.path for change in changes]
         # Git writes the index after the files: once it is there, only the ref is missing.
-        if git.run("diff", "--cached", "--quiet", "--no-ext-diff", wanted.commit, "--", *paths).code:
+        if not _in_index(git, wanted.commit, changes):
             _clear(depot, git, changes)
     replace_file(place, msgspec.json.encode(wanted))
 
 
+def _in_index(git: Git, commit: str, changes: tuple[Change, ...]) -> bool:
+    """Return whether the index holds all changes; the paths may be too many to name them to git."""
+    differing = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", commit, "--").out.split(b"\0")
+    return not {os.fsencode(change.path) for change in changes}.intersection(differing)
+
+
 def _clear(depot: Depot, git: Git, changes: tuple[Change, ...]) -> None:
     """Remove what already holds the new content: git takes an absent file for an unchanged one."""
-    for change in changes:
-        path = os.path.join(depot.repository.path, change.path)
-        if change.new_id is not None and _content_id(git, path, change.path) == change.new_id:
-            os.unlink(path)
+    wanted = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
+    root = os.fsencode(depot.repository.path)
+    for path, content in _content_ids(git, root, wanted).items():
+        if content == wanted[path]:
+            os.unlink(os.path.join(root, path))
 
 
-def _content_id(git: Git, path: str, name: str) -> str | None:
-    try:
-        info = os.lstat(path)
-    except OSError:
-        return None
-    if stat.S_ISLNK(info.st_mode):
-        return object_id("blob", os.fsencode(os.readlink(path))).hex()
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    asked = git.run("hash-object", f"--path={name}", "--", path)
-    return asked.text if asked.code == 0 else None
+def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, str]:
+    """Return the ids that git would give to the links and files that are there, all in one process."""
+    found: dict[bytes, str] = {}
+    files: list[bytes] = []
+    for path in paths:
+        place = os.path.join(root, path)
+        with suppress(OSError):
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode):
+                found[path] = object_id("blob", os.readlink(place)).hex()
+            elif stat.S_ISREG(mode):
+                files.append(path)
+    lines = b"".join(_quoted(path) for path in files)
+    asked = git.run("hash-object", "--stdin-paths", input=lines)
+    if asked.code == 0 and files:
+        found |= zip(files, asked.text.split("\n"), strict=True)
+    return found
+
+
+def _quoted(path: bytes) -> bytes:
+    """Return a path as a line that git reads back to the byte."""
+    return b'"%s"\n' % b"".join(
+        b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path
+    )

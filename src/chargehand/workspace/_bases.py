@@ -12,16 +12,26 @@ import msgspec
 
 from chargehand.core import Base, InfrastructureError
 from chargehand.workspace._errors import Fault, disk_errors
-from chargehand.workspace._files import discard_tree, give_tree, locked, make_owned, remove_tree, replace_file
-from chargehand.workspace._git import Git
+from chargehand.workspace._files import (
+    discard_tree,
+    give_tree,
+    locked,
+    make_owned,
+    remove_tree,
+    replace_file,
+    tree_bytes,
+)
+from chargehand.workspace._git import Git, GitResult
 from chargehand.workspace._index import IndexEntry, encode_index
 from chargehand.workspace._objects import object_id
-from chargehand.workspace._trees import LINK, Entry, ObjectReader
+from chargehand.workspace._space import Need, Room, room_on_disk, tree_need, unshared_bytes
+from chargehand.workspace._trees import LINK, Entry, ObjectReader, check_depth
 from chargehand.workspace._write import TreeWriter, opened
 
 OBJECTS_TARGET = "/run/chargehand/objects"
 _VERSION = 1
 _MAX_PACKS = 20
+_WHAT = "the files of the base"
 _CONFIG = """\
 [core]
 	repositoryformatversion = 0
@@ -68,13 +78,18 @@ class _Meta(msgspec.Struct, frozen=True):
     mtime: int
     submodules: list[str]
     lfs: bool
+    disk: int = 0  # on disk without the packs; unknown in bases of older versions
 
 
 class Bases:
-    """The `bases` directory of one project."""
+    """The `bases` directory of one project; `room` is asked before one is made."""
 
-    def __init__(self, root: Path, *, reader: ObjectReader, git: Git, fault: Fault) -> None:
+    def __init__(
+        self, root: Path, *, reader: ObjectReader, git: Git, fault: Fault, room: Room = room_on_disk
+    ) -> None:
         self.directory = root / "bases"
+        self._root = root
+        self._room = room
         self._locks = root / "locks"
         self._reader = reader
         self._git = git
@@ -125,7 +140,9 @@ class Bases:
         try:
             with disk_errors("making the base"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-                self._fill(fresh, base, shallow)
+                check_depth(self._reader, bytes.fromhex(base.tree))
+                earlier = self._ask_room(base)
+                self._fill(fresh, base, shallow, earlier)
                 self._fault("base:filled")
                 fresh.rename(place)
         except BaseException:
@@ -133,7 +150,39 @@ class Bases:
             raise
         self._fault("base:made")
 
-    def _fill(self, fresh: Path, base: Base, shallow: bytes) -> None:
+    def _ask_room(self, base: Base) -> str | None:
+        """See to it that there is room; return the older base whose packs are to be linked, if any.
+
+        That one counts as used, so that no `gc` takes it away meanwhile. Where it stands in the way of the new
+        one, it may go after all, and what it has is copied from the depot.
+        """
+        earlier = self._nearest(base.commit)
+        if earlier is not None:
+            meta = self.directory / earlier / "meta.json"
+            before = meta.stat()
+            os.utime(meta)
+            try:
+                self._room(self.directory, self._need(base, earlier), _WHAT)
+            except InfrastructureError as problem:
+                if problem.code != "no_space":
+                    raise
+                os.utime(meta, ns=(before.st_atime_ns, before.st_mtime_ns))
+            else:
+                return earlier
+        self._room(self.directory, self._need(base, None), _WHAT)
+        return None
+
+    def _need(self, base: Base, earlier: str | None) -> Need:
+        """Return what a base will take: its files, and the objects that no older base has."""
+        files = tree_need(self._reader, bytes.fromhex(base.tree))
+        if earlier is None:
+            objects = tree_bytes(self._root / "depot.git" / "objects")[1]
+        else:
+            asked = self._git.run("rev-list", "--objects", "--disk-usage", base.commit, f"^{earlier}")
+            objects = int(asked.text) if asked.code == 0 else 0  # a history with holes: only the commit is packed
+        return Need(bytes=files.bytes + objects, files=files.files)
+
+    def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: str | None) -> None:
         make_owned(fresh)
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
@@ -141,9 +190,10 @@ class Bases:
         self._fault("base:tree")
         _verify(fresh / "tree", tree, self._reader)
         index = encode_index(files.entries, mtime=mtime, reader=self._reader, tree=tree)
+        if not self._write_objects(fresh / "objects", base.commit, earlier):
+            shallow = f"{base.commit}\n".encode()
         _write_git(fresh / "git", base, index=index, shallow=shallow)
         self._fault("base:git")
-        self._write_objects(fresh / "objects", base.commit)
         meta = _Meta(
             version=_VERSION,
             commit=base.commit,
@@ -153,35 +203,45 @@ class Bases:
             mtime=mtime,
             submodules=[path.hex() for path in files.submodules],
             lfs=files.uses_lfs(self._reader),
+            disk=unshared_bytes(fresh),
         )
         replace_file(fresh / "meta.json", msgspec.json.encode(meta))
 
-    def _write_objects(self, objects: Path, commit: str) -> None:
+    def _write_objects(self, objects: Path, commit: str, earlier: str | None) -> bool:
+        """Write the store; return whether it holds the whole history: one with holes in it is left out."""
         make_owned(objects)
         pack = objects / "pack"
         make_owned(pack)
         make_owned(objects / "info")
-        earlier = self._nearest(commit)
         wanted = commit
         if earlier is not None:
             for file in (self.directory / earlier / "objects" / "pack").iterdir():
                 os.link(file, pack / file.name)
             wanted = f"{commit}\n^{earlier}"
-        # No new deltas: time is dear here and those that the depot has are kept.
-        self._git(
-            *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
-            input=f"{wanted}\n".encode(),
-        )
+        whole = self._pack(pack, wanted).code == 0
+        if not whole and self._pack(pack, f"--shallow {commit}\n{commit}").code:
+            self._pack(pack, wanted, ok=(0,))  # says what is wrong
         for file in pack.iterdir():
             file.chmod(0o444)
         give_tree(objects)
+        return whole
+
+    def _pack(self, pack: Path, wanted: str, *, ok: tuple[int, ...] = tuple(range(256))) -> GitResult:
+        # No new deltas: time is dear here and those that the depot has are kept.
+        return self._git(
+            *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
+            input=f"{wanted}\n".encode(),
+            ok=ok,
+        )
 
     def _nearest(self, commit: str) -> str | None:
         """Return the base nearest to `commit` among its ancestors whose store is not in too many pieces."""
         candidates = [
             place.name
             for place in self.directory.iterdir()
-            if (place / "meta.json").exists() and len(list((place / "objects/pack").glob("*.pack"))) < _MAX_PACKS
+            if (place / "meta.json").exists()
+            and len(list((place / "objects/pack").glob("*.pack"))) < _MAX_PACKS
+            and not _ends_there(place)
         ]
         best: tuple[int, str] | None = None
         for name in candidates:
@@ -190,6 +250,14 @@ class Bases:
             distance = int(self._git("rev-list", "--count", f"{name}..{commit}").text)
             best = min(best, (distance, name)) if best else (distance, name)
         return best[1] if best else None
+
+
+def _ends_there(place: Path) -> bool:
+    """Return whether the history in a base's store ends at that base itself, so that nothing can build on it."""
+    try:
+        return place.name in (place / "git/.git/shallow").read_text().split()
+    except OSError:
+        return False
 
 
 def base_mtime(commit: str) -> int:

@@ -12,7 +12,7 @@ from chargehand.core import Base, Change, NotFoundError, RepositoryError
 from chargehand.workspace._bases import BaseLayers, Bases
 from chargehand.workspace._errors import Fault, GitError, disk_errors, no_fault
 from chargehand.workspace._files import locked, remove_tree
-from chargehand.workspace._git import Git, private_git
+from chargehand.workspace._git import NO_GRAFTS, Git, private_git
 from chargehand.workspace._history import (
     Author,
     Commit,
@@ -26,6 +26,7 @@ from chargehand.workspace._merge import MergeResult, merge_commits
 from chargehand.workspace._notes import NotesPlace, add_note, note_bytes, read_note
 from chargehand.workspace._objects import ObjectWriter
 from chargehand.workspace._repository import Repository, find_repository, resolve
+from chargehand.workspace._space import Room, room_on_disk
 from chargehand.workspace._trees import Entry, ObjectReader, compare, edit_tree
 
 BASES = "refs/chargehand/bases/"
@@ -63,20 +64,27 @@ class Depot:
     Ids are hex, paths `str` as `os.fsdecode` gives them. Reading an id that is not there raises `NotFoundError`.
     """
 
-    def __init__(self, root: Path, repository: Repository, *, fault: Fault = no_fault) -> None:
+    def __init__(
+        self, root: Path, repository: Repository, *, fault: Fault = no_fault, room: Room = room_on_disk
+    ) -> None:
         self.root = root
         self.repository = repository
         self.fault = fault
+        self.room = room
         self.path = root / "depot.git"
         self.git: Git = private_git(self.path)
         self.reader = ObjectReader(self.path / "objects")
         self.notes_lock = root / "locks" / "notes.lock"
         self._notes = NotesPlace(self.git, self.reader.objects)
-        self._bases = Bases(root, reader=self.reader, git=self.git, fault=fault)
+        self._bases = Bases(root, reader=self.reader, git=self.git, fault=fault, room=room)
 
     @classmethod
-    def open(cls, root: Path, *, repository: Path | Repository, fault: Fault = no_fault) -> Depot:
+    def open(
+        cls, root: Path, *, repository: Path | Repository, fault: Fault = no_fault, room: Room = room_on_disk
+    ) -> Depot:
         """Open the depot of the repository that holds `repository`, made in `root` if it is not there.
+
+        `room` is asked before a base or a workspace is made.
 
         Raises `RepositoryError` (`not_a_repository`, `repository_empty`, `repository_owner`, `repository_format`)
         and `InfrastructureError` (`no_space`). The user's repository is only read.
@@ -88,7 +96,7 @@ class Depot:
             with locked(root / "locks" / "depot.lock"), disk_errors("making the depot"):
                 if not place.exists():
                     _make_depot(place, found, fault)
-        return cls(root, found, fault=fault)
+        return cls(root, found, fault=fault, room=room)
 
     # --- bases
 
@@ -105,25 +113,34 @@ class Depot:
         return base
 
     def _take(self, commit: str, ref: str) -> None:
+        """Fetch a commit with its history or, where that has holes (a partial clone, a lost object), without."""
         try:
-            self.git(
-                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--update-shallow"),
-                *("--no-recurse-submodules", str(self.repository.git_dir), f"{commit}:{ref}"),
-            )
-        except GitError as problem:
-            raise RepositoryError(
-                f"commit {commit!r} could not be read whole: {problem.message}",
-                code="repository_incomplete",
-                hint="a partial clone has to be completed first",
-            ) from problem
+            self._fetch(f"{commit}:{ref}")
+        except GitError:
+            try:
+                self._fetch("--depth=1", f"{commit}:{ref}")
+            except GitError as problem:
+                raise _incomplete(commit, problem.message) from problem
+
+    def _fetch(self, *words: str) -> None:
+        *options, refspec = words
+        self.git(
+            *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--update-shallow"),
+            *("--no-recurse-submodules", f"--upload-pack=GIT_GRAFT_FILE={NO_GRAFTS} git-upload-pack"),
+            *(*options, str(self.repository.git_dir), refspec),
+        )
 
     def base_layers(self, base: Base) -> BaseLayers:
         """Return the shared layers of a base, made now if they are not there.
 
-        Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`).
+        Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`,
+        `repository_incomplete`).
         """
         shallow = self.path / "shallow"
-        return self._bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
+        try:
+            return self._bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
+        except NotFoundError as problem:
+            raise _incomplete(base.commit, problem.message) from problem
 
     def check_can_apply(self) -> None:
         """Raise `RepositoryError` (`apply_bare`, `apply_detached`) if `apply` can never work here."""
@@ -179,6 +196,12 @@ class Depot:
         lines = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
         return tuple(_line_count(line) for line in lines if line)
 
+    def renames(self, old: str, new: str) -> dict[str, str]:
+        """Return what each path that is new in `new` was named in `old`, where git sees a rename."""
+        words = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", "--submodule=short")
+        fields = self.git(*words, "--no-textconv", "--no-ext-diff", old, new).out.split(b"\0")[:-1]
+        return {os.fsdecode(fields[i + 2]): os.fsdecode(fields[i + 1]) for i in range(0, len(fields), 3)}
+
     # --- writing trees and commits
 
     def replace_paths(self, tree: str, paths: Iterable[str], source: str) -> str:
@@ -217,7 +240,7 @@ class Depot:
 
     def merge(self, ours: str, theirs: str, base: str | None = None) -> MergeResult:
         """Merge commit `theirs` into `ours` without a working tree; nothing but objects is written."""
-        return merge_commits(self.git, self.path, ours=ours, theirs=theirs, base=base)
+        return merge_commits(self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base)
 
     def annotate(self, commit: str, text: str) -> bool:
         """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
@@ -245,6 +268,14 @@ class Depot:
         except (ValueError, NotFoundError) as problem:
             raise NotFoundError(f"no tree {tree!r} in the depot", code="tree_not_found") from problem
         return raw
+
+
+def _incomplete(commit: str, why: str) -> RepositoryError:
+    return RepositoryError(
+        f"commit {commit!r} could not be read whole: {why}",
+        code="repository_incomplete",
+        hint="check it out once (a partial clone then fetches what is missing), or see 'git fsck'",
+    )
 
 
 def _line_count(line: bytes) -> LineCount:

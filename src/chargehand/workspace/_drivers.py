@@ -1,4 +1,4 @@
-"""The two ways a workspace lies on disk, behind one seam."""
+"""The ways a workspace lies on disk, behind one seam."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ class WorktreeDriver:
     """A plain directory with a copy of the base: for machines without overlayfs. Costs the size of the base."""
 
     name: DriverName = "worktree"
+    clones = False
 
     def make(self, place: Place, *, base: bytes, tree: bytes, reader: ObjectReader) -> None:
         """Copy the tree, the agent's `.git` and the environment; keep what is known of the files outside."""
@@ -111,6 +112,7 @@ class WorktreeDriver:
             reader=reader,
             environment=place.environment,
             cache=cache,
+            clones=self.clones,
         )
         cache.save(self._cache(place))
 
@@ -135,7 +137,20 @@ class WorktreeDriver:
         return place.directory / "index.msgpack"
 
 
-DRIVERS: dict[DriverName, Driver] = {"overlay": OverlayDriver(), "worktree": WorktreeDriver()}
+class ReflinkDriver(WorktreeDriver):
+    """A plain directory whose unchanged files are clones of the base's: for btrfs, xfs and whatever shares blocks.
+
+    Costs an inode for each file of the base, and the blocks of what is changed. It never copies instead: where
+    the file system cannot clone, `make` raises `InfrastructureError` code `no_clone`.
+    """
+
+    name: DriverName = "reflink"
+    clones = True
+
+
+DRIVERS: dict[DriverName, Driver] = {
+    driver.name: driver for driver in (OverlayDriver(), ReflinkDriver(), WorktreeDriver())
+}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from chargehand.core import Base
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import disk_errors
-from chargehand.workspace._files import locked, remove_tree, replace_file
+from chargehand.workspace._files import discard_tree, locked, remove_tree, replace_file, tree_bytes
 from chargehand.workspace._trees import Entries, ObjectReader
 from chargehand.workspace._workspace import Workspace
 from chargehand.workspace._write import opened
@@ -60,46 +60,68 @@ class EnvironmentLayers:
         self._directory = depot.root / "layers"
 
     def key(
-        self, base: Base, *, command: str, inputs: Iterable[str] = (), toolchain: str = "", tier: str = ""
+        self,
+        base: Base,
+        *,
+        command: str,
+        inputs: Iterable[str] = (),
+        toolchain: str = "",
+        tier: str = "",
+        tree: str | None = None,
     ) -> str:
-        """Return the key of the layer that `command` makes on `base`, as hex.
+        """Return the key of the layer that `command` makes on `tree` (default: the base's own), as hex.
 
-        It covers the command, the toolchain, the tier and the content of every input in the base's tree: the
-        default file names, and `inputs` as whole paths or glob patterns.
+        It covers the command, the toolchain, the tier and the content of every input in that tree: the default
+        file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
         found = [
             [entry.path, entry.mode, entry.id]
-            for entry in self._depot.entries(base.tree)
+            for entry in self._depot.entries(tree or base.tree)
             if _is_input(entry.path, patterns)
         ]
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
+    def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""
+        patterns = tuple(inputs)
+        return tuple(c.path for c in self._depot.diff(base.tree, tree) if _is_input(c.path, patterns))
+
     def find(self, key: str) -> Path | None:
         """Return the layer of that key, or `None`; its last use is noted."""
         place = self._place(key)
-        try:
-            os.utime(place / "meta.json")
-        except FileNotFoundError:
-            return None
+        with locked(self._lock(key)):  # `gc` takes nothing away between a look and its use
+            try:
+                os.utime(place / "meta.json")
+            except FileNotFoundError:
+                return None
         return place / "tree"
 
-    def freeze(self, workspace: Workspace, key: str) -> FrozenLayer:
+    def freeze(self, workspace: Workspace, key: str, *, tree: str | None = None) -> FrozenLayer:
         """Turn what setup left in a closed workspace into the layer of that key; the workspace is used up.
 
         Tracked paths, whiteouts, `.git`, fifos, sockets and devices are dropped, setuid bits cleared. A layer that
-        exists already is kept and returned. Raises `InfrastructureError` (`no_space`).
+        exists already is kept and returned. With the `tree` that the workspace was made to show (a candidate's)
+        the layer is private: nobody finds it by its key, and who made it calls `remove`. Raises
+        `InfrastructureError` (`no_space`).
         """
-        place = self._place(key)
-        dropped = tuple(change.path for change in workspace.scan().changes if change.old_id is not None)
-        with locked(self._depot.root / "locks" / f"layer-{key}.lock"), disk_errors("keeping the environment"):
+        place = self._place(key if tree is None else f"{key}.{workspace.id}")
+        shown = tree or workspace.base.tree
+        changes = self._depot.diff(shown, workspace.scan().tree)
+        dropped = tuple(change.path for change in changes if change.old_id is not None)
+        with locked(self._lock(place.name)), disk_errors("keeping the environment"):
             if not (place / "meta.json").exists():
-                self._make(place, workspace, dropped)
+                self._make(place, workspace, dropped, shown)
         workspace.discard()
         return FrozenLayer(path=place / "tree", dropped=dropped)
 
-    def _make(self, place: Path, workspace: Workspace, dropped: tuple[str, ...]) -> None:
+    def remove(self, layer: FrozenLayer) -> None:
+        """Remove a layer; no workspace may stand on it any more. Idempotent."""
+        with locked(self._lock(layer.path.parent.name)):
+            discard_tree(layer.path.parent)
+
+    def _make(self, place: Path, workspace: Workspace, dropped: tuple[str, ...], shown: str) -> None:
         fresh = place.with_name(f".new-{place.name}")
         remove_tree(place)
         remove_tree(fresh)
@@ -107,11 +129,16 @@ class EnvironmentLayers:
         self._depot.fault("layer:begin")
         workspace.scan_root().rename(fresh / "tree")
         self._depot.fault("layer:moved")
-        with opened(fresh / "tree") as fd:
-            _clean(fd, self._depot.reader.tree(bytes.fromhex(workspace.base.tree)), self._depot.reader, top=True)
-        replace_file(fresh / "meta.json", json.dumps([os.fsencode(path).hex() for path in dropped]).encode())
+        for tree in dict.fromkeys((workspace.base.tree, shown)):
+            with opened(fresh / "tree") as fd:
+                _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)
+        meta = {"dropped": [os.fsencode(path).hex() for path in dropped], "disk": tree_bytes(fresh)[1]}
+        replace_file(fresh / "meta.json", json.dumps(meta).encode())
         fresh.rename(place)
         self._depot.fault("layer:made")
+
+    def _lock(self, key: str) -> Path:
+        return self._depot.root / "locks" / f"layer-{key}.lock"
 
     def _place(self, key: str) -> Path:
         return self._directory / key

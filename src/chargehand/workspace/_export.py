@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.core import Export
+from chargehand.core import Export, printable
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import GitError, RefMovedError
 from chargehand.workspace._git import Git
@@ -13,8 +13,9 @@ def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) 
     """Make `branch` in the user's repository point to `commit`, if it is at `expected_old` (`None`: absent).
 
     Objects come first, the ref last and in one step: a crash leaves the branch as it was, and the call can be
-    made again. Done already is done. What stands in the way is `blocked` with the reason; nothing is changed.
-    Raises `GitError` for what is nobody's choice (an unreadable repository, a full disk).
+    made again. Done already is done. What stands in the way is `blocked` with the reason, what the user's own
+    git does not take in (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
+    (`no_space`).
     """
     ref, git = f"refs/heads/{branch}", depot.repository.git
     current = read_ref(git, ref)
@@ -24,7 +25,9 @@ def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) 
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:begin")
-    bring_objects(depot, commit)
+    reason = bring_objects(depot, commit)
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:objects")
     try:
         swap_ref(git, ref, new=commit, old=expected_old)
@@ -36,12 +39,16 @@ def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) 
     return Export(ref=ref, state="done")
 
 
-def bring_objects(depot: Depot, commit: str) -> None:
-    """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags."""
-    depot.repository.git(
+def bring_objects(depot: Depot, commit: str) -> str:
+    """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags.
+
+    Returns why git would not take them, or an empty string.
+    """
+    done = depot.repository.git.run(
         *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
         *("--no-prune", "--refmap=", str(depot.path), commit),
     )
+    return f"git would not take the objects: {' '.join(printable(done.error).split())}" if done.code else ""
 
 
 def _hindrance(git: Git, branch: str, *, current: str | None, expected: str | None) -> str:

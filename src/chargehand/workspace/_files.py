@@ -6,7 +6,9 @@ import ctypes
 import fcntl
 import os
 import secrets
+import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,13 +22,32 @@ def locked(path: Path) -> Iterator[None]:
 
     The file is never removed: a lock that is unlinked while someone waits on it lets two in.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = _lock_file(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)
+
+
+@contextmanager
+def locked_now(path: Path) -> Iterator[bool]:
+    """Hold the lock `path` if nobody has it, and tell whether that is so: never waits."""
+    fd = _lock_file(path)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+def _lock_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -96,19 +117,32 @@ def make_owned(path: Path) -> None:
         os.chown(path, *sandbox_ids())
 
 
-def tree_bytes(path: Path) -> tuple[int, int]:
-    """Return how many entries lie below `path` and the bytes they take on disk; what vanishes counts nothing."""
-    entries = blocks = 0
+def tree_bytes(path: Path, *, shared: bool = True, stop: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return how many entries lie below `path` and the bytes they take on disk; what vanishes counts nothing.
+
+    Allocated blocks count, not apparent sizes, and a file of several names once; without `shared` a file that has
+    other names counts nothing at all. Ends early with more than `stop` (entries, bytes).
+    """
+    entries = size = 0
+    most = stop or (sys.maxsize, sys.maxsize)
+    linked: set[tuple[int, int]] = set()
     pending = [str(path)]
-    while pending:
+    while pending and entries <= most[0] and size <= most[1]:
         with suppress(OSError), os.scandir(pending.pop()) as listing:
             for entry in listing:
                 with suppress(OSError):
+                    info = entry.stat(follow_symlinks=False)
                     entries += 1
-                    blocks += entry.stat(follow_symlinks=False).st_blocks
-                    if entry.is_dir(follow_symlinks=False):
+                    if stat.S_ISDIR(info.st_mode):
                         pending.append(entry.path)
-    return entries, blocks * 512
+                    elif info.st_nlink > 1:
+                        if not shared or (info.st_dev, info.st_ino) in linked:
+                            continue
+                        linked.add((info.st_dev, info.st_ino))
+                    size += info.st_blocks * 512
+                if entries > most[0] or size > most[1]:
+                    break
+    return entries, size
 
 
 def sync_file_system(path: Path) -> None:

@@ -14,6 +14,7 @@ from chargehand.core import InfrastructureError
 from chargehand.workspace._errors import GitError, no_space
 
 ZERO = "0" * 40
+NO_GRAFTS = "/dev/null/grafts"  # never there, and git says nothing about it (an empty file makes it warn)
 _TIMEOUT = 1800.0
 _FULL = re.compile("No space left on device|Out of diskspace|Disk quota exceeded")
 _QUIET = (
@@ -24,6 +25,7 @@ _QUIET = (
     "fetch.writeCommitGraph=false",
     "submodule.recurse=false",
     "protocol.file.allow=always",
+    "protocol.ext.allow=never",  # what we fetch is a path; a rewritten one must not become a program
     "advice.detachedHead=false",
 )
 _PRIVATE = (
@@ -125,6 +127,7 @@ def _common_environment() -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": NO_GRAFTS,
         "GIT_LITERAL_PATHSPECS": "1",
     }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chargehand.core import NotFoundError
+from chargehand.core import Checkpoint, NotFoundError
 from chargehand.workspace._errors import GitError, RefMovedError
 from chargehand.workspace._files import sync_file_system
 from chargehand.workspace._git import ZERO, Git
@@ -15,6 +15,8 @@ from chargehand.workspace._objects import ObjectWriter
 from chargehand.workspace._trees import ObjectReader
 
 _COMMIT = 1
+_SUBJECT = "checkpoint: "
+_CHANGED = "changed: "
 _UNSAFE = re.compile(r"[<>\n\0]")
 
 
@@ -70,6 +72,25 @@ def read_commit(reader: ObjectReader, id: str) -> Commit:
         tree=next(value for name, value in fields if name == b"tree").decode(),
         parents=tuple(value.decode() for name, value in fields if name == b"parent"),
         message=message.decode("utf-8", "replace"),
+    )
+
+
+def checkpoint_message(trigger: str, changed: int) -> str:
+    """Return the message of a checkpoint's commit, from which `read_checkpoint` reads both again."""
+    return f"{_SUBJECT}{trigger}\n\n{_CHANGED}{changed}\n"
+
+
+def read_checkpoint(reader: ObjectReader, commit: str) -> Checkpoint:
+    """Return the checkpoint that a commit is."""
+    found = read_commit(reader, commit)
+    subject, _, rest = found.message.partition("\n")
+    counts = [line.removeprefix(_CHANGED) for line in rest.splitlines() if line.startswith(_CHANGED)]
+    return Checkpoint(
+        commit=commit,
+        tree=found.tree,
+        parent=found.parents[0] if found.parents else "",
+        trigger=subject.removeprefix(_SUBJECT),
+        changed=int(counts[0]) if counts and counts[0].isdecimal() else 0,
     )
 
 

@@ -1,16 +1,17 @@
-"""Makes a directory that shows exactly a given tree: an overlay's upper over a base, or a plain copy."""
+"""Makes a directory that shows exactly a given tree: an overlay's upper over a base, or a plain directory."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from chargehand.workspace._bases import BaseLayers, copy_git
 from chargehand.workspace._files import make_owned
 from chargehand.workspace._statcache import StatCache
 from chargehand.workspace._trees import GITLINK, NOTHING, TREE, Entries, Entry, ObjectReader
-from chargehand.workspace._write import TreeWriter, opened
+from chargehand.workspace._write import TreeWriter, clone, opened
 
 
 def fill_upper(upper: Path, *, base: bytes, tree: bytes, reader: ObjectReader, environment: Path | None) -> None:
@@ -73,10 +74,12 @@ def fill_plain(
     reader: ObjectReader,
     environment: Path | None,
     cache: StatCache,
+    clones: bool,
 ) -> None:
     """Make the directory `place` hold `tree`, the agent's `.git` and what the environment has besides.
 
-    What the base has alike is cloned from its files with their times; `cache` learns every file.
+    What the base has alike is copied from its files with their times; with `clones` it shares their blocks.
+    `cache` learns every file. Raises `InfrastructureError` code `no_clone`.
     """
     make_owned(place)
 
@@ -84,13 +87,13 @@ def fill_plain(
         if not entry.is_gitlink:
             cache.seed(info, entry.id)
 
-    same = TreeWriter(reader, mtime=layers.mtime, on_file=note)
+    same = TreeWriter(reader, mtime=layers.mtime, on_file=note, clones=clones)
     other = TreeWriter(reader, on_file=note)
     with opened(place) as fd, opened(layers.tree) as source:
         _fill(fd, source, reader.tree(base), reader.tree(tree), same, other, b"")
     copy_git(layers, place)
     if environment is not None:
-        _add_missing(environment, place, reader, reader.tree(base))
+        _add_missing(environment, place, reader, reader.tree(base), _cloned if clones else shutil.copyfile)
 
 
 def _fill(
@@ -110,7 +113,9 @@ def _fill(
             other.entry(fd, name, entry, path)
 
 
-def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries) -> None:
+def _add_missing(
+    environment: Path, place: Path, reader: ObjectReader, base: Entries, copy: Callable[[str, Path], object]
+) -> None:
     """Copy what neither `place` has nor `base` tracks; nothing that is there is touched or entered by a link."""
     for found in os.scandir(environment):
         target = place / found.name
@@ -122,13 +127,22 @@ def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Ent
             if not os.path.lexists(target):
                 make_owned(target)
             if target.is_dir() and not target.is_symlink():
-                _add_missing(environment / found.name, target, reader, reader.below(entry))
+                _add_missing(environment / found.name, target, reader, reader.below(entry), copy)
         elif not os.path.lexists(target):
-            _copy(found, target)
+            _add_leaf(found, target, copy)
 
 
-def _copy(source: os.DirEntry[str], target: Path) -> None:
-    shutil.copy2(source.path, target, follow_symlinks=False)
+def _add_leaf(source: os.DirEntry[str], target: Path, copy: Callable[[str, Path], object]) -> None:
+    if source.is_file(follow_symlinks=False):
+        copy(source.path, target)
+        shutil.copystat(source.path, target)
+    else:
+        shutil.copy2(source.path, target, follow_symlinks=False)
     if os.geteuid() == 0:
         info = source.stat(follow_symlinks=False)
         os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
+
+
+def _cloned(source: str, target: Path) -> None:
+    with open(source, "rb") as old, open(target, "xb") as new:
+        clone(old.fileno(), new.fileno())

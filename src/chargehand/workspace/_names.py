@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 
 from chargehand.core import printable
 
@@ -22,6 +23,14 @@ def is_git_disguise(name: bytes) -> bool:
     """Return whether some file system takes `name` for `.git` (plain `.git` included)."""
     text = _IGNORED.sub("", os.fsdecode(name))
     return any(_NTFS_GIT.fullmatch(part) for part in text.split("\\"))
+
+
+def passes_for_repository(names: Collection[bytes]) -> bool:
+    """Return whether git, run inside a directory that holds these names, would take it for a bare repository.
+
+    It would then do what the `config` there says. Objects and refs may lie elsewhere (`commondir`), and be links.
+    """
+    return b"HEAD" in names and (b"commondir" in names or (b"objects" in names and b"refs" in names))
 
 
 def name_problem(name: bytes) -> str:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, RepositoryError
+from chargehand.core import Base, RepositoryError, printable
 from chargehand.workspace._git import Git, user_git
 
 
@@ -33,7 +33,8 @@ def find_repository(path: Path) -> Repository:
     """Return the repository that holds `path`.
 
     Raises `RepositoryError`: `not_a_repository`, `repository_owner` (it belongs to another user),
-    `repository_format` (SHA-256), `repository_empty` (no commit yet).
+    `repository_format` (SHA-256, an extension that git does not know, a branch name that is no UTF-8),
+    `repository_empty` (no commit yet).
     """
     if not path.is_dir():
         raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
@@ -67,10 +68,16 @@ def _not_usable(path: Path, error: str) -> RepositoryError:
             code="repository_owner",
             hint="run Chargehand as the user who owns it",
         )
+    if "not a git repository" in error:
+        return RepositoryError(
+            f"{str(path)!r} is not in a git repository",
+            code="not_a_repository",
+            hint="run 'git init' there, or give --repo",
+        )
     return RepositoryError(
-        f"{str(path)!r} is not in a git repository",
-        code="not_a_repository",
-        hint="run 'git init' there, or give --repo",
+        f"git cannot use the repository at {str(path)!r}: {' '.join(printable(error).split())!r}",
+        code="repository_format",
+        hint="mend what git names there; an extension that it does not know needs a newer git",
     )
 
 
@@ -112,7 +119,20 @@ def _check_content(found: Repository, object_format: str) -> None:
 
 def _head_branch(git: Git) -> str | None:
     head = git.run("symbolic-ref", "--quiet", "HEAD")
-    return head.text.removeprefix("refs/heads/") if head.code == 0 else None
+    if head.code:
+        return None
+    branch = head.text.removeprefix("refs/heads/")
+    if not _is_utf8(branch):
+        raise RepositoryError(
+            f"HEAD is on branch {branch!r}, whose name is not UTF-8",
+            code="repository_format",
+            hint="rename it ('git branch -m'), or check out another one",
+        )
+    return branch
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def resolve(found: Repository, revision: str | None) -> Base:
@@ -121,6 +141,10 @@ def resolve(found: Repository, revision: str | None) -> Base:
     Raises `RepositoryError` code `base_not_found`.
     """
     git, name = found.git, "HEAD" if revision is None else revision
+    if not _is_utf8(name):
+        raise RepositoryError(
+            f"{name!r} is not UTF-8", code="base_not_found", hint="give the commit's id, or rename the branch"
+        )
     asked = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if asked.code:
         raise RepositoryError(
@@ -136,7 +160,7 @@ def resolve(found: Repository, revision: str | None) -> Base:
         tree=git("rev-parse", f"{commit}^{{tree}}").text,
         revision=name,
         branch=branch,
-        upstream=upstream or None,
+        upstream=os.fsencode(upstream).decode("utf-8", "backslashreplace") or None,
         behind=_behind(git, commit, upstream),
         dirty=not found.bare and _dirty(git),
     )
@@ -159,4 +183,4 @@ def _behind(git: Git, commit: str, upstream: str) -> int | None:
 
 def _dirty(git: Git) -> bool:
     state = git.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
-    return state.code == 0 and bool(state.out)
+    return state.code != 0 or bool(state.out)  # what cannot be told (a filter that fails) is not called clean

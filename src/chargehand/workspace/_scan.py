@@ -1,6 +1,6 @@
 """Turns what an agent left on disk into a tree, reading only what may have changed.
 
-One walk serves both drivers. Over an overlay's upper a directory starts from what the base has there and each
+One walk serves every driver. Over an overlay's upper a directory starts from what the base has there and each
 entry edits it (*merged*); below an opaque directory, and in a plain directory, only what is listed is there.
 Every file is opened relative to its directory and never through a link.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from chargehand.core import Change, DriverName, Finding
 from chargehand.workspace._ignore import IgnoreChain, IgnoreFile
-from chargehand.workspace._names import is_git_disguise, link_problem, name_problem
+from chargehand.workspace._names import is_git_disguise, link_problem, name_problem, passes_for_repository
 from chargehand.workspace._objects import ObjectWriter, object_id
 from chargehand.workspace._rules import Findings, WorkspaceLimits, file_problem
 from chargehand.workspace._statcache import StatCache
@@ -264,10 +264,16 @@ class _Walk:
             os.close(fd)
         if not entries:
             return None
+        if passes_for_repository(entries) and not passes_for_repository(base):
+            self.findings.add("entry_nested_git", "critical", path, "passes for a bare repository")
+            return before
         return Entry(TREE, self._tree(entries, base, before.id if before and before.is_tree else None))
 
     def _submodule(self, place: _Place, name: bytes, before: Entry) -> Entry:
-        fd = os.open(name, _DIRECTORY, dir_fd=place.fd)
+        try:
+            fd = os.open(name, _DIRECTORY, dir_fd=place.fd)
+        except OSError:  # replaced since it was listed, or closed to its owner
+            return before
         try:
             with os.scandir(fd) as listing:
                 if next(listing, None) is not None:
@@ -340,7 +346,10 @@ class _Walk:
     def _link(self, place: _Place, name: bytes, info: os.stat_result) -> Entry | None:
         before, start = place.base.get(name), place.start.get(name)
         path = place.path + name
-        target = os.readlink(name, dir_fd=place.fd)
+        try:
+            target = os.readlink(name, dir_fd=place.fd)
+        except OSError:  # replaced since it was listed
+            return before
         entry = Entry(LINK, object_id("blob", target))
         if entry in (before, start):
             return entry

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pygit2
 
-from chargehand.core import Change, ChangeKind, InfrastructureError, NotFoundError
+from chargehand.core import Change, ChangeKind, InfrastructureError, NotFoundError, RepositoryError
 from chargehand.workspace._objects import ObjectWriter
 
 TREE = 0o040000
@@ -24,6 +24,7 @@ FILE = 0o100644
 EXECUTABLE = 0o100755
 LINK = 0o120000
 GITLINK = 0o160000
+MAX_DEPTH = 250  # directories in one another: far more than any project has, and what a walk's recursion bears
 EMPTY_TREE = bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 
 _ENTRY = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
@@ -117,6 +118,23 @@ class ObjectReader:
                 yield from self.walk(entry.id, path + b"/")
             else:
                 yield path, entry
+
+
+def check_depth(reader: ObjectReader, tree: bytes) -> None:
+    """Raise `RepositoryError` (`base_tree`) for a tree whose directories are nested too deeply to be walked."""
+    pending = [(tree, 0)]
+    seen = set(pending)
+    while pending:
+        current, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise RepositoryError(
+                f"the tree {tree.hex()!r} has more than {MAX_DEPTH} directories in one another",
+                code="base_tree",
+                hint="give a commit (--base) that is nested less deeply",
+            )
+        below = {(entry.id, depth + 1) for entry in reader.tree(current).values() if entry.is_tree} - seen
+        seen |= below
+        pending += below
 
 
 def parse_tree(content: bytes) -> dict[bytes, Entry]:

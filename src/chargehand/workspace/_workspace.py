@@ -24,15 +24,16 @@ from chargehand.workspace._depot import Depot
 from chargehand.workspace._drivers import DRIVERS, Driver, Place, open_root
 from chargehand.workspace._errors import disk_errors
 from chargehand.workspace._files import discard_tree, locked, make_owned, remove_tree, replace_file, tree_bytes
-from chargehand.workspace._history import Author
+from chargehand.workspace._history import Author, checkpoint_message, read_checkpoint
 from chargehand.workspace._ignore import IgnoreFile
+from chargehand.workspace._rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
+from chargehand.workspace._rollback_hunks import Drop
 from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._scan import Scan, ScanRules, scan
+from chargehand.workspace._space import INODE, Need, tree_need
 from chargehand.workspace._statcache import StatCache
 
 WORKSPACES = "refs/chargehand/workspaces/"
-_SUBJECT = "checkpoint: "
-_CHANGED = "changed: "
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,11 @@ class Workspace:
         return self._state.driver
 
     @property
+    def limits(self) -> WorkspaceLimits:
+        """What may be written in it."""
+        return self._state.limits
+
+    @property
     def ref(self) -> str:
         """The depot's ref that holds its checkpoints."""
         return WORKSPACES + self.id
@@ -176,14 +182,16 @@ class Workspace:
     def last(self) -> Checkpoint | None:
         """Return the last checkpoint, or `None` before the first."""
         commit = self._depot.read_ref(self.ref)
-        return None if commit is None else read_checkpoint(self._depot, commit)
+        return None if commit is None else read_checkpoint(self._depot.reader, commit)
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """Yield all checkpoints, the last one first."""
         current = self.last()
         while current is not None:
             yield current
-            current = None if current.parent == self.base.commit else read_checkpoint(self._depot, current.parent)
+            current = (
+                None if current.parent == self.base.commit else read_checkpoint(self._depot.reader, current.parent)
+            )
 
     # --- writing
 
@@ -217,6 +225,54 @@ class Workspace:
             before = self.scan().tree
             self._keep(f"before {trigger}", before)
             return self._reset(self._depot.replace_paths(before, paths, tree), trigger)
+
+    def plan_rollback(self, target: str, *, drops: Sequence[Drop] | None = None) -> RollbackPlan:
+        """Return what `roll_back` would do, which is nothing yet; see `plan_rollback` of this package."""
+        return plan_rollback(self._depot, self.scan().tree, target, drops=drops)
+
+    def roll_back(self, plan: RollbackPlan, trigger: str = "rollback") -> Checkpoint:
+        """Do exactly what a plan says; what was there is kept as a checkpoint first, so `undo` brings it back.
+
+        Ignored and temporary files go, even where the plan changes no path. Raises `RefusedError` (`plan_stale`)
+        where the files are not those any more that the plan was made for.
+        """
+        with locked(self._lock):
+            self._refresh()
+            found = self.scan().tree
+            if found != plan.source:
+                raise stale_plan(plan, found)
+            result = write_rollback(self._depot, plan)
+            self._keep(f"before {trigger}", found)
+            return self._reset(result, trigger)
+
+    def undo(self) -> Checkpoint:
+        """Go to the checkpoint before: back to before a rollback, and by a second `undo` forth again.
+
+        Work that no checkpoint holds yet is kept as one, and undone.
+        """
+        with locked(self._lock):
+            self._refresh()
+            self._keep("before undo", self.scan().tree)
+            last = self.last()
+            return self._reset(self._depot.tree_of(last.parent if last else self.base.commit), "undo")
+
+    def fork(self, tree: str | None = None, *, id: str | None = None) -> Workspace:
+        """Make a workspace of its own that shows `tree` of the depot (default: the last checkpoint's).
+
+        It stands on the same base and layers and costs what `tree` differs from base by. Nothing ignored comes
+        along. Raises `NotFoundError` code `tree_not_found`.
+        """
+        last, state = self.last(), self._state
+        return Workspace.create(
+            self._depot,
+            state.base,
+            driver=state.driver,
+            tree=tree or (last.tree if last else None),
+            environment=None if state.environment is None else Path(state.environment),
+            include=state.include,
+            limits=state.limits,
+            id=id,
+        )
 
     def tidy(self) -> None:
         """Remove generations that a reset left behind; call it when no sandbox has them mounted."""
@@ -265,7 +321,7 @@ class Workspace:
         parent = last.commit if last else self.base.commit
         changed = len(self._depot.diff(last.tree if last else self.base.tree, tree))
         trigger = " ".join(trigger.split())
-        message = f"{_SUBJECT}{trigger}\n\n{_CHANGED}{changed}\n"
+        message = checkpoint_message(trigger, changed)
         with disk_errors("making a checkpoint"):
             commit = self._depot.commit(tree, (parent,), message, author=Author())
             self._depot.fault("checkpoint:written")
@@ -301,20 +357,6 @@ def read_state(depot: Depot, id: str) -> WorkspaceState:
         raise InfrastructureError(f"the state of workspace {id!r} cannot be read", code="workspace") from problem
 
 
-def read_checkpoint(depot: Depot, commit: str) -> Checkpoint:
-    """Return the checkpoint that a commit of the depot is."""
-    found = depot.read_commit(commit)
-    subject, _, rest = found.message.partition("\n")
-    counts = [line.removeprefix(_CHANGED) for line in rest.splitlines() if line.startswith(_CHANGED)]
-    return Checkpoint(
-        commit=commit,
-        tree=found.tree,
-        parent=found.parents[0] if found.parents else "",
-        trigger=subject.removeprefix(_SUBJECT),
-        changed=int(counts[0]) if counts and counts[0].isdecimal() else 0,
-    )
-
-
 def _directory(depot: Depot, id: str) -> Path:
     if not id or "/" in id or id.startswith("."):
         raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
@@ -328,6 +370,7 @@ def _place(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: P
 
 def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:
     """Make a generation beside its place and move it there: what a crash leaves is not taken for one."""
+    depot.room(directory, _need(depot, state, layers), "the files of the workspace")
     generations = directory / "generations"
     generations.mkdir(exist_ok=True)
     final, fresh = generations / str(state.generation), generations / f".new-{state.generation}"
@@ -342,6 +385,18 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     )
     depot.fault("generation:filled")
     fresh.rename(final)
+
+
+def _need(depot: Depot, state: WorkspaceState, layers: BaseLayers) -> Need:
+    """Return what a generation takes: what it differs by over an overlay, all of it in a plain directory."""
+    base, tree = bytes.fromhex(state.base.tree), depot.check_tree(state.start)
+    if state.driver == "overlay":
+        return tree_need(depot.reader, tree, besides=base)
+    files = tree_need(depot.reader, tree).files
+    if state.driver == "reflink":
+        return Need(bytes=files * INODE, files=files)
+    environment = tree_bytes(Path(state.environment)) if state.environment else (0, 0)
+    return Need(bytes=tree_bytes(layers.tree)[1] + environment[1], files=files + environment[0])
 
 
 @contextmanager

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chargehand.core import RepositoryError, sandbox_ids
+from chargehand.core import InfrastructureError, RepositoryError, sandbox_ids
 from chargehand.workspace._files import write_all
 from chargehand.workspace._trees import LINK, Entries, Entry, ObjectReader
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_NO_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_FICLONE = 0x40049409
 OnFile = Callable[[bytes, Entry, os.stat_result], None]
 
 
@@ -33,12 +35,21 @@ class TreeWriter:
     """Writes entries of trees below open directories.
 
     `mtime` in whole seconds is given to files and links (`None`: the time of writing). `on_file` hears of each.
+    With `clones` a file that comes from another one shares its blocks, or is refused.
     """
 
-    def __init__(self, reader: ObjectReader, *, mtime: int | None = None, on_file: OnFile | None = None) -> None:
+    def __init__(
+        self,
+        reader: ObjectReader,
+        *,
+        mtime: int | None = None,
+        on_file: OnFile | None = None,
+        clones: bool = False,
+    ) -> None:
         self.reader = reader
         self._times = None if mtime is None else (mtime * 1_000_000_000, mtime * 1_000_000_000)
         self._on_file = on_file
+        self._clones = clones
         self._ids = sandbox_ids() if os.geteuid() == 0 else None
 
     def directory(self, at: int, name: bytes) -> None:
@@ -100,7 +111,7 @@ class TreeWriter:
     def _file(self, at: int, name: bytes, entry: Entry, prefix: bytes, copy_from: int | None) -> None:
         fd = os.open(name, _NEW_FILE, 0o755 if entry.mode & 0o100 else 0o644, dir_fd=at)
         try:
-            if copy_from is None or not _cloned(copy_from, name, fd):
+            if copy_from is None or not self._copied(copy_from, name, fd):
                 write_all(fd, self.reader.blob(entry.id))
             if self._ids is not None:
                 os.fchown(fd, *self._ids)
@@ -111,20 +122,41 @@ class TreeWriter:
         finally:
             os.close(fd)
 
+    def _copied(self, directory: int, name: bytes, target: int) -> bool:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if self._clones:
+                clone(source, target)
+                return True
+            return copy_content(source, target)
+        finally:
+            os.close(source)
 
-def _cloned(directory: int, name: bytes, target: int) -> bool:
-    """Copy a file inside the kernel, which shares its blocks where the file system can; `False` if it cannot."""
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+
+def clone(source: int, target: int) -> None:
+    """Make the empty file `target` share the blocks of `source`; raises `InfrastructureError` code `no_clone`."""
     try:
-        left = os.fstat(source).st_size
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as problem:
+        if problem.errno not in (*_NO_COPY, errno.ENOTTY):
+            raise
+        raise InfrastructureError(
+            f"the file system of the state directory no longer clones files: {problem.strerror}",
+            code="no_clone",
+            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start anew",
+        ) from problem
+
+
+def copy_content(source: int, target: int) -> bool:
+    """Copy a file inside the kernel, which shares its blocks where the file system can; `False` if it cannot."""
+    left = os.fstat(source).st_size
+    try:
         while left > 0 and (copied := os.copy_file_range(source, target, left)):
             left -= copied
     except OSError as problem:
-        if problem.errno in _NO_CLONE:
-            os.ftruncate(target, 0)
-            os.lseek(target, 0, os.SEEK_SET)
-            return False
-        raise
-    finally:
-        os.close(source)
+        if problem.errno not in _NO_COPY:
+            raise
+        os.ftruncate(target, 0)
+        os.lseek(target, 0, os.SEEK_SET)
+        return False
     return True

@@ -1,0 +1,137 @@
+"""Many workspaces at once, and freezing an agent that writes without a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.measure import Result, Side, compare, timed
+from benchmarks.shop import Opened, Shop
+from chargehand.sandbox import Sandbox
+from chargehand.workspace import Workspace
+
+AT_ONCE = 200
+AIM_FREEZE = 0.050
+_FREEZES = 40
+_WRITER = """
+import os, time
+os.makedirs("written", exist_ok=True)
+number, began = 0, time.monotonic()
+while True:
+    with open(f"written/{number % 5000}", "w") as file:
+        file.write(str(number))
+    number += 1
+    ahead = number / 1000 - (time.monotonic() - began)
+    if ahead > 0:
+        time.sleep(ahead)
+"""
+
+
+async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+    """Open many at once and say what each holds in memory; freeze one under 1,000 written files a second."""
+    return [await _at_once(shop, opened, rounds=rounds), await _freezing(shop, opened, rounds=rounds)]
+
+
+async def _at_once(shop: Shop, opened: Opened, *, rounds: int) -> Result:
+    memory: list[float] = []
+
+    async def one() -> tuple[Workspace, Sandbox]:
+        workspace = await asyncio.to_thread(opened.workspace)
+        sandbox = await opened.sandbox(workspace)
+        await sandbox.exec(["true"])
+        return workspace, sandbox
+
+    async def all_of_them() -> float:
+        before = _held()
+        with timed() as seconds:
+            made = await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+        memory.append((_held() - before) / AT_ONCE)
+        await asyncio.gather(*(sandbox.close() for _, sandbox in made))
+        for workspace, _ in made:
+            workspace.discard()
+        return seconds[0] / AT_ONCE
+
+    async def alone() -> float:
+        with timed() as seconds:
+            workspace, sandbox = await one()
+        await sandbox.close()
+        workspace.discard()
+        return seconds[0]
+
+    sides = [Side(name=f"each of {AT_ONCE} at once", sample=all_of_them), Side(name="one alone", sample=alone)]
+    result = await compare("scale", "ready workspaces", sides, rounds=min(rounds, 3), files=shop.files)
+    each = statistics.median(memory) / 1024
+    note = f"{each:.1f} MiB each: what all processes of ours hold, shared pages in equal parts"
+    return replace(result, note=note)
+
+
+async def _freezing(shop: Shop, opened: Opened, *, rounds: int) -> Result:
+    slowest: list[float] = []
+    async with opened.both() as (workspace, sandbox):
+        writing = asyncio.ensure_future(sandbox.exec(["python3", "-c", _WRITER], timeout=3600))
+        root = workspace.scan_root() / "written"
+        while not root.is_dir():
+            await asyncio.sleep(0.01)
+
+        async def frozen() -> float:
+            took = []
+            for _ in range(_FREEZES):
+                await asyncio.sleep(0.02)
+                with timed() as seconds:
+                    await sandbox.freeze()
+                took.append(seconds[0])
+                before = _newest(root)
+                await asyncio.sleep(0.005)
+                assert _newest(root) == before, "something was written while it was frozen"
+                await sandbox.thaw()
+            slowest.append(statistics.quantiles(took, n=20)[-1])
+            return statistics.median(took)
+
+        sides = [Side(name="freeze", sample=frozen)]
+        result = await compare(
+            "scale",
+            "freeze under 1,000 files a second",
+            sides,
+            rounds=min(rounds, 5),
+            files=shop.files,
+            aim=AIM_FREEZE,
+        )
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    return replace(
+        result, note=f"p95 {1000 * statistics.median(slowest):.1f} ms; nothing was written while frozen"
+    )
+
+
+def _newest(root: Path) -> tuple[int, int]:
+    """Return how many files there are and when the last one was written."""
+    times = [entry.stat().st_mtime_ns for entry in os.scandir(root)]
+    return len(times), max(times)
+
+
+def _held() -> float:
+    """Return what this process and all below it hold in KiB: private pages, and their part of the shared ones."""
+    below: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        below.setdefault(parent, []).append(int(stat.parent.name))
+    todo, total = [os.getpid()], 0.0
+    while todo:
+        pid = todo.pop()
+        todo += below.get(pid, [])
+        total += _share(pid)
+    return total
+
+
+def _share(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(float(line.split()[1]) for line in lines if line.startswith("Pss:"))

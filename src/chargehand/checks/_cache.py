@@ -1,0 +1,139 @@
+"""What inspection has read once: kept by everything it depends on, and believed only where it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from chargehand.checks._areas import Areas
+from chargehand.checks._facts import Facts
+from chargehand.core import Change
+
+_SEAL = 16
+_LARGEST_ENTRY = 256 * 1024
+
+
+class InspectionCache(Protocol):
+    """Keeps entries by key. It may lose any of them at any time; what it returns is checked by its reader."""
+
+    def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
+        """Return the entries that are there."""
+        ...
+
+    def put(self, entries: Mapping[str, bytes], /) -> None:
+        """Keep entries, in place of earlier ones."""
+        ...
+
+
+class MemoryCache:
+    """An `InspectionCache` in memory that forgets what was not used for longest; threads may share it."""
+
+    def __init__(self, *, entries: int = 20_000) -> None:
+        self._most = entries
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
+        """Return the entries that are there."""
+        with self._lock:
+            found = {key: self._entries[key] for key in keys if key in self._entries}
+            for key in found:
+                self._entries.move_to_end(key)
+            return found
+
+    def put(self, entries: Mapping[str, bytes], /) -> None:
+        """Keep entries, in place of earlier ones."""
+        with self._lock:
+            for key, entry in entries.items():
+                self._entries[key] = entry
+                self._entries.move_to_end(key)
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+
+
+class LayeredCache:
+    """A near `InspectionCache` before a far one: what the far one had is near from then on."""
+
+    def __init__(self, near: InspectionCache, far: InspectionCache) -> None:
+        self._near = near
+        self._far = far
+
+    def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
+        """Return the entries that are in either."""
+        near = self._near.get(keys)
+        missing = [key for key in keys if key not in near]
+        far = self._far.get(missing) if missing else {}
+        self._near.put(far)
+        return {**near, **far}
+
+    def put(self, entries: Mapping[str, bytes], /) -> None:
+        """Keep entries in both."""
+        self._near.put(entries)
+        self._far.put(entries)
+
+
+def plan_version(areas: Areas) -> str:
+    """Return a digest of what facts depend on besides the change itself: the rules, Python, parts of the areas."""
+    parts = [_rules_digest(), list(sys.version_info[:2]), list(areas.commands), areas.large_bytes]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def key_of(change: Change, *, plan: str) -> str:
+    """Return the key of what is known of a change under a plan version."""
+    parts = [
+        plan,
+        change.path,
+        change.kind,
+        change.old_mode,
+        change.new_mode,
+        change.old_id,
+        change.new_id,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def sealed(key: str, facts: Facts) -> bytes | None:
+    """Return facts as an entry for a cache, `None` for what is too large or has no encoding."""
+    try:
+        body = msgspec.msgpack.encode(facts)
+    except (UnicodeEncodeError, OverflowError):
+        return None
+    return _seal(key, body) + body if len(body) <= _LARGEST_ENTRY else None
+
+
+def unsealed(key: str, entry: bytes) -> Facts | None:
+    """Return the facts of an entry; `None` where it is damaged, or was made for another key."""
+    body = entry[_SEAL:]
+    if entry[:_SEAL] != _seal(key, body):
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=Facts)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _seal(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + body).digest()[:_SEAL]
+
+
+@cache
+def _rules_digest() -> str:
+    """Return a digest of this package's own source: a version number is what somebody forgets to raise."""
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(Path(__file__).parent.glob("*.py")):
+            source = path.read_bytes()
+            digest.update(f"{path.name} {len(source)}\n".encode() + source)
+    except OSError:  # no source to read: nothing is reused beyond this process
+        return secrets.token_hex(16)
+    return digest.hexdigest()

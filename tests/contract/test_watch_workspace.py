@@ -1,0 +1,380 @@
+"""What a watcher promises over a plain directory and over a mounted overlay, with a real agent at work."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import git
+from tests.workspace_kit import Yard, agent, changed, operate
+
+from chargehand.core import DriverName, InfrastructureError
+from chargehand.workspace import Workspace, _watch_inotify
+from chargehand.workspace._watch import Watcher
+from chargehand.workspace._watch_events import Batch, FileEvent, Gap
+
+DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
+PYTHON = "python3 -c '{}'"
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> DriverName:
+    name: DriverName = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
+    return Yard(tmp_path_factory.mktemp("yard"))
+
+
+def silent() -> None:
+    """Told that something waits."""
+
+
+@contextmanager
+def watching(yard: Yard, workspace: Workspace, **options: object) -> Iterator[Watcher]:
+    with Watcher.open(yard.depot(), workspace, on_ready=silent, **options) as watcher:  # type: ignore[arg-type]
+        yield watcher
+
+
+def taken(watcher: Watcher) -> Batch:
+    assert watcher.sync()
+    return watcher.take()
+
+
+def seen(batch: Batch) -> list[tuple[str, str]]:
+    return [(e.kind, e.path) if isinstance(e, FileEvent) else ("gap", e.reason) for e in batch.events]
+
+
+def told(yard: Yard, workspace: Workspace, script: str) -> list[tuple[str, str]]:
+    with watching(yard, workspace) as watcher:
+        agent(workspace, script)
+        return seen(taken(watcher))
+
+
+def until(met: Callable[[], bool], seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+SCRIPTS = {
+    "create, edit three times, revert, delete": (
+        "echo 1 > f; echo 2 >> f; echo 3 >> f; echo 4 >> f; echo 1 > f; rm f",
+        [("created", "f"), *[("modified", "f")] * 4, ("deleted", "f")],
+    ),
+    "edit a file of the base": (
+        "echo more >> README.md; echo hello > README.md",
+        [("modified", "README.md"), ("modified", "README.md")],
+    ),
+    "delete, make again, delete": (
+        "rm README.md; echo again > README.md; rm README.md",
+        [("deleted", "README.md"), ("created", "README.md"), ("deleted", "README.md")],
+    ),
+    "mode": ("chmod +x README.md", [("touched", "README.md")]),
+    "rename": ("mv README.md R", [("renamed_from", "README.md"), ("renamed_to", "R")]),
+    "replace by a rename": (
+        "echo a > t; mv t README.md",
+        [("created", "t"), ("renamed_from", "t"), ("renamed_to", "README.md")],
+    ),
+    "opened for writing only": ("exec 3<>README.md; exec 3>&-", [("touched", "README.md")]),
+    "emptied": (": > README.md", [("modified", "README.md")]),
+    "links": ("ln -s x l; rm l", [("created", "l"), ("deleted", "l")]),
+    "renamed out of sight": ("echo x > f; mv f f.log", [("created", "f"), ("renamed_from", "f")]),
+    "renamed into sight": ("echo x > f.log; mv f.log f", [("renamed_to", "f")]),
+    "nothing": ("cat README.md src/app.py; ls -R", []),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_what_is_told_is_what_was_done(yard: Yard, driver: DriverName, name: str) -> None:
+    script, expected = SCRIPTS[name]
+    assert told(yard, yard.workspace(driver), script) == expected
+
+
+def test_a_new_directory_is_looked_at_and_followed(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    with watching(yard, workspace) as watcher:
+        agent(workspace, "mkdir -p a/b; echo 1 > a/b/f")
+        assert seen(taken(watcher)) == [("created", "a/b/f")]
+        agent(workspace, "mv a c; echo 2 > c/b/f; mv c/b/f c/b/g; rm -r c")
+        assert seen(taken(watcher)) == [
+            ("renamed_from", "a/"),
+            ("renamed_to", "c/"),
+            ("modified", "c/b/f"),
+            ("renamed_from", "c/b/f"),
+            ("renamed_to", "c/b/g"),
+            ("deleted", "c/b/g"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -r docs; mkdir docs; echo c > docs/c.md",
+        "rm -r docs; ln -s src docs",
+        "rm -r src; echo x > src",
+        "rm README.md; mkdir README.md; echo x > README.md/f",
+        "mv docs docs2; mkdir docs; echo n > docs/a.md",
+        "mv src/lib src/moved; rm src/moved/util.py",
+        "rm -rf src/lib/deep; mkdir -p src/lib/deep/deeper; echo x > src/lib/deep/deeper/x",
+        "mv run.sh src/run.sh; cp -r docs copy; rm -r copy",
+        "git mv docs/a.md docs/z.md; git rm -q docs/b.md; git commit -qm x; git stash list",
+    ],
+)
+def test_every_changed_path_is_told(yard: Yard, driver: DriverName, script: str) -> None:
+    workspace = yard.workspace(driver)
+    events = told(yard, workspace, script)
+    paths = {path for _, path in events}
+    parents = tuple(path for path in paths if path.endswith("/"))
+    assert [path for path in changed(workspace) if path not in paths and not path.startswith(parents)] == []
+    assert not [path for path in paths if path.startswith(".git/")]
+
+
+def test_ignored_paths_are_counted_and_tracked_ones_among_them_told(tmp_path: Path, driver: DriverName) -> None:
+    yard = Yard(tmp_path)
+    (yard.repository / "build").mkdir()
+    (yard.repository / "build/kept.txt").write_text("kept\n")
+    git(yard.repository, "add", "-f", "build/kept.txt")
+    yard.commit()
+    workspace = yard.workspace(driver, include=("build/out/*.txt",))
+    with watching(yard, workspace) as watcher:
+        agent(
+            workspace,
+            "echo x > a.log; echo x > keep.log; mkdir -p build/x build/out vendor/v; echo y > build/x/y;"
+            "echo z > vendor/v/z; echo more >> build/kept.txt; echo o > build/out/a.txt; echo o > build/out/b.bin",
+        )
+        batch = taken(watcher)
+        assert set(seen(batch)) == {
+            ("created", "keep.log"),
+            ("modified", "build/kept.txt"),
+            ("created", "build/out/a.txt"),
+        }
+        assert batch.ignored >= 4
+        agent(workspace, "mv vendor/v shown; echo 1 > shown/a")
+        assert {("created", "shown/z"), ("created", "shown/a")} <= set(seen(taken(watcher)))
+
+
+def test_names_that_are_hostile_come_through(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    names = [b"new\nline", b"not\xffutf8", b"\x1b[31mred", "ü".encode(), b"-rf", b" "]
+    with watching(yard, workspace) as watcher:
+        operate(workspace, [("write", os.fsdecode(name), "78") for name in names])
+        assert seen(taken(watcher)) == [("created", os.fsdecode(name)) for name in names]
+
+
+def test_a_directory_that_became_a_link_leads_nowhere(yard: Yard, driver: DriverName, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "in").mkdir(parents=True)
+    workspace = yard.workspace(driver)
+    with watching(yard, workspace) as watcher:
+        agent(workspace, f"mkdir -p d/in; rm -r d; ln -s {outside} d")
+        taken(watcher)
+        (outside / "in/secret").write_text("x")
+        (outside / "secret").write_text("x")
+        assert seen(taken(watcher)) == []
+
+
+BURST = PYTHON.format(
+    "import os\n"
+    "for i in range(5000):\n"
+    '    os.makedirs(f"m/{i // 500}", exist_ok=True)\n'
+    '    open(f"m/{i // 500}/{i}", "w").write("x")'
+)
+
+
+def test_a_burst_of_5000_files_is_complete_and_small(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with watching(yard, workspace) as watcher:
+        agent(workspace, BURST)
+        batch = taken(watcher)
+    kinds = [kind for kind, _ in seen(batch) if kind != "modified"]  # one found half-written is told as it ends
+    assert kinds == ["created"] * 5000
+    assert {path for _, path in seen(batch)} == {f"m/{i // 500}/{i}" for i in range(5000)}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
+
+
+def _steadily(yard: Yard, driver: DriverName, seconds: int) -> None:
+    workspace = yard.workspace(driver)
+    script = PYTHON.format(
+        f"import time\nfor i in range({seconds * 100}):\n"
+        '    open(f"f{i % 300}", "a").write("x")\n    time.sleep(0.009)'
+    )
+    with watching(yard, workspace) as watcher:
+        agent(workspace, script)
+        events = seen(taken(watcher))
+    assert len(events) == seconds * 100
+    assert [path for _, path in events] == [f"f{i % 300}" for i in range(seconds * 100)]
+
+
+def test_a_hundred_changes_each_second(yard: Yard) -> None:
+    _steadily(yard, "overlay", 3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_hundred_changes_each_second_for_a_minute(yard: Yard, kind: DriverName) -> None:
+    _steadily(yard, kind, 60)
+
+
+def test_a_reader_that_is_slow_gets_a_gap_and_then_all_that_differs(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    with watching(yard, workspace, waiting=20) as watcher:
+        agent(workspace, "for i in $(seq 60); do echo $i > f$i; done; rm README.md; echo x >> src/app.py")
+        events = collected(watcher)
+        assert ("gap", "slow_reader") in events
+        gap = events.index(("gap", "slow_reader"))
+        assert gap == 20
+        assert {f"f{i}" for i in range(1, 61)} <= {path for _, path in events}
+        assert {("deleted", "README.md"), ("modified", "src/app.py")} <= set(events[gap:])
+        agent(workspace, "echo after > after")
+        assert seen(taken(watcher)) == [("created", "after")]
+
+
+def collected(watcher: Watcher) -> list[tuple[str, str]]:
+    """Take until nothing comes and no gap is left to be told."""
+    events: list[tuple[str, str]] = []
+    quiet = 0
+    limit = time.monotonic() + 20
+    while quiet < 3 or not watcher.complete:
+        assert time.monotonic() < limit
+        watcher.sync()
+        batch = watcher.take()
+        events += seen(batch)
+        quiet = 0 if batch.events else quiet + 1
+        time.sleep(0.02)
+    return events
+
+
+def test_what_the_kernel_dropped_is_a_gap_and_is_found(
+    yard: Yard, driver: DriverName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = yard.workspace(driver)
+    held = threading.Event()
+    read = _watch_inotify.Inotify.read
+
+    def late(self: _watch_inotify.Inotify) -> list[_watch_inotify.Raw]:
+        held.wait()
+        return read(self)
+
+    monkeypatch.setattr(_watch_inotify.Inotify, "read", late)
+    queue = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    count = queue // 3 + 500
+    with watching(yard, workspace) as watcher:
+        agent(workspace, PYTHON.format(f'for i in range({count}):\n    open(f"f{{i}}", "w").write("x")'))
+        agent(workspace, "rm docs/a.md; echo x >> run.sh")
+        held.set()
+        events = collected(watcher)
+    assert ("gap", "overflow") in events
+    after = events[events.index(("gap", "overflow")) :]
+    assert {path for _, path in events} >= {f"f{i}" for i in range(count)}
+    assert {("deleted", "docs/a.md"), ("modified", "run.sh")} <= set(after)
+
+
+def test_directories_without_a_watch_are_a_gap_and_looked_at(
+    yard: Yard, driver: DriverName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = yard.workspace(driver)
+    watch, given = _watch_inotify.Inotify.watch, []
+
+    def few(self: _watch_inotify.Inotify, directory: int) -> int:
+        if given:
+            raise OSError(28, "no watch is left")
+        given.append(directory)
+        return watch(self, directory)
+
+    monkeypatch.setattr(_watch_inotify.Inotify, "watch", few)
+    with watching(yard, workspace, blind_seconds=0.05) as watcher:
+        agent(workspace, "mkdir -p new; echo 1 > new/f; echo x >> src/lib/util.py")
+        events: list[tuple[str, str]] = []
+
+        def found(*wanted: tuple[str, str]) -> bool:
+            events.extend(seen(watcher.take()))
+            return set(wanted) <= set(events)
+
+        until(lambda: found(("gap", "watches"), ("created", "new/f"), ("modified", "src/lib/util.py")))
+        agent(workspace, "echo 2 >> new/f; rm src/app.py")
+        until(lambda: found(("modified", "new/f"), ("deleted", "src/app.py")))
+        assert events.count(("gap", "watches")) == 1
+
+
+def test_two_workspaces_never_mix(yard: Yard, driver: DriverName) -> None:
+    first, second = yard.workspace(driver), yard.workspace(driver)
+    with watching(yard, first) as one, watching(yard, second) as two:
+        threads = [
+            threading.Thread(target=agent, args=(place, f"for i in $(seq 100); do echo > {name}$i; done"))
+            for place, name in ((first, "a"), (second, "b"))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {path[0] for _, path in seen(taken(one))} == {"a"}
+        assert {path[0] for _, path in seen(taken(two))} == {"b"}
+
+
+def test_a_closed_watcher_leaves_nothing(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    before, threads = sorted(os.listdir("/proc/self/fd")), threading.active_count()
+    with watching(yard, workspace) as watcher:
+        agent(workspace, "mkdir -p a/b/c; echo x > a/b/c/d; echo y > last")
+    assert ("created", "last") in seen(watcher.take())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert threading.active_count() == threads
+    watcher.close()
+    assert not watcher.sync(seconds=0.1)
+
+
+def test_no_instance_left_is_an_error_with_a_way_out(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = yard.workspace("overlay")
+    code = (
+        "import ctypes, errno, os\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "while libc.inotify_init1(0) >= 0: pass\n"
+        "assert ctypes.get_errno() == errno.EMFILE\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)  # that is how the kernel says it
+
+    def none(self: _watch_inotify.Inotify) -> None:
+        raise OSError(24, os.strerror(24))
+
+    monkeypatch.setattr(_watch_inotify.Inotify, "__init__", none)
+    with pytest.raises(InfrastructureError) as caught:
+        Watcher.open(yard.depot(), workspace, on_ready=silent)
+    assert caught.value.code == "no_watcher"
+    assert "max_user_instances" in (caught.value.hint or "")
+
+
+def test_the_reader_is_told_once_until_it_takes(yard: Yard) -> None:
+    workspace, calls = yard.workspace("worktree"), []
+    with Watcher.open(yard.depot(), workspace, on_ready=lambda: calls.append(1)) as watcher:
+        root = workspace.scan_root()
+        for name in ("a", "b"):
+            (root / name).write_text("x")
+            watcher.sync()
+        assert calls == [1]
+        watcher.take()
+        (root / "c").write_text("x")
+        watcher.sync()
+        assert calls == [1, 1]
+
+
+def test_a_gap_is_never_the_first_word_of_a_quiet_workspace(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver)
+    agent(workspace, "echo x > before; rm docs/a.md; mkdir d; echo y > d/e")
+    with watching(yard, workspace) as watcher:
+        assert not taken(watcher)
+        agent(workspace, "echo again > docs/a.md; echo z >> d/e; rm before")
+        assert seen(taken(watcher)) == [("created", "docs/a.md"), ("modified", "d/e"), ("deleted", "before")]
+        assert not any(isinstance(event, Gap) for event in watcher.take().events)

@@ -1,0 +1,187 @@
+"""An agent that cannot be started, or whose model is away, is not started again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.conftest import git, write_files
+from tests.integration.workshop import GOLD, REQUEST
+from tests.native_kit import MENDS, NativeShop, scripted
+
+from chargehand.app import App, Session
+from chargehand.core import (
+    AgentSelected,
+    AttemptFinished,
+    AttemptStarted,
+    BreakerChanged,
+    Event,
+    MissionClaimed,
+    MissionCreated,
+    MissionFinished,
+    MissionState,
+    ModelCalled,
+    Payload,
+    SteppedClock,
+    decode,
+    new_id,
+)
+
+pytestmark = pytest.mark.needs_bwrap
+
+AGENT = "command:./agent.sh"
+
+
+class Shop(NativeShop):
+    """A workshop whose clock moves only when told, and whose agent is a program of the repository."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.clock = SteppedClock()
+
+    def app(self) -> App:
+        """Return an app with the stepped clock."""
+        return App(environ=self.environ, cwd=self.repository, clock=self.clock)
+
+    def program(self, script: str) -> None:
+        """Commit the agent's program."""
+        write_files(self.repository, {"agent.sh": f"#!/bin/sh\n{script}\n"})
+        (self.repository / "agent.sh").chmod(0o755)
+        git(self.repository, "add", "-A")
+        git(self.repository, "commit", "-q", "-m", "agent")
+
+    def mission(self, **wanted: object) -> MissionState:
+        """Run a mission to where it is settled, a second after the one before."""
+        self.clock.advance(1)
+        request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("true",), **wanted})  # type: ignore[arg-type]
+
+        def made(session: Session) -> str:
+            values = {"agents": {"other": {"command": ["sh", "-c", GOLD]}}}
+            return session.missions.create(
+                request, repository=str(self.repository), base=session.base, config={"values": values}
+            )
+
+        return self.work(made)
+
+    def answer(self, state: MissionState, text: str) -> MissionState:
+        """Answer what a mission asks, and go on with it."""
+        with self.opened() as app:
+            app.steering.answer(state.id, text)
+        return self.work(state.id)
+
+    def told(self, state: MissionState, kind: type[Payload]) -> list[Payload]:
+        """Return what the log tells of a kind."""
+        with self.opened() as app:
+            lines = app.store.log.read(state.id)
+        return [payload for line in lines if isinstance(payload := payload_of(line), kind)]
+
+    def changes(self, state: MissionState) -> list[str]:
+        """Return what a mission tells of the breaker."""
+        return [change.state for change in self.told(state, BreakerChanged)]  # type: ignore[attr-defined]
+
+
+def payload_of(line: Event) -> Payload | None:
+    return decode(line.type, line.payload) if line.payload is not None else None
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    shop = Shop(tmp_path)
+    shop.write('[agents.other]\ncommand = ["sh", "-c", "' + GOLD + '"]')
+    return shop
+
+
+def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise(shop: Shop) -> None:
+    failed = [shop.mission() for _ in range(3)]
+    assert {state.attempts[0].reasons[0].code for state in failed} == {"agent_missing"}
+    assert [shop.changes(state) for state in failed] == [[], [], ["open"]]
+    assert failed[2].attempts[0].captured is not None
+
+    asked, other = shop.mission(), shop.mission()
+    assert (asked.status, [reason.code for reason in asked.reasons]) == ("waiting", ["breaker_open"])
+    assert (asked.attempts, shop.told(asked, AttemptStarted)) == ([], [])
+    assert asked.open_question is not None
+    assert "failed 3 times in a row" in asked.open_question.text
+    assert "cannot be run in the sandbox" in asked.open_question.text
+    assert asked.open_question.options == ("try anyway", "use other")
+
+    again = shop.answer(asked, "as you like")  # no way to go on: it is asked again
+    assert (again.status, again.attempts, len(again.questions)) == ("waiting", [], 2)
+
+    still = shop.answer(again, "Try anyway")
+    assert (still.status, shop.changes(still)) == ("failed", ["half_open", "open"])
+
+    used = shop.answer(other, "use other")
+    assert (used.status, used.attempts[0].agent, shop.changes(used)) == ("promoted", "other", [])
+
+    shop.clock.advance(301)
+    shop.program(GOLD)
+    probe = shop.mission()
+    assert (probe.status, shop.changes(probe)) == ("promoted", ["half_open", "closed"])
+    after = shop.mission()
+    assert (after.status, shop.changes(after)) == ("promoted", [])
+
+
+def test_a_probe_that_fails_opens_it_anew_and_attempts_of_one_mission_count(shop: Shop) -> None:
+    first = shop.mission(attempts=5)
+    assert (first.status, len(first.attempts)) == ("waiting", 3)
+    assert shop.changes(first) == ["open"]
+    shop.clock.advance(301)
+    probe = shop.mission()
+    assert (probe.status, shop.changes(probe)) == ("failed", ["half_open", "open"])
+    shop.clock.advance(298)
+    assert shop.mission().status == "waiting"
+
+
+def test_refused_work_says_nothing_against_an_agent(shop: Shop) -> None:
+    shop.program("exit 3")
+    state = shop.mission(attempts=4)
+    assert (state.status, len(state.attempts), shop.changes(state)) == ("failed", 4, [])
+    shop.program(GOLD)
+    state = shop.mission(attempts=4, only_checks=("false",))
+    assert (state.status, len(state.attempts), shop.changes(state)) == ("refused", 4, [])
+    assert shop.mission().status == "promoted"
+
+
+def test_one_of_two_missions_probes(shop: Shop) -> None:
+    shop.mission(attempts=3)
+    shop.clock.advance(301)
+    shop.program(f"sleep 1; {GOLD}")
+
+    async def both() -> list[MissionState]:
+        with contextlib.closing(shop.app()) as one, contextlib.closing(shop.app()) as two:
+            return list(await asyncio.gather(begin(one), begin(two)))
+
+    async def begin(app: App) -> MissionState:
+        async with app.session() as session:
+            request = replace(REQUEST, agent=AGENT, only_checks=("true",))
+            made = session.missions.create(request, repository=str(shop.repository), base=session.base, config={})
+            return await session.missions.run(made)
+
+    assert sorted(state.status for state in asyncio.run(both())) == ["promoted", "waiting"]
+
+
+def test_where_a_model_is_away_the_next_one_begins(shop: Shop) -> None:
+    shop.model("away", provider="openai-compatible", base_url="http://127.0.0.1:9/v1")
+    shop.model("scripted", scripted(MENDS))
+    run: Callable[..., MissionState] = shop.native
+    real = run(model="away", attempts=1)
+    assert [reason.code for reason in real.attempts[0].reasons] == ["model_failed"]
+    with shop.opened() as app:  # twice more, without its seconds of trying again
+        lines = [payload_of(line) for line in app.store.log.read(real.id)]
+        for _ in range(2):
+            kept = [line for line in lines if isinstance(line, MissionCreated | MissionClaimed | AttemptFinished)]
+            app.store.log.append(new_id("mission"), *kept, MissionFinished(status="failed"))
+    state = run(model="away", fallback=("scripted",))
+    assert state.status == "promoted"
+    assert {call.model for call in shop.told(state, ModelCalled)} == {"scripted"}  # type: ignore[attr-defined]
+    why = [chosen.reason for chosen in shop.told(state, AgentSelected)]  # type: ignore[attr-defined]
+    assert any("failed too often" in reason for reason in why)
+    asked = run(model="away")
+    assert asked.open_question is not None
+    assert asked.open_question.options == ("try anyway", "use scripted")
+    assert shop.answer(asked, "use scripted").status == "promoted"

@@ -1,0 +1,114 @@
+"""What a hung or lost agent was doing is kept, and its last writes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import git
+from tests.integration.workshop import GOLD, REQUEST, Workshop
+
+from chargehand.core import MissionState, SandboxDiedError
+from chargehand.sandbox import Sandbox, ShowsProcesses
+
+pytestmark = pytest.mark.needs_bwrap
+
+KEY = "sk-live-0123456789abcdefghij"
+
+
+def captured(shop: Workshop, state: MissionState) -> dict[str, Any]:
+    """Return the document that the last attempt's end names."""
+    name = state.attempts[-1].captured
+    assert name is not None
+    with contextlib.closing(shop.app()) as app:
+        document: dict[str, Any] = json.loads(app.store.artifacts.get(name))
+    return document
+
+
+def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    hang = (
+        f"{GOLD}; echo working; head -c 9000 /dev/zero | tr '\\0' x; echo; echo the end; "
+        f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
+        "(sleep 600 & exec sleep 700) & for i in $(seq 999); do echo $i > last.txt; sleep 0.1; done"
+    )
+    state = shop.run(hang, seconds=4.0)
+    assert (state.status, state.attempts[0].status) == ("exhausted", "timed_out")
+    (point,) = state.checkpoints
+    assert point.trigger == "timeout"
+    assert "a + b" in git_show(shop, state, point.tree, "calc/core.py")
+    assert int(git_show(shop, state, point.tree, "last.txt")) > 20, "its last writes, not some of before"
+
+    document = captured(shop, state)
+    assert document["why"] == "timeout"
+    seen = document["processes"]
+    commands = [process["command"] for process in seen]
+    assert {"sleep 600", "sleep 700"} <= set(commands)
+    (spinning,) = (process for process in seen if process["command"] == "sh -c while :; do :; done spin")
+    assert spinning["state"] == "R"
+    assert spinning["cpu_seconds"] > 0.2
+    (asleep,) = (process for process in seen if process["command"] == "sleep 700")
+    assert asleep["state"] == "S"
+    assert all(1 < process["pid"] < 1000 for process in seen), "their ids inside, not the host's"
+    assert {process["parent"] for process in seen} <= {1} | {process["pid"] for process in seen}
+    assert not any(KEY in command for command in commands)
+    assert any("[redacted]" in command for command in commands)
+    assert document["output"].endswith("xxx\nthe end\n")
+    assert len(document["output"]) == 4096
+    assert document["limits"]["processes"]
+    assert document["disk"]["written_entries"] >= 2
+    assert document["disk"]["free_bytes"] > 0
+
+
+def git_show(shop: Workshop, state: MissionState, tree: str, path: str) -> str:
+    """Return a file of a tree in the depot."""
+    return git(shop.home / "projects" / state.project / "depot.git", "show", f"{tree}:{path}")
+
+
+def test_an_agent_that_ends_by_itself_leaves_no_such_thing(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    assert shop.run(f"{GOLD}; exit 3").attempts[0].captured is None
+    assert shop.run(GOLD).attempts[0].captured is None
+
+
+async def hangs(sandbox: Sandbox) -> None:
+    """Wait until the agent in it hangs, as the host sees it."""
+    assert isinstance(sandbox, ShowsProcesses)
+    async with asyncio.timeout(20):
+        while "sleep 600" not in [process.command for process in sandbox.processes()]:
+            await asyncio.sleep(0.02)
+
+
+def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+
+    async def work() -> MissionState:
+        agent = f"command:sh -c {shlex.quote(f'{GOLD}; echo last words; sleep 600')}"
+        with contextlib.closing(shop.app()) as app:
+            async with app.session() as session:
+                wanted = replace(REQUEST, agent=agent, only_checks=("true",))
+                made = session.missions.create(
+                    wanted, repository=str(shop.repository), base=session.base, config={}
+                )
+                heard = asyncio.Event()
+                running = asyncio.create_task(
+                    session.missions.run(made, on_output=lambda stream, piece: heard.set())
+                )
+                await asyncio.wait_for(heard.wait(), 60)
+                (sandbox,) = app.controls._running[made]._sandboxes
+                await hangs(sandbox)
+                sandbox._kill()  # type: ignore[attr-defined]
+                with pytest.raises(SandboxDiedError):
+                    await running
+                return app.look.state(made)
+
+    state = asyncio.run(work())
+    assert (state.status, state.attempts[0].reasons[0].code) == ("failed", "sandbox_died")
+    document = captured(shop, state)
+    assert (document["why"], document["processes"], document["output"]) == ("sandbox_died", [], "last words\n")

@@ -1,0 +1,119 @@
+"""Disk space as a person meets it: an agent that writes too much, a disk that fills up inside, and `gc`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import git
+from tests.integration.desk import FILES, MEND, Desk, repository, shell
+from tests.integration.test_bad_input_machine import small_disk
+
+IGNORING = {**FILES, ".gitignore": "*.log\n"}
+FOREVER = shell("n=0; while true; do n=$((n+1)); head -c 3000000 /dev/zero > $n.log; sleep 0.02; done")
+AT_ONCE = shell("for n in 1 2 3 4 5 6 7 8 9; do head -c 3000000 /dev/zero > $n.log; done; sed -i s/a/b/ f.txt")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo", IGNORING)
+
+
+@pytest.mark.parametrize("agent", [FOREVER, AT_ONCE])
+def test_an_agent_that_writes_too_much_is_stopped_and_told(tmp_path: Path, repo: Path, agent: str) -> None:
+    desk = Desk(tmp_path / "desk", CHARGEHAND_SANDBOX_DISK_MB="20")
+    since = time.monotonic()
+    said = desk.run(repo, agent=agent)
+    assert time.monotonic() - since < 20
+    assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"disk"}), said
+    assert "ignored files included" in said.document["reasons"][0]["message"]
+    assert desk.state(said).attempts[0].reasons[0].code == "disk"
+    enough = Desk(tmp_path / "desk", CHARGEHAND_SANDBOX_DISK_MB="40")
+    assert enough.run(repo, agent=AT_ONCE).code == 0
+
+
+def test_more_files_than_allowed(tmp_path: Path, repo: Path) -> None:
+    desk = Desk(tmp_path / "desk", CHARGEHAND_SANDBOX_FILES="50")
+    said = desk.run(repo, agent=shell("for n in $(seq 60); do touch $n.log; done; sed -i s/a/b/ f.txt"))
+    assert (said.code, said.reasons) == (1, {"disk"}), said
+    assert desk.run(repo).code == 0
+
+
+@pytest.mark.needs_root
+def test_a_disk_that_fills_up_inside(tmp_path: Path, repo: Path) -> None:
+    with small_disk(tmp_path / "desk", kib=40_000) as desk:
+        assert desk.with_spare(None, repo, MEND).code == 0
+        fills = shell("while head -c 300000 /dev/zero >> 1.log; do true; done; sleep 60")
+        said = desk.with_spare(9000, repo, fills)
+        assert said.code == 6, said
+        assert said.error["code"] in ("no_space", "store_full"), said
+        assert desk.with_spare(None, repo, MEND).code == 0
+
+
+def test_the_limit_for_all_projects_is_kept(tmp_path: Path, repo: Path) -> None:
+    (repo / "big").write_bytes(os.urandom(3_000_000))
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "big")
+    desk = Desk(tmp_path / "desk")
+    assert desk.run(repo).code == 0
+    (repo / "big").write_bytes(os.urandom(3_000_000))
+    git(repo, "commit", "-qam", "bigger")
+    tight = Desk(tmp_path / "desk", CHARGEHAND_LIMITS_STATE_MB="14")
+    said = tight.run(repo)
+    assert said.code == 6, said
+    assert said.error["code"] == "no_space"
+    assert "limits.state_mb" in said.error["message"]
+    for meta in desk.home.glob("projects/*/bases/*/meta.json"):
+        os.utime(meta, (1, 1))
+    told = tight.say("gc", "--max-bytes", "1kB", "--dry-run", cwd=repo).document
+    assert len(told["projects"][0]["bases"]) == 1
+    assert tight.run(repo).code == 0
+    bases = [place.name for place in desk.home.glob("projects/*/bases/*")]
+    assert bases == [git(repo, "rev-parse", "main")], "the one that was not needed made room"
+
+
+def test_checkpoints_are_let_go_on_an_order_alone(tmp_path: Path, repo: Path) -> None:
+    desk = Desk(tmp_path / "desk")
+    done = desk.run(repo, "--only-check", "false").document
+    shown = ("checkpoint", "list", done["mission"])
+    assert len(desk.say(*shown, cwd=repo).document["checkpoints"]) == 1
+    told = desk.say("gc", "--checkpoints", "--max-age", "0s", "--dry-run", cwd=repo).document
+    assert told["projects"][0]["checkpoints"]["commits"] == 1
+    asked = desk.refused("usage", 2, "gc", "--checkpoints", "--max-age", "0s", cwd=repo)
+    assert "1 checkpoints of 1 workspaces" in asked["message"]
+    assert desk.say("mission", "diff", done["mission"], cwd=repo).code == 0
+    gone = desk.say("gc", "--checkpoints", "--max-age", "0s", "--yes", cwd=repo).document
+    assert gone["projects"][0]["checkpoints"] == told["projects"][0]["checkpoints"]
+    depot = next(desk.home.glob("projects/*/depot.git"))
+    assert git(depot, "for-each-ref", "refs/chargehand/workspaces/") == ""
+    assert desk.refused("usage", 2, "gc", "--max-bytes", "many", cwd=repo)["hint"]
+
+
+SETUP = "mkdir -p env.log && cp go.sum env.log/of-setup"
+SAME = "cmp go.s*m env.log/of-setup"
+
+
+def test_a_candidate_that_changes_the_inputs_is_checked_in_its_own_environment(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
+    desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=SETUP)
+    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", SAME)
+    done = desk.say(*words, cwd=repo)
+    assert done.code == 0, done.document["reasons"]
+    layers = [place.name for place in desk.home.glob("projects/*/layers/*")]
+    assert len(layers) == 1, "the base's; the candidate's went with its verdict"
+    log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout
+    assert "setup without network" in log
+
+
+def test_a_setup_that_needs_a_network_leaves_the_base_its_environment(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
+    desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=f"test $(wc -l < go.sum) = 1 && {SETUP}")
+    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", "test -e env.log/of-setup")
+    done = desk.say(*words, cwd=repo)
+    assert done.code == 0, done.document["reasons"]
+    verdict = desk.state(done).verdicts[-1]
+    assert [(found.rule, found.path) for found in verdict.findings if found.rule.startswith("setup")] == [
+        ("setup_offline", "go.sum")
+    ]

@@ -1,0 +1,23 @@
+"""The example of `docs/how-to/write-a-driver.md` is a test file that passes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/write-a-driver.md"
+
+
+@pytest.mark.needs_bwrap
+def test_the_example_of_a_contract_passes(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "test_mine.py").write_text(example)
+    chosen = "fresh or every_kind or break_a_rule or git_inside"  # the whole contract runs elsewhere
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "test_mine.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout

@@ -1,0 +1,143 @@
+"""Inspection acts: at once on what is critical, by path on an error, and never green where it did not see all."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import git, repository_state
+from tests.native_kit import MENDS, NativeShop, call, says, scripted
+from workshop import FILES, GOLD, Workshop
+
+from chargehand.checks import Inspection, examine
+from chargehand.core import MissionState
+from chargehand.missions import _attempt, _inspection
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+def codes(state: MissionState) -> set[str]:
+    return {reason.code for reason in state.reasons}
+
+
+def depot_of(shop: Workshop) -> Path:
+    (depot,) = shop.home.glob("projects/*/depot.git")
+    return depot
+
+
+def last_tree(shop: Workshop, state: MissionState) -> str:
+    """Return the tree that the attempt's workspace was left at, what inspection set back included."""
+    seen = {checkpoint.commit for checkpoint in state.checkpoints}
+    lines = git(depot_of(shop), "log", "--all", "--topo-order", "--format=%H %T %P").splitlines()
+    chained = [line.split() for line in lines]
+    after = [tree for commit, tree, *parents in chained if commit not in seen and seen.intersection(parents)]
+    return after[0] if after and state.status == "refused" else state.checkpoints[-1].tree
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_attempt, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(_attempt, "_CHECKPOINT_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("often")
+def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    before = repository_state(shop.repository, without="\0")
+    began = time.monotonic()
+    state = shop.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 60; rm leak")
+    assert time.monotonic() - began < 40, "the agent was not waited for"
+    assert (state.status, codes(state)) == ("refused", {"entry_link_out"})
+    assert state.base is not None
+    assert last_tree(shop, state) == state.base.tree, "discarded"
+    assert repository_state(shop.repository, without="\0") == before
+
+
+@pytest.mark.usefixtures("often")
+def test_what_is_not_critical_lets_an_agent_go_on(tmp_path: Path) -> None:
+    state = Workshop(tmp_path).run(f"{GOLD}; mkdir .ci; echo 'AKIA''QWERTYUIOPASDFGH' > k; sleep 1.5; rm -r k .ci")
+    assert state.status == "promoted", state.reasons
+
+
+KINDS = {
+    # what the agent does beside its work -> what stands in the tree it leaves, by severity of the rule
+    "critical": ("mkfifo pipe", None),
+    "error": (
+        "echo 'k = \"AKIA''QWERTYUIOPASDFGH\"' > k.py; echo '# fine' >> README.md",
+        ("README.md", "calc/core.py"),
+    ),
+    "warning": ("printf 'a\\0b' > a.bin", ("a.bin", "calc/core.py")),
+    "info": ("echo '*.tmp' >> .gitignore", (".gitignore", "calc/core.py")),
+}
+
+
+@pytest.mark.parametrize("severity", KINDS)
+def test_the_severity_decides_what_stays_byte_for_byte(tmp_path: Path, severity: str) -> None:
+    extra, kept = KINDS[severity]
+    act = "echo new > new.txt; echo '# more' >> calc/__init__.py; rm LICENSE"
+    others = {"new.txt", "calc/__init__.py", "LICENSE"}
+    shop = Workshop(tmp_path, {**FILES, "LICENSE": "mine\n"})
+    state = shop.run(f"{GOLD}; {act}; {extra}", partial=True)
+    assert state.base is not None
+    depot = depot_of(shop)
+    tree = last_tree(shop, state)
+    touched = git(depot, "diff-tree", "-r", "--name-only", "-z", state.base.tree, tree).split("\0")
+    assert set(filter(None, touched)) == ({*kept, *others} if kept else set())
+    assert state.status == ("promoted" if kept else "refused"), state.reasons
+    if kept:
+        assert (
+            git(depot, "cat-file", "-p", f"{tree}:calc/core.py")
+            == FILES["calc/core.py"].replace("a - b", "a + b").strip()
+        )
+
+
+def degraded(*arguments: Any, **options: Any) -> Inspection:
+    found = examine(*arguments, **options)
+    return Inspection(
+        findings=found.findings, looked=0, total=found.total, cached=0, seconds=0, degraded=True, reason="held up"
+    )
+
+
+def test_what_was_not_looked_at_is_never_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Workshop(tmp_path)
+    before = repository_state(shop.repository, without="\0")
+    with monkeypatch.context() as hold:
+        hold.setattr(_inspection, "examine", degraded)
+        state = shop.run(GOLD)
+        assert (state.status, codes(state)) == ("refused", {"inspection_incomplete"})
+        assert repository_state(shop.repository, without="\0") == before
+
+
+def test_what_is_critical_ends_a_native_agent_after_the_act(tmp_path: Path) -> None:
+    shop = NativeShop(tmp_path)
+    shop.model("scripted", scripted((says("", call("bash", command="mkfifo pipe")), *MENDS)))
+    state = shop.native(attempts=1)
+    assert (state.status, codes(state)) == ("refused", {"entry_special"})
+    assert state.attempts[0].calls == 1, "it was asked for nothing more"
+
+
+NAMES = ["with space.txt", 'quo"te.txt', "ünï 日本.txt", "-dash.txt", "a => b.txt", "back\\slash.txt"]
+HEADERS = "--- a/evil.py\\n+++ b/evil.py\\n@@ -1 +1 @@\\ndiff --git a/x b/x\\nrename to ../../etc\\n"
+
+
+def test_odd_names_and_content_like_a_diff_touch_exactly_their_paths(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    secret = "AKIA''QWERTYUIOPASDFGH"
+    writes = "; ".join(f"printf '%b' '{HEADERS}{secret}' > ./{shlex.quote(name)}" for name in NAMES)
+    state = shop.run(f"{GOLD}; {writes}", partial=True)
+    assert state.base is not None
+    assert state.status == "promoted", (
+        state.reasons,
+        [(p.trigger, p.tree) for p in state.checkpoints],
+        state.reverted,
+    )
+    touched = git(
+        depot_of(shop), "diff-tree", "-r", "--name-only", "-z", state.base.tree, state.checkpoints[-2].tree
+    ).split("\0")
+    assert {*NAMES, "calc/core.py"} == set(filter(None, touched))
+    assert {each.path for each in state.reverted} == set(NAMES)
+    assert state.status == "promoted"
+    assert git(shop.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py"

@@ -1,0 +1,191 @@
+"""Going back by the command line: what is shown is what is done, wholly, by file, by hunk, and undone again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from desk import Desk, Said, repository, shell
+from tests.conftest import git
+
+from chargehand.cli import chargehand
+from chargehand.cli._checkpoint_restore import parse_hunk, preview_roll_back
+from chargehand.cli._output import Output
+from chargehand.core import RefusedError, UsageError
+from chargehand.workspace import LineRange
+
+pytestmark = pytest.mark.needs_bwrap
+TWENTY = "".join(f"{n}\n" for n in range(1, 21))
+KEY = "AKIA" + "ABCDEFGHIJKLMNOP"
+EDITS = shell(
+    "printf a >> bin; git mv g.txt moved.txt; echo new > sub/new; "
+    f"sed -i -e s/^3$/three/ -e s/^15$/key={KEY}/ -e s/^18$/eighteen/ f.txt"
+)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {"f.txt": TWENTY, "g.txt": TWENTY, "bin": "\0b", "sub/h.txt": "h\n", "latin": "x\n"}
+    return repository(tmp_path_factory.mktemp("r") / "repo", files)
+
+
+@pytest.fixture(scope="module")
+def refused(desk: Desk, repo: Path) -> Said:
+    """A mission whose f.txt was set back whole, since a secret was in it."""
+    said = desk.run(repo, agent=EDITS)
+    assert (said.code, said.reasons) == (1, {"secret"}), said
+    return said
+
+
+def content(desk: Desk, said: Said, path: str) -> str:
+    """Return a file of a mission's last checkpoint."""
+    depots = list(desk.home.rglob("depot.git"))
+    tree = desk.state(said).checkpoints[-1].tree
+    show = ["git", "--git-dir", str(depots[0]), "show", f"{tree}:{path}"]
+    return subprocess.run(show, capture_output=True, check=True).stdout.decode(errors="replace")
+
+
+@pytest.fixture
+def here(desk: Desk, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be the person at that desk, in that repository, so that commands need no process of their own."""
+    for name, value in desk.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(repo)
+
+
+def say(*words: str, code: int = 0) -> Said:
+    """Give a `checkpoint` command with --json."""
+    done = CliRunner().invoke(chargehand, ["--json", "checkpoint", *words])
+    assert done.exit_code == code, done.output
+    return Said(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+
+
+def text(*words: str) -> bytes:
+    """Give a `checkpoint` command as a person does."""
+    done = CliRunner().invoke(chargehand, ["checkpoint", *words])
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
+
+
+@pytest.mark.usefixtures("here")
+def test_going_back_by_hunk_and_undoing_it(desk: Desk, repo: Path, refused: Said) -> None:
+    mission = refused.document["mission"]
+    first, reverted = desk.state(refused).checkpoints
+    assert content(desk, refused, "f.txt") == TWENTY
+    undone = say("undo", mission)
+    assert undone.document["checkpoint"]["tree"] == first.tree
+    assert undone.document["checkpoint"]["changed"] == 1
+    shown = say("restore", mission, "base", "--smart", "--dry-run").document
+    assert desk.state(refused).checkpoints[-1].tree == first.tree
+    actions = {path["path"]: path["action"] for path in shown["plan"]["paths"]}
+    assert actions == {"bin": "kept", "f.txt": "partly", "g.txt": "kept", "moved.txt": "kept", "sub/new": "kept"}
+    done = say("restore", mission, "base", "--smart").document
+    assert done["plan"] == shown["plan"]
+    assert done["checkpoint"]["tree"] == shown["plan"]["result"]
+    assert content(desk, refused, "f.txt") == TWENTY.replace("3\n", "three\n", 1).replace("18", "eighteen")
+    again = say("restore", mission, "base", "--smart", code=2)
+    assert "breaks a rule" in again.error["message"]
+    by_hand = say(
+        "restore", mission, "base", "--hunk", "f.txt:1-5", "--file", "sub", "--file", "moved.txt"
+    ).document
+    assert content(desk, refused, "f.txt") == TWENTY.replace("18", "eighteen")
+    moved = next(path for path in by_hand["plan"]["paths"] if path["path"] == "moved.txt")
+    assert (moved["action"], moved["renamed_from"]) == ("deleted", "g.txt")
+    assert say("restore", mission, "last").document["plan"]["changes"] is False
+    count = len(desk.state(refused).checkpoints)
+    assert say("undo", mission).document["checkpoint"]["tree"] == done["checkpoint"]["tree"]
+    assert say("undo", mission).document["checkpoint"]["tree"] == by_hand["checkpoint"]["tree"]
+    points = desk.state(refused).checkpoints
+    assert len(points) == count + 2
+    assert {first.tree, reverted.tree} <= {point.tree for point in points}
+    for words, code in (
+        (("restore", mission, "base", "--hunk", "f.txt:1"), "usage"),
+        (("restore", mission, "base", "--hunk", "f.txt"), "usage"),
+        (("restore", mission, "base", "--file", "nosuch"), "not_found"),
+    ):
+        assert say(*words, code=2).error["code"] == code
+    promoted = desk.say("mission", "promote", mission, cwd=repo)
+    assert promoted.code == 0, promoted
+    tip = promoted.document["branch"]
+    assert git(repo, "diff", "--name-only", "main", tip) == "bin\nf.txt\ng.txt"
+
+
+@pytest.mark.usefixtures("here")
+def test_text_tells_the_plan(desk: Desk, refused: Said) -> None:
+    first = desk.state(refused).checkpoints[0].commit
+    told = text("restore", refused.document["mission"], first, "--dry-run").decode()
+    assert "nothing was done" in told
+    assert any(line.split() == ["restored", "f.txt"] for line in told.splitlines())
+
+
+@pytest.mark.usefixtures("here")
+def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
+    desk: Desk, repo: Path, refused: Said, tmp_path: Path
+) -> None:
+    other = desk.run(repo, agent=shell("printf '\\377\\n' > latin; ln -s f.txt link; chmod +x f.txt; rm -r sub"))
+    assert other.code == 0, other
+    one_end = f"{refused.document['mission']}:{desk.state(refused).checkpoints[0].commit}"
+    there = other.document["mission"]
+    depot = next(iter(desk.home.rglob("depot.git")))
+
+    def tree() -> str:
+        git(place, "add", "-A")
+        return git(place, "write-tree")
+
+    place = tmp_path / "there"
+    git(tmp_path, "init", "-q", str(place))
+    one, two = desk.state(refused).checkpoints[0].tree, desk.state(other).checkpoints[-1].tree
+    archive = subprocess.run(
+        ["git", "--git-dir", str(depot), "archive", one], capture_output=True, check=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", str(place)], input=archive, check=True)
+    assert tree() == one
+    subprocess.run(["git", "apply", "-"], cwd=place, input=text("diff", one_end, f"{there}:last"), check=True)
+    assert tree() == two
+    inverse = text("diff", one_end, f"{there}:last", "--inverse")
+    subprocess.run(["git", "apply", "-"], cwd=place, input=inverse, check=True)
+    assert tree() == one
+    document = say("diff", one_end, f"{there}:last", "--inverse").document
+    assert (document["old"], document["new"], document["patch_encoding"]) == (two, one, "base64")
+    plain = say("diff", "base", "last", "--mission", one_end.split(":")[0]).document
+    assert plain["patch_encoding"] == "utf-8"
+    foreign = desk.run(repository(tmp_path / "foreign"))
+    named = f"{foreign.document['mission']}:last"
+    wrong = say("diff", one_end, named, code=2)
+    assert wrong.error["code"] == "usage"
+    assert "different projects" in wrong.error["message"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_roll_back_is_shown_before_it_is_done(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = repository(tmp_path / "repo")
+    promoted = desk.run(repo)
+    mission = promoted.document["mission"]
+    assert preview_roll_back(Output(as_json=True), mission) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["dry_run"], document["commit"]) == (True, promoted.document["commit"])
+    assert [(path["path"], path["action"]) for path in document["plan"]["paths"]] == [("f.txt", "restored")]
+    assert desk.state(promoted).commit == promoted.document["commit"]
+    assert desk.say("mission", "rollback", mission, cwd=repo).code == 0
+    assert desk.state(promoted).tree == document["plan"]["result"]
+    with pytest.raises(RefusedError) as caught:
+        preview_roll_back(Output(as_json=True), mission)
+    assert caught.value.code == "rolled_back"
+
+
+def test_words_for_hunks() -> None:
+    assert parse_hunk("a:b:3").path == "a:b"
+    assert parse_hunk("a:3-7").lines == (LineRange(first=3, last=7),)
+    for wrong in ("a", "a:", ":3", "a:0", "a:7-3", "a:x", "a:-3", "a:3-", "a:\u0663"):
+        with pytest.raises(UsageError):
+            parse_hunk(wrong)

@@ -1,0 +1,140 @@
+"""Five agents work at once on a state directory; the sixth waits, says why, and starts by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.workshop import GOLD, REQUEST, Workshop
+
+from chargehand.app import App, Session
+from chargehand.core import (
+    AttemptFinished,
+    AttemptStarted,
+    MissionAdmitted,
+    MissionQueued,
+    MissionState,
+    Payload,
+    decode,
+)
+
+pytestmark = pytest.mark.needs_bwrap
+
+LIMIT = 60.0
+
+
+class Gang:
+    """Missions of one repository that run at once, each in an app of its own, as several processes."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self.shop = shop
+        self.states: dict[str, MissionState] = {}
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[MissionState]] = []
+
+    async def __aenter__(self) -> Gang:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def begin(self, script: str, *, checks: Sequence[str] = (), **changes: object) -> tuple[App, str]:
+        """Run a mission in an app of its own; return both."""
+        app = self.shop.app()
+        self._stack.callback(app.close)
+        session: Session = await self._stack.enter_async_context(app.session())
+        agent = f"command:sh -c {shlex.quote(script)}"
+        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)  # type: ignore[arg-type]
+        missions = session.missions
+        made = missions.create(wanted, repository=str(self.shop.repository), base=session.base, config={})
+        self._tasks.append(asyncio.create_task(missions.run(made)))
+        return app, made
+
+    async def settled(self) -> list[MissionState]:
+        """Wait for all of them."""
+        return await asyncio.wait_for(asyncio.gather(*self._tasks), LIMIT)
+
+
+def told(app: App, mission: str, *kinds: type[Payload]) -> list[Payload]:
+    """Return what the log tells of these kinds."""
+    lines = app.store.log.read(mission)
+    found = [decode(line.type, line.payload) for line in lines if line.payload is not None]
+    return [payload for payload in found if isinstance(payload, kinds)]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what must come."""
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    async with Gang(shop) as gang:
+        hangs = f"{GOLD}; sleep 600"
+        five = [await gang.begin(hangs, checks=["true"]) for _ in range(5)]
+        for app, made in five:
+            await until(lambda app=app, made=made: told(app, made, AttemptStarted))
+        app, sixth = await gang.begin(GOLD, checks=["true"], seconds=3.0)
+        await until(lambda: told(app, sixth, MissionQueued))
+        queued = app.look.state(sixth).queued
+        assert queued is not None
+        assert (queued.waits_for, queued.before, queued.places) == ("attempts", 0, 5)
+        assert "5 agents work already" in queued.reason.message
+        assert app.look.state(sixth).status == "running"
+        await asyncio.sleep(3.5)  # longer than its own limit, which counts none of this
+        assert told(app, sixth, AttemptStarted, AttemptFinished) == []
+        one, ended = five[0]
+        one.controls.stop_all("cancel", identity="os:test")
+        await until(lambda: app.look.state(sixth).status == "promoted")
+        (admitted,) = told(app, sixth, MissionAdmitted)
+        assert isinstance(admitted, MissionAdmitted)
+        assert admitted.seconds > 3.5
+        state = app.look.state(sixth)
+        assert state.queued is None
+        assert state.seconds_of() < 3.0
+        assert one.look.state(ended).status == "cancelled"
+
+
+async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"
+    async with Gang(shop) as gang:
+        holder, _ = await gang.begin("sleep 600", checks=["true"])
+        await until(lambda: list((shop.home / "slots/attempts").glob("place-*")))
+        cancelled, gone = await gang.begin(GOLD, checks=["true"])
+        await until(lambda: told(cancelled, gone, MissionQueued))
+        paused, asleep = await gang.begin(GOLD, checks=["true"])
+        await until(lambda: told(paused, asleep, MissionQueued))
+        await paused.controls.take({"mission": asleep, "order": "pause", "identity": "os:test"})
+        cancelled.controls.stop_all("cancel", identity="os:test")
+        last, made = await gang.begin(GOLD, checks=["true"])
+        await until(lambda: told(last, made, MissionQueued))
+        holder.controls.stop_all("cancel", identity="os:test")
+        await until(lambda: last.look.state(made).status == "promoted")
+        assert cancelled.look.state(gone).status == "cancelled"
+        assert paused.look.state(asleep).status == "paused"
+        await paused.controls.take({"mission": asleep, "order": "resume", "identity": "os:test"})
+        await until(lambda: paused.look.state(asleep).status == "promoted")
+
+
+async def test_verdicts_take_turns(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
+    async with Gang(shop) as gang:
+        scripts = [f"{GOLD}; echo '# {name}' >> README.md" for name in "ab"]
+        made = [await gang.begin(script, checks=["sleep 0.3"]) for script in scripts]
+        states = await gang.settled()
+        assert [state.status for state in states] == ["promoted"] * 2
+        waits = [payload for app, mission in made for payload in told(app, mission, MissionQueued)]
+        assert {payload.waits_for for payload in waits if isinstance(payload, MissionQueued)} == {"checks"}
+        assert len(waits) == len([each for app, mission in made for each in told(app, mission, MissionAdmitted)])

@@ -1,0 +1,89 @@
+"""In a mission: what the agent does to its files stands in the log, and brings checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.workshop import GOLD, Workshop
+
+import chargehand.missions._watching as watching
+from chargehand.cli._happenings import describe
+from chargehand.core import CheckpointMade, FilesSeen, MissionState, Payload, decode
+from chargehand.workspace import _watch_inotify
+
+pytestmark = pytest.mark.needs_bwrap
+QUICK = replace(watching.PACE, quiet=0.1, settle=0.5, note=0.1, seconds=60.0)
+
+
+def ran(place: Path, script: str, pace: watching.Pace, monkeypatch: pytest.MonkeyPatch) -> list[Payload]:
+    """Run a mission to its end and return its log."""
+    made = watching.Watching.__init__
+    monkeypatch.setattr(
+        watching.Watching, "__init__", lambda self, *given, **more: made(self, *given, **{**more, "pace": pace})
+    )
+    workshop = Workshop(place)
+    state: MissionState = workshop.run(script, checks=("true",))
+    app = workshop.app()
+    try:
+        lines = app.store.log.read(state.id)
+    finally:
+        app.close()
+    return [decode(line.type, line.payload or b"{}") for line in lines]
+
+
+def changes(log: list[Payload]) -> list[tuple[str, str]]:
+    return [change for line in log if isinstance(line, FilesSeen) for change in line.changes]
+
+
+def triggers(log: list[Payload]) -> list[tuple[str, int]]:
+    made = [line.checkpoint for line in log if isinstance(line, CheckpointMade)]
+    return [(point.trigger, point.changed) for point in made]
+
+
+def files(count: int) -> str:
+    return f"for i in $(seq {count}); do echo $i > f$i; done"
+
+
+@pytest.mark.parametrize("count", [49, 50])
+def test_fifty_files_make_a_checkpoint_and_no_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    log = ran(tmp_path, f"{files(count)}; sleep 1.2; {GOLD}", QUICK, monkeypatch)
+    expected = [("count", 50), ("end", 1)] if count == 50 else [("end", 50)]
+    assert triggers(log) == expected
+    assert {path for _, path in changes(log)} == {*(f"f{i}" for i in range(1, count + 1)), "calc/core.py"} | {
+        path for _, path in changes(log) if path.startswith("calc/sed")
+    }
+
+
+def test_a_change_is_in_a_checkpoint_in_time_and_nothing_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = replace(QUICK, seconds=0.4)
+    log = ran(tmp_path, f"sleep 0.8; {GOLD}; sleep 1.5", pace, monkeypatch)
+    assert triggers(log) == [("time", 1)]
+
+
+def test_all_that_was_done_is_in_the_log_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"echo 1 > n; echo 2 >> n; rm n; printf x > 'a\\nb'; mkdir build; echo > build/o; {GOLD}"
+    log = ran(tmp_path, script, QUICK, monkeypatch)
+    told = [change for change in changes(log) if change[1] == "n"]
+    assert told == [("created", "n"), ("modified", "n"), ("deleted", "n")]
+    assert sum(line.skipped.get("ignored", 0) for line in log if isinstance(line, FilesSeen)) >= 1
+    assert not [line for line in log if isinstance(line, FilesSeen) and line.gap]
+    assert all(describe(line).startswith("files: ") for line in log if isinstance(line, FilesSeen))
+
+
+def test_without_a_watcher_the_log_says_so_once_and_checkpoints_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(self: _watch_inotify.Inotify) -> None:
+        raise OSError(24, "none is left")
+
+    monkeypatch.setattr(_watch_inotify.Inotify, "__init__", none)
+    log = ran(tmp_path, f"{files(60)}; sleep 1.5; {GOLD}", replace(QUICK, look=0.3), monkeypatch)
+    seen = [line for line in log if isinstance(line, FilesSeen)]
+    assert [(line.gap, line.reasons, line.changes) for line in seen] == [(True, ("no_watcher",), ())]
+    assert triggers(log)[0][0] == "count"

@@ -1,0 +1,131 @@
+"""What the log of a project tells of an agent: failures of machinery count, refused work does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.core import (
+    AttemptFinished,
+    MissionClaimed,
+    MissionCreated,
+    MissionRequest,
+    Payload,
+    Reason,
+    StepFinished,
+    SteppedClock,
+    new_id,
+)
+from chargehand.missions._breaker import FactKind, Who, agent_step, breaker_of, find_facts
+from chargehand.store import MissionRow, Store, open_store
+
+WHO = Who(agent="coder", model="m1")
+CLAIMED = MissionClaimed(worker="k", role="command", epoch=1, version="1")
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
+    store = open_store(tmp_path, clock=clock)
+    yield store
+    store.close()
+
+
+def created(**changes: Any) -> MissionCreated:
+    request = MissionRequest(text="t", agent="coder", command=(), slug="t", model="m1")
+    return MissionCreated(**{"project": "p", "repository": "/r", "request": request} | changes)
+
+
+def end(status: str, *codes: str) -> AttemptFinished:
+    reasons = tuple(Reason(code=code, message="words") for code in codes)
+    return AttemptFinished(attempt="a", status=status, seconds=1.0, reasons=reasons)  # type: ignore[arg-type]
+
+
+def chosen(number: int, agent: str, model: str | None, probe: str = "") -> StepFinished:
+    output = {"agent": agent, "model": model, "fallback": (), "why": "", "probe": probe}
+    return StepFinished(step=agent_step(number), input="", output=output, seconds=0.0)
+
+
+def tell(store: Store, *payloads: Payload, first: MissionCreated | None = None) -> str:
+    mission = new_id("mission")
+    store.log.append(mission, first or created(), *payloads)
+    return mission
+
+
+def kinds(store: Store, who: Who = WHO, *, live: bool = True) -> list[FactKind]:
+    def lives(row: MissionRow) -> bool:
+        return live
+
+    return [fact.kind for fact in find_facts(store, "p", who, live=lives)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind"),
+    [
+        (end("succeeded"), "worked"),
+        (end("refused", "check_failed"), "worked"),
+        (end("refused", "no_change"), "worked"),
+        (end("failed", "agent_failed"), "worked"),
+        (end("failed", "agent_missing"), "failed"),
+        (end("failed", "upstream_unreachable"), "failed"),
+        (end("failed", "no_key"), "void"),
+        (end("failed", "no_space"), "void"),
+        (end("failed", "sandbox_died"), "failed"),
+        (end("lost", "worker_lost"), "failed"),
+        (end("timed_out", "time"), "void"),
+        (end("failed", "budget"), "void"),
+        (end("cancelled", "cancelled"), "void"),
+    ],
+)
+def test_what_the_end_of_an_attempt_says(store: Store, ended: AttemptFinished, kind: str) -> None:
+    tell(store, CLAIMED, ended)
+    assert kinds(store) == [kind]
+
+
+def test_another_agent_another_model_and_what_a_fork_took_over_say_nothing(store: Store) -> None:
+    tell(store, end("failed", "sandbox_died"), CLAIMED, first=created(forked_from="m-1"))
+    tell(store, CLAIMED, chosen(1, "coder", "m2"), end("failed", "model_failed"))
+    assert kinds(store) == []
+    assert kinds(store, Who(agent="coder", model="m2")) == ["failed"]
+    assert kinds(store, Who(agent="other", model="m1")) == []
+
+
+def test_a_probe_that_nobody_makes_any_more_says_nothing(store: Store) -> None:
+    tell(store, CLAIMED, chosen(1, "coder", "m1", "probe"))
+    assert kinds(store) == ["probe"]
+    assert kinds(store, live=False) == ["probe", "void"]
+
+
+def test_a_probe_goes_by_the_time_of_its_line(store: Store, clock: SteppedClock) -> None:
+    def state() -> str:
+        return breaker_of(find_facts(store, "p", WHO, live=lambda row: True)).state
+
+    for _ in range(3):
+        assert state() == "closed"
+        tell(store, CLAIMED, end("failed", "upstream_timeout"))
+        clock.advance(60)
+    assert state() == "open"
+    clock.advance(200)
+    early = tell(store, CLAIMED, chosen(1, "coder", "m1", "probe"))
+    assert state() == "open"
+    store.log.append(early, end("failed", "upstream_timeout"))
+    clock.advance(301)
+    tell(store, CLAIMED, chosen(1, "coder", "m1", "probe"))
+    assert state() == "half_open"
+
+
+def test_only_the_last_missions_count(store: Store, clock: SteppedClock) -> None:
+    for _ in range(3):
+        tell(store, CLAIMED, end("failed", "model_failed"))
+    for _ in range(12):
+        clock.advance(1)
+        tell(store, CLAIMED, first=created(request=MissionRequest(text="t", agent="x", command=(), slug="t")))
+    assert kinds(store) == []

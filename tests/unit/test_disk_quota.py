@@ -1,0 +1,237 @@
+"""Disk space: one limit for all projects, room made before it is needed, and what an attempt may write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Yard, operate, write
+
+from chargehand.core import InfrastructureError, RefusedError
+from chargehand.workspace import WorkspaceLimits
+from chargehand.workspace._bases import Bases
+from chargehand.workspace._errors import no_fault
+from chargehand.workspace._quota import AttemptQuota, StateQuota
+from chargehand.workspace._space import Need, nobody_needs, room_on_disk, tree_need
+
+MB = 1_000_000
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)
+
+
+def quota(yard: Yard, limit: int, *, needed: set[str] | None = None) -> StateQuota:
+    def needs(root: Path, kind: str, name: str, used: float) -> bool:
+        return name in (needed or set())
+
+    return StateQuota(lambda: [yard.root], limit=limit, needed=lambda: needs)
+
+
+def filled(yard: Yard, size: int, *, used: float) -> str:
+    """Make a workspace with an ignored file of that size, last used then; return its id."""
+    workspace = yard.workspace("overlay")
+    operate(workspace, [write("ignored.log", os.urandom(size))])
+    os.utime(workspace.directory / "state.json", (used, used))
+    return workspace.id
+
+
+def workspaces(yard: Yard) -> set[str]:
+    return {place.name for place in (yard.root / "workspaces").iterdir()}
+
+
+def test_room_is_made_by_letting_go_of_what_was_used_least_recently(yard: Yard) -> None:
+    now = time.time()
+    old, older = filled(yard, MB, used=now - 1000), filled(yard, MB, used=now - 2000)
+    taken = quota(yard, 0).taken()
+    roomy = quota(yard, taken + 12 * MB)
+    roomy(yard.root, Need(bytes=10 * MB), "a test")
+    assert workspaces(yard) == {old, older}, "there is room already"
+    roomy(yard.root, Need(bytes=11 * MB), "a test")
+    assert workspaces(yard) == {old}
+    assert roomy.taken() < taken
+
+
+def test_what_is_needed_stays_and_the_error_has_the_figures(yard: Yard) -> None:
+    kept = filled(yard, MB, used=time.time() - 1000)
+    taken = quota(yard, 0).taken()
+    with pytest.raises(InfrastructureError) as caught:
+        quota(yard, taken + 2 * MB, needed={kept})(yard.root, Need(bytes=10 * MB), "the files of the base")
+    assert caught.value.code == "no_space"
+    assert "no space left for the files of the base: it takes about 11.0 MB" in caught.value.message
+    assert "2.0 MB are left of the" in caught.value.message
+    assert "free some space" in caught.value.hint
+    assert workspaces(yard) == {kept}
+
+
+def test_more_than_the_disk_has_is_refused_before_anything_is_written(yard: Yard) -> None:
+    free = os.statvfs(yard.place).f_bavail * os.statvfs(yard.place).f_frsize
+    room_on_disk(yard.place / "not" / "there", Need(bytes=1), "a test")
+    for room in (room_on_disk, quota(yard, 1 << 60)):
+        with pytest.raises(InfrastructureError, match="no space left for a test"):
+            room(yard.place, Need(bytes=2 * free), "a test")
+    if os.statvfs(yard.place).f_files:
+        with pytest.raises(InfrastructureError, match="more files are possible"):
+            room_on_disk(yard.place, Need(bytes=1, files=1 << 60), "a test")
+
+
+def test_the_need_of_a_tree_is_what_its_files_take(yard: Yard) -> None:
+    (yard.repository / "big").write_bytes(os.urandom(123_456))
+    yard.commit()
+    depot, base = yard.depot(), yard.base()
+    need = tree_need(depot.reader, bytes.fromhex(base.tree))
+    tree = depot.base_layers(base).tree
+    listed = subprocess.run(["find", str(tree), "-mindepth", "1"], capture_output=True, check=True).stdout
+    assert need.files == len(listed.splitlines())
+    on_disk = int(subprocess.run(["du", "-sk", str(tree)], capture_output=True, check=True).stdout.split()[0])
+    assert on_disk * 1024 * 0.9 < need.bytes < on_disk * 1024 * 1.1
+
+
+def test_a_base_that_will_not_fit_leaves_nothing(yard: Yard) -> None:
+    depot, base = yard.depot(), yard.base()
+    asked: list[Need] = []
+
+    def never(place: Path, need: Need, what: str) -> None:
+        asked.append(need)
+        raise InfrastructureError(what, code="no_space")
+
+    bases = Bases(yard.root, reader=depot.reader, git=depot.git, fault=no_fault, room=never)
+    with pytest.raises(InfrastructureError, match="the files of the base"):
+        bases.layers(base, shallow=b"")
+    assert asked[0].bytes > 8 * 4096
+    assert list((yard.root / "bases").iterdir()) == []
+    assert depot.base_layers(base).tree.is_dir()
+
+
+# --- one attempt
+
+
+@pytest.mark.parametrize("driver", ["overlay", "worktree"])
+def test_what_an_attempt_writes_is_bounded_ignored_files_included(yard: Yard, driver: str) -> None:
+    workspace = yard.workspace(driver)  # type: ignore[arg-type]
+    limits = WorkspaceLimits(disk_bytes=MB, files=40)
+    attempt = AttemptQuota(workspace.scan_root(), limits, before=workspace.usage())
+    attempt.look()
+    operate(workspace, [write("build/half", os.urandom(MB // 2)), write("half", os.urandom(MB // 3))])
+    attempt.look()
+    operate(workspace, [write("build/rest", os.urandom(MB // 2))])
+    with pytest.raises(RefusedError, match=r"more than 1\.0 MB, ignored files included") as caught:
+        attempt.look()
+    assert caught.value.code == "disk"
+    assert "sandbox.disk_mb" in caught.value.hint
+    operate(workspace, [("remove", "build/rest"), *(write(f"build/{n}", "") for n in range(40))])
+    with pytest.raises(RefusedError, match="more than 40 files"):
+        attempt.look()
+
+
+def test_a_look_at_far_too_much_ends_at_the_limit(yard: Yard) -> None:
+    workspace = yard.workspace("overlay")
+    place = workspace.scan_root() / "build"
+    for number in range(8):
+        (place / f"d{number}").mkdir(parents=True)
+        for name in range(250):
+            (place / f"d{number}" / str(name)).touch()
+    few = AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=10))
+    all_of_it = AttemptQuota(workspace.scan_root(), WorkspaceLimits())
+
+    def seconds(attempt: AttemptQuota) -> float:
+        since = time.perf_counter()
+        with contextlib.suppress(RefusedError):
+            attempt.look()
+        return time.perf_counter() - since
+
+    assert min(seconds(few) for _ in range(5)) * 5 < min(seconds(all_of_it) for _ in range(5))
+
+
+# --- a real small disk
+
+_SMALL_DISK = """
+import ctypes, os, sys, time
+from pathlib import Path
+libc = ctypes.CDLL(None, use_errno=True)
+uid, gid = os.getuid(), os.getgid()
+if libc.unshare(0x20000 if uid == 0 else 0x10020000):
+    sys.exit(77)
+if uid:
+    open("/proc/self/setgroups", "w").write("deny")
+    open("/proc/self/uid_map", "w").write(f"{uid} {uid} 1")
+    open("/proc/self/gid_map", "w").write(f"{gid} {gid} 1")
+root, repository, first, second = sys.argv[1:]
+libc.mount(None, b"/", None, 0x44000, None)
+if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=24m"):
+    sys.exit(77)
+from chargehand.core import InfrastructureError
+from chargehand.workspace import Depot, Workspace, WorkspaceLimits
+from chargehand.workspace._bases import Bases
+from chargehand.workspace._errors import no_fault
+from chargehand.workspace._quota import AttemptQuota, StateQuota
+from chargehand.workspace._space import nobody_needs
+depot = Depot.open(Path(root), repository=Path(repository))
+quota = StateQuota(lambda: [Path(root)], limit=1 << 40, needed=lambda: nobody_needs)
+bases = Bases(Path(root), reader=depot.reader, git=depot.git, fault=no_fault, room=quota)
+old, new = depot.resolve_base(first), depot.resolve_base(second)
+def full(what):
+    try:
+        what()
+    except InfrastructureError as problem:
+        assert problem.code == "no_space", problem
+        return str(problem)
+    raise SystemExit("not noticed")
+def listed():
+    return sorted(p.name for p in (Path(root) / "bases").iterdir())
+bases.layers(old, shallow=b"")
+leftover = Path(root) / "workspaces" / "w-dead"
+leftover.mkdir(parents=True)
+free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
+(leftover / "junk").write_bytes(b"x" * (free - 5_000_000))
+(leftover / "state.json").touch()
+said = full(lambda: bases.layers(new, shallow=b""))
+assert "MB are free" in said, said
+assert listed() == [old.commit], "nothing is half made"
+assert leftover.exists(), "it was used within the last minute"
+os.utime(leftover / "state.json", (1, 1))
+bases.layers(new, shallow=b"")
+assert not leftover.exists(), "what was not needed went, by itself"
+assert new.commit in listed()
+workspace = Workspace.create(depot, new, driver="overlay")
+attempt = AttemptQuota(workspace.scan_root(), WorkspaceLimits())
+attempt.look()
+filler = workspace.scan_root() / "ignored.log"
+try:
+    with open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 65536)
+except OSError:
+    pass
+assert "while the agent worked" in full(attempt.look)
+filler.unlink()
+attempt.look()
+(workspace.scan_root() / "f").write_text("it works again")
+assert workspace.checkpoint("again").changed == 1
+"""
+
+
+def test_room_is_made_on_a_disk_that_is_really_full(yard: Yard) -> None:
+    yard.root.mkdir()
+    commits = []
+    for _ in range(2):
+        (yard.repository / "big").write_bytes(os.urandom(3 * MB))
+        commits.append(yard.commit())
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL_DISK, str(yard.root), str(yard.repository), *commits],
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip("no mounts here")
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_nothing_is_needed_where_nobody_says_so() -> None:
+    assert nobody_needs(Path("/"), "base", "x", 0.0) is False

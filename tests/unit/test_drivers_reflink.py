@@ -1,0 +1,149 @@
+"""Workspaces made of clones: blocks are shared, never the writes; where files cannot be cloned it is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Yard, agent, changed, cloning_disk
+
+from chargehand.app._tiers import _machine, choose_driver
+from chargehand.core import InfrastructureError
+from chargehand.sandbox import Part, ProbeReport, Toolchain, discover, probe
+from chargehand.workspace import EnvironmentLayers
+from chargehand.workspace._files import sync_file_system
+
+BIG = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with cloning_disk("btrfs", tmp_path_factory.mktemp("disk")) as place:
+        yield place
+
+
+@pytest.fixture
+def tools() -> Toolchain:
+    return discover(search=os.environ["PATH"])
+
+
+def used(disk: Path) -> int:
+    sync_file_system(disk)
+    room = os.statvfs(disk)
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+
+def cost(disk: Path, make: Callable[[], object]) -> int:
+    before = used(disk)
+    make()
+    return used(disk) - before
+
+
+def not_where_files_are_cloned(place: Path) -> None:
+    (place / "old").write_text("old\n")
+    cloned = subprocess.run(
+        ["cp", "--reflink=always", place / "old", place / "new"], capture_output=True, check=False
+    )
+    for name in ("old", "new"):
+        (place / name).unlink(missing_ok=True)
+    if cloned.returncode == 0:
+        pytest.skip(f"{place} lies on a file system that clones")
+
+
+@pytest.mark.needs_root
+def test_unchanged_files_share_their_blocks_and_changed_ones_do_not(disk: Path) -> None:
+    yard = Yard(disk / "blocks")
+    (yard.repository / "big").write_bytes(os.urandom(BIG))
+    yard.commit()
+    first = yard.workspace("reflink")  # makes the base too
+    assert cost(disk, lambda: yard.workspace("reflink")) < BIG // 4
+    assert cost(disk, lambda: first.reset(first.base.tree, "back")) < BIG // 4
+    shown = agent(first, "printf X | dd of=big conv=notrunc status=none; head -c 1 big")
+    assert (shown, changed(first)) == ("X", {"big": "modified"})
+    assert yard.workspace("reflink").scan(trust_cache=False).tree == first.base.tree
+
+
+@pytest.mark.needs_root
+def test_an_environment_is_cloned_too(disk: Path) -> None:
+    yard = Yard(disk / "environment")
+    setup = yard.workspace("reflink")
+    agent(setup, f"mkdir build; head -c {BIG} /dev/urandom > build/big; chmod 750 build/big; ln -s big build/link")
+    environment = EnvironmentLayers(yard.depot()).freeze(setup, "k").path
+    made = []
+    assert cost(disk, lambda: made.append(yard.workspace("reflink", environment=environment))) < BIG // 4
+    shown = agent(made[0], "stat -c '%a %s' build/big; readlink build/link; echo x >> build/big")
+    assert shown == f"750 {BIG}\nbig\n"
+    assert (environment / "build/big").stat().st_size == BIG, "the layer is not what was written to"
+
+
+def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    not_where_files_are_cloned(tmp_path)
+    yard = Yard(tmp_path)
+    with pytest.raises(InfrastructureError) as caught:
+        yard.workspace("reflink")
+    assert caught.value.code == "no_clone"
+    assert "CHARGEHAND_HOME" in caught.value.hint
+    place = yard.workspace("worktree").directory.parent
+    assert len(list(place.iterdir())) == 1
+
+
+# --- which driver is taken
+
+
+@pytest.mark.needs_bwrap
+@pytest.mark.needs_root
+async def test_direct_takes_clones_where_the_state_directory_has_them(disk: Path, tools: Toolchain) -> None:
+    home = disk / "home"
+    home.mkdir()
+    assert await choose_driver(home, tools, strategy="direct") == "reflink"
+    kept = json.loads((home / "probe.json").read_text())["drivers"]
+    assert (kept["direct"], kept["shadow"]) == ("reflink", await choose_driver(home, tools, strategy="shadow"))
+    assert [path.name for path in home.iterdir()] == ["probe.json"], "the probe leaves nothing"
+
+
+@pytest.mark.needs_bwrap
+async def test_direct_copies_where_nothing_is_cloned(tmp_path: Path, tools: Toolchain) -> None:
+    not_where_files_are_cloned(tmp_path)
+    report = await probe(tools, scratch=tmp_path)
+    assert [part.name for part in report.drivers] == ["overlay", "reflink", "worktree"]
+    cloned = report.drivers[1]
+    assert (report.ok, report.direct) == (True, "worktree")
+    assert f"{str(tmp_path)!r} does not clone files" in cloned.detail
+    assert "btrfs" in cloned.mend
+
+
+@pytest.mark.needs_bwrap
+async def test_what_an_older_version_remembered_is_proven_anew(tmp_path: Path, tools: Toolchain) -> None:
+    place = tmp_path / "probe.json"
+    place.write_text(json.dumps({"machine": _machine(tmp_path, tools), "driver": "mine"}))
+    assert await choose_driver(tmp_path, tools, strategy="shadow") in ("overlay", "reflink", "worktree")
+    kept = json.loads(place.read_text())
+    place.write_text(json.dumps({**kept, "drivers": {"shadow": "mine"}}))
+    assert await choose_driver(tmp_path, tools, strategy="shadow") == "mine", "what is known is not tried again"
+
+
+def report(**works: bool) -> ProbeReport:
+    parts = [Part(name=name, ok=ok, detail=f"{name} was tried", mend=f"mend {name}") for name, ok in works.items()]
+    return ProbeReport(tier="process", parts=tuple(parts))
+
+
+def test_the_best_driver_that_works_is_taken() -> None:
+    everything = report(bubblewrap=True, overlay=True, reflink=True, worktree=True, network=True)
+    assert (everything.driver, everything.direct, everything.ok) == ("overlay", "reflink", True)
+    no_overlay = report(bubblewrap=True, overlay=False, reflink=True, worktree=True)
+    assert (no_overlay.require(), no_overlay.require("direct"), no_overlay.ok) == ("reflink", "reflink", True)
+    only_copies = report(overlay=False, reflink=False, worktree=True)
+    assert (only_copies.require(), only_copies.require("direct")) == ("worktree", "worktree")
+    no_network = report(overlay=True, reflink=False, worktree=True, network=False)
+    for strategy in ("shadow", "direct"):
+        with pytest.raises(Exception, match="network was tried") as caught:
+            no_network.require(strategy)
+        assert caught.value.hint == "mend network"
+    nothing = report(bubblewrap=True, overlay=False, reflink=False, worktree=False)
+    assert (nothing.driver, nothing.direct, nothing.ok) == (None, None, False)
+    with pytest.raises(Exception, match="worktree was tried"):
+        nothing.require()

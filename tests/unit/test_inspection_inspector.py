@@ -1,0 +1,204 @@
+"""A mission's inspector: what a hung disk or a locked store may cost, what is kept, what ends an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chargehand.checks import Areas, MemoryTrees
+from chargehand.core import Base, Finding, SteppedClock
+from chargehand.missions import _inspection
+from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
+from chargehand.store import Store, open_store
+from chargehand.workspace import Scan
+
+SECRET = "AKIA" + "QWERTYUIOPASDFGH"
+CRITICAL = Finding(rule="entry_link_out", severity="critical", path="leak", message="leak leads out")
+
+
+class HungTrees(MemoryTrees):
+    """A disk that does not answer until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+        self.reads = 0
+
+    def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
+        self.reads += 1
+        if self.hangs.is_set():
+            self.let_go.wait(20)
+        return super().read_blob(id, limit=limit)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "home") as opened:
+        yield opened
+
+
+@pytest.fixture
+def trees() -> Iterator[HungTrees]:
+    made = HungTrees()
+    yield made
+    made.let_go.set()
+
+
+def inspector(store: Store, trees: MemoryTrees, base: str, **options: Any) -> Inspector:
+    services: Any = SimpleNamespace(store=store, project="p1", depot=None)
+    commit = Base(commit="c", tree=base, revision="HEAD")
+    return Inspector(services, commit, Areas(), reader=trees, **options)
+
+
+async def test_another_inspector_finds_again_what_the_first_one_read(store: Store, trees: HungTrees):
+    base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n", "b.py": "x\n"})
+    changes = trees.changes(base, tree)
+    first = await inspector(store, trees, base).full(changes)
+    reads = trees.reads
+    second = await inspector(store, trees, base).full(changes)
+    assert (first.cached, second.cached, trees.reads) == (0, 2, reads)
+    assert [found.rule for found in second.findings] == [found.rule for found in first.findings] == ["secret"]
+
+
+async def test_a_disk_that_hangs_holds_nobody_and_makes_no_green(store: Store, trees: HungTrees):
+    base, tree = trees.add({}), trees.add({"a.py": "x\n"})
+    changes = trees.changes(base, tree)
+    trees.hangs.set()
+    slow = inspector(store, trees, base, full_seconds=0.2, running_seconds=0.1)
+    began = time.monotonic()
+    full = await slow.full(changes)
+    again = await slow.running(changes, tree=tree)
+    assert time.monotonic() - began < 5
+    assert (full.degraded, full.looked, again.degraded) == (True, 0, True)
+    assert full.reason == "the disk or the store did not answer within 0.2 s"
+    trees.hangs.clear()
+    trees.let_go.set()
+    await asyncio.sleep(0.05)
+    assert not (await inspector(store, trees, base).full(changes)).degraded
+
+
+async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: HungTrees):
+    class Slow(HungTrees):
+        def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
+            time.sleep(0.05)
+            return super().read_blob(id, limit=limit)
+
+    slow = Slow()
+    base = slow.add({})
+    changes = slow.changes(base, slow.add({f"{n}.py": f"{n}\n" for n in range(50)}))
+    found = await inspector(store, slow, base, full_seconds=0.5).full(changes)
+    assert found.degraded
+    assert 1 <= found.looked < 50
+    assert "not looked at within 0.45 s" in found.reason
+
+
+async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees: HungTrees, monkeypatch: Any):
+    monkeypatch.setattr(_inspection, "_STORE_SECONDS", 0.1)
+    base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n"})
+    changes = trees.changes(base, tree)
+    locking = sqlite3.connect(store.home / "store.db", isolation_level=None)
+    locking.execute("BEGIN EXCLUSIVE")
+    try:
+        began = time.monotonic()
+        found = await inspector(store, trees, base).full(changes)
+        assert time.monotonic() - began < 5
+    finally:
+        locking.execute("ROLLBACK")
+        locking.close()
+    assert not found.degraded
+    assert [each.rule for each in found.findings] == ["secret"]
+
+
+async def test_one_violation_in_an_unsampled_file_is_found_for_promotion(store: Store, trees: HungTrees):
+    base = trees.add({})
+    files = {f"src/m{n}.txt": f"{n}\n" for n in range(400)}
+    changes: Any = None
+    for number in range(400):  # one that the lot leaves out
+        tree = trees.add({**files, f"src/m{number}.txt": SECRET})
+        changes = trees.changes(base, tree)
+        quick = await inspector(store, trees, base).running(changes, tree=tree)
+        if not quick.findings:
+            break
+    assert (quick.looked, quick.total, quick.degraded) == (100, 400, False)
+    full = await inspector(store, trees, base).full(changes)
+    assert [found.rule for found in full.findings] == ["secret"]
+    assert (full.looked, full.degraded) == (400, False)
+
+
+async def test_watching_ends_at_what_is_critical_alone(store: Store, trees: HungTrees):
+    base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n"})
+    scan = Scan(tree=tree, changes=trees.changes(base, tree), findings=(), files=1, bytes=1)
+    watching = inspector(store, trees, base)
+    assert [found.rule for found in (await watching.watch(scan)).findings] == ["secret"]
+    with pytest.raises(CriticalFoundError) as caught:
+        await watching.watch(Scan(tree=tree, changes=(), findings=(CRITICAL,), files=1, bytes=1))
+    assert caught.value.findings == (CRITICAL,)
+    assert "leads out" in caught.value.message
+
+
+async def found_after(seconds: float, error: BaseException | None) -> None:
+    await asyncio.sleep(seconds)
+    if error is not None:
+        raise error
+
+
+async def test_what_a_watcher_finds_ends_the_block_and_leaves_the_task_usable():
+    with pytest.raises(CriticalFoundError):
+        async with ended_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
+            await asyncio.sleep(10)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_block_that_ends_by_itself_ends_its_watcher():
+    async with ended_by(found_after(10, None)):
+        await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="mine"):
+        async with ended_by(found_after(10, None)):
+            raise ValueError("mine")
+
+
+async def test_another_cancellation_comes_first():
+    async def block() -> None:
+        async with ended_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(block())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), ended_by(found_after(10, None)):
+            await asyncio.sleep(10)
+
+
+async def test_another_error_of_a_watcher_is_raised_at_the_end():
+    with pytest.raises(OSError, match="disk"):
+        async with ended_by(found_after(0, OSError("disk"))):
+            await asyncio.sleep(0.02)
+
+
+def test_entries_are_kept_by_project_and_forgotten_after_30_days(tmp_path: Path):
+    clock = SteppedClock()
+    with open_store(tmp_path / "home", clock=clock) as store:
+        many = {f"k{n}": b"\0%d" % n for n in range(1200)}
+        store.inspections.put("p1", many)
+        assert store.inspections.get("p1", many.keys()) == many
+        assert store.inspections.get("p2", many.keys()) == {}
+        store.inspections.put("p1", {"k1": b"new"})
+        assert store.inspections.get("p1", ["k1", "k2", "k?"]) == {"k1": b"new", "k2": b"\x002"}
+        clock.advance(31 * 24 * 3600)
+        store.inspections.put("p1", {"later": b"x"})
+        assert store.inspections.get("p1", [*many, "later"]) == {"later": b"x"}

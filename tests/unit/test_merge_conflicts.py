@@ -1,0 +1,232 @@
+"""Conflicts of a merge: each kind told as what it is, with the lines that clash, and nothing half merged left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit
+from tests.workspace_kit import Yard
+
+import chargehand.workspace._merge as merging
+from chargehand.core import RefusedError
+from chargehand.workspace import Conflict, Depot, Excerpt, MergeConflictError, MergeResult, conflict_report
+
+Files = Mapping[str, bytes | File]
+TEN = b"".join(b"%d\n" % n for n in range(1, 11))
+REST: Files = {"rest": b"rest\n"}
+
+
+@pytest.fixture(scope="module")
+def depot(tmp_path_factory: pytest.TempPathFactory) -> Depot:
+    return Yard(tmp_path_factory.mktemp("yard")).depot()
+
+
+@pytest.fixture(params=[(2, 30), (2, 45)], ids=["in process", "by git"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Merge with git's merge-tree where it is new enough, and as for an older git; return whether it is git's."""
+    version: tuple[int, int] = request.param
+    if version < merging.git_version():
+        monkeypatch.setattr(merging, "git_version", lambda: version)
+    return merging.git_version() >= (2, 38)
+
+
+def merged(depot: Depot, base: Files, ours: Files, theirs: Files) -> MergeResult:
+    root = make_commit(depot, REST | dict(base))
+    return depot.merge(make_commit(depot, REST | dict(ours), root), make_commit(depot, REST | dict(theirs), root))
+
+
+def only(result: MergeResult) -> Conflict:
+    assert result.tree is None
+    (conflict,) = result.details
+    assert result.conflicts == (conflict.path,)
+    return conflict
+
+
+@pytest.mark.usefixtures("engine")
+def test_clashing_lines_with_their_places(depot: Depot) -> None:
+    ours = b"new\n" + TEN.replace(b"3\n4\n", b"three\nfour\n").replace(b"9\n", b"nine\n")
+    theirs = TEN.replace(b"4\n", b"vier\n").replace(b"10\n", b"zehn\n")
+    conflict = only(merged(depot, {"f": TEN}, {"f": ours}, {"f": theirs}))
+    assert (conflict.path, conflict.kind) == ("f", "content")
+    first, last = conflict.hunks
+    assert first.base == Excerpt(start=3, lines=2, text="3\n4\n")
+    assert first.ours == Excerpt(start=4, lines=2, text="three\nfour\n")
+    assert first.theirs == Excerpt(start=3, lines=2, text="3\nvier\n")
+    assert last.base == Excerpt(start=9, lines=2, text="9\n10\n")  # changes that touch clash as well
+    assert last.ours == Excerpt(start=10, lines=2, text="nine\n10\n")
+    assert last.theirs == Excerpt(start=9, lines=2, text="9\nzehn\n")
+
+
+@pytest.mark.usefixtures("engine")
+def test_text_that_holds_conflict_markers_is_text(depot: Depot) -> None:
+    marked = b"<<<<<<< ours\n1\n=======\n2\n>>>>>>> theirs\n"
+    ours, theirs = marked.replace(b"1", b"one"), marked.replace(b"1", b"eins")
+    conflict = only(merged(depot, {"f": marked}, {"f": ours}, {"f": theirs}))
+    (hunk,) = conflict.hunks
+    assert (hunk.ours, hunk.theirs) == (
+        Excerpt(start=2, lines=1, text="one\n"),
+        Excerpt(start=2, lines=1, text="eins\n"),
+    )
+    whole = only(merged(depot, {"f": b""}, {"f": marked}, {"f": marked + b"\x1b[31m\r\n"}))
+    report = conflict_report([whole], ours="branch", theirs="yours")
+    assert "    | <<<<<<< ours\n    | 1\n    | =======\n" in report
+    assert not any(line.startswith(("<", "=", ">")) for line in report.splitlines())
+    assert "\x1b" not in report
+    assert "\\r" in report
+
+
+@pytest.mark.usefixtures("engine")
+def test_both_added(depot: Depot) -> None:
+    conflict = only(merged(depot, {}, {"f": b"same\nours\n"}, {"f": b"same\ntheirs\n"}))
+    assert (conflict.kind, conflict.base) == ("both_added", None)
+    (hunk,) = conflict.hunks
+    assert hunk.base is None
+    assert (hunk.ours, hunk.theirs) == (
+        Excerpt(start=2, lines=1, text="ours\n"),
+        Excerpt(start=2, lines=1, text="theirs\n"),
+    )
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("deleted", ["ours", "theirs"])
+def test_modified_here_deleted_there(depot: Depot, deleted: str) -> None:
+    changed: Files = {"f": TEN.replace(b"5\n", b"five\n")}
+    nothing: Files = {}
+    result = merged(depot, {"f": TEN}, *((nothing, changed) if deleted == "ours" else (changed, nothing)))
+    conflict = only(result)
+    assert (conflict.kind, getattr(conflict, deleted)) == ("modify_delete", None)
+    (hunk,) = conflict.hunks
+    assert hunk.base == Excerpt(start=5, lines=1, text="5\n")
+    assert {hunk.ours, hunk.theirs} == {None, Excerpt(start=5, lines=1, text="five\n")}
+
+
+@pytest.mark.usefixtures("engine")
+def test_binary(depot: Depot) -> None:
+    conflict = only(merged(depot, {"f": b"\0"}, {"f": b"\0o"}, {"f": b"\0t"}))
+    assert (conflict.kind, conflict.hunks, conflict.left_out) == ("binary", (), 0)
+
+
+def test_modes_and_types(depot: Depot, engine: bool) -> None:
+    both = merged(depot, {}, {"f": (EXECUTABLE, TEN)}, {"f": (FILE, TEN)})
+    if engine:  # an older git's stand-in lets the executable one win
+        conflict = only(both)
+        assert (conflict.kind, conflict.hunks) == ("mode", ())
+        assert conflict.ours is not None
+        assert conflict.theirs is not None
+        assert (conflict.ours.mode, conflict.theirs.mode) == (EXECUTABLE, FILE)
+    linked = merged(depot, {"f": TEN}, {"f": TEN + b"more\n"}, {"f": (LINK, b"rest")})
+    assert linked.conflicts == ("f",)  # by its own name, whatever git put it aside as
+    assert linked.details[0].kind == "mode"
+
+
+@pytest.mark.usefixtures("engine")
+def test_links_that_point_elsewhere(depot: Depot) -> None:
+    conflict = only(merged(depot, {"l": (LINK, b"a")}, {"l": (LINK, b"b")}, {"l": (LINK, b"c")}))
+    (hunk,) = conflict.hunks
+    assert (hunk.ours, hunk.theirs) == (Excerpt(start=1, lines=1, text="b"), Excerpt(start=1, lines=1, text="c"))
+
+
+def test_renames(depot: Depot, engine: bool) -> None:
+    two = merged(depot, {"f": TEN}, {"ours": TEN}, {"theirs": TEN})
+    assert two.conflicts == ("f", "ours", "theirs")
+    assert {conflict.kind for conflict in two.details} == {"rename"}
+    gone = merged(depot, {"f": TEN}, {"new": TEN + b"more\n"}, {})
+    if engine:
+        assert {conflict.others for conflict in two.details} == {
+            ("ours", "theirs"),
+            ("f", "theirs"),
+            ("f", "ours"),
+        }
+        conflict = only(gone)
+        assert (conflict.path, conflict.kind, conflict.others) == ("new", "rename", ("f",))
+        moved_in = merged(depot, {"d/x": TEN}, {"e/x": TEN}, {"d/x": TEN, "d/new": b"n"})
+        assert [(c.path, c.kind) for c in moved_in.details] == [("e/new", "rename")]
+    else:
+        assert gone.tree is None
+        assert set(gone.conflicts) <= {"f", "new"}
+
+
+def test_a_file_where_the_other_has_a_directory(depot: Depot, engine: bool) -> None:
+    result = merged(depot, {"f": TEN}, {"f": TEN + b"more\n"}, {"f/below": b"b"})
+    assert "f" in result.conflicts
+    assert not any("~" in path for path in result.conflicts)
+    if engine:
+        assert only(result).kind == "file_directory"
+
+
+@pytest.mark.usefixtures("engine")
+def test_submodules(depot: Depot) -> None:
+    modules = [(GITLINK, bytes([n]) * 20) for n in (1, 2, 3)]
+    conflict = only(merged(depot, {"m": modules[0]}, {"m": modules[1]}, {"m": modules[2]}))
+    assert (conflict.kind, conflict.hunks) == ("submodule", ())
+
+
+@pytest.mark.usefixtures("engine")
+def test_hostile_names(depot: Depot) -> None:
+    names = ["a\nCONFLICT (contents)\nb", "tab\there", "\udcff", "f~1", "2", "-z", "\x1b[31m"]
+    result = merged(depot, {}, dict.fromkeys(names, b"o\n"), dict.fromkeys(names, b"t\n"))
+    assert set(result.conflicts) == set(names)
+    assert {conflict.kind for conflict in result.details} == {"both_added"}
+    report = conflict_report(result.details)
+    assert "\x1b" not in report
+    assert sum("both_added" in line for line in report.splitlines()) == len(names)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_is_told_is_bounded(depot: Depot) -> None:
+    many = {f"f{n:03}": b"x" * 5000 + b"\n" for n in range(60)}
+    result = merged(depot, {}, {p: b"o" + c for p, c in many.items()}, {p: b"t" + c for p, c in many.items()})
+    assert (len(result.conflicts), len(result.details)) == (60, 50)
+    assert len(msgspec.json.encode(result.details)) < 100_000
+    assert result.details[0].hunks[0].ours is not None
+    assert result.details[0].hunks[0].ours.cut
+    assert result.details[-1].left_out == 1
+    wide = [b"".join(b"%d\n%s" % (n, side) for n in range(1000)) for side in (b"", b"o\n", b"t\n")]
+    conflict = only(merged(depot, {"f": wide[0]}, {"f": wide[1]}, {"f": wide[2]}))
+    assert len(conflict.hunks) + conflict.left_out == 1000
+
+
+def test_nothing_but_objects_is_left(depot: Depot) -> None:
+    def seen() -> set[str]:
+        return {str(p) for p in depot.path.rglob("*") if "objects" not in p.relative_to(depot.path).parts}
+
+    before = seen()
+    assert merged(depot, {"f": TEN}, {"f": b"o\n"}, {"f": b"t\n"}).tree is None
+    assert seen() == before
+
+
+def test_the_error_is_a_refusal_that_carries_them(depot: Depot) -> None:
+    details = merged(depot, {"f": TEN}, {"f": b"o\n"}, {"f": b"t\n"}).details
+    with pytest.raises(RefusedError) as caught:
+        raise MergeConflictError("the changes conflict in f", details, hint="roll back")
+    assert caught.value.code == "merge_conflict"
+    assert isinstance(caught.value, MergeConflictError)
+    assert caught.value.conflicts == details
+
+
+_TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"e\n"]), max_size=10).map(b"".join)
+
+
+@given(base=_TEXT, ours=_TEXT, theirs=_TEXT)
+@example(base=b"b\nb\n", ours=b"b\na\nb\n", theirs=b"b\na\nb\nb\na\n")  # git sees a clash, a plain diff none
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_line_that_clashes_stands_where_it_is_said_to(
+    depot: Depot, base: bytes, ours: bytes, theirs: bytes
+) -> None:
+    result = merged(depot, {"f": base}, {"f": ours}, {"f": theirs})
+    if result.tree is not None:
+        return
+    conflict = only(result)
+    assert conflict.kind == "content"
+    assert conflict.hunks
+    for hunk in conflict.hunks:
+        for content, side in ((base, hunk.base), (ours, hunk.ours), (theirs, hunk.theirs)):
+            assert side is not None
+            lines = content.splitlines(keepends=True)
+            at = side.start - (1 if side.lines else 0)
+            assert b"".join(lines[at : at + side.lines]).decode() == side.text
+        assert hunk.ours != hunk.theirs

@@ -1,0 +1,119 @@
+"""Strings that break software, each as a file name, as content, as a commit's message and as a note.
+
+As requests they stand in tests/integration/test_bad_input_words.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Operation, Yard, operate, oracle, write
+
+from chargehand.core import DriverName, UsageError, printable, shown_path
+from chargehand.workspace import Author
+from chargehand.workspace._names import is_git_disguise, name_problem
+
+STRINGS = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
+DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+pytestmark = pytest.mark.skipif(
+    not STRINGS.exists() and not os.environ.get("CI"), reason="the strings are not beside this checkout"
+)
+
+
+def naughty() -> list[str]:
+    """Return all of the strings."""
+    found: list[str] = json.loads(STRINGS.read_text())
+    assert len(found) > 500
+    return found
+
+
+def names() -> dict[str, str]:
+    """Return the names that a file system takes, each with the reason why we do not (or nothing)."""
+    found = {}
+    for text in naughty():
+        raw = text.encode("utf-8", "surrogatepass")
+        if text in ("", ".", "..") or b"/" in raw or b"\0" in raw or len(raw) > 255:
+            continue
+        found[text] = "entry_nested_git" if is_git_disguise(raw) else ("entry_name" if name_problem(raw) else "")
+    return found
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_as_names_of_files_and_directories(tmp_path: Path, driver: DriverName) -> None:
+    yard, found = Yard(tmp_path), names()
+    let_in = [name for name, problem in found.items() if not problem]
+    refused = [name for name, problem in found.items() if problem]
+    assert len(let_in) > 250
+    assert len(refused) > 10
+    clean, mixed = yard.workspace(driver), yard.workspace(driver)
+    operations: list[Operation] = [write(f"files/{name}", name) for name in let_in]
+    operations += [write(f"{name}/f", "x") for name in let_in[::5] if name not in ("src", "docs")]
+    operate(clean, operations)
+    scan = clean.scan()
+    assert scan.tree == oracle(clean, yard.depot())
+    assert not [finding for finding in scan.findings if finding.severity == "critical"]
+    operate(mixed, [*operations, *(write(f"files/{name}", name) for name in refused)])
+    other = mixed.scan()
+    assert other.tree == scan.tree, "what is refused leaves no trace"
+    rules = {finding.path: finding.rule for finding in other.findings}
+    assert rules == {f"files/{name}": found[name] for name in refused}
+    for finding in other.findings:
+        assert not CONTROLS.search(finding.message), finding
+        assert shown_path(finding.path) in finding.message
+    assert {count.path for count in yard.depot().numstat(yard.base().tree, scan.tree)} == {
+        change.path for change in scan.changes
+    }
+    mixed.reset(scan.tree, "\n".join(refused))
+    assert mixed.scan().tree == scan.tree
+
+
+def test_as_content_and_as_targets_of_links(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    workspace = yard.workspace("overlay")
+    texts = naughty()
+    operate(workspace, [write(f"n/{number}", text) for number, text in enumerate(texts)])
+    targets = [text for text in texts if text and "\0" not in text and "/" not in text and text not in (".", "..")]
+    operate(workspace, [("link", f"l{number}", text) for number, text in enumerate(targets)])
+    found = workspace.scan()
+    assert found.tree == oracle(workspace, yard.depot())
+    for number, text in enumerate(texts):
+        entry = yard.depot().lookup(found.tree, f"n/{number}")
+        assert entry is not None
+        assert yard.depot().read_blob(entry.id) == text.encode()
+
+
+def test_as_messages_authors_triggers_and_notes(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    depot, base = yard.depot(), yard.base()
+    for text in naughty()[::3]:
+        message = text.replace("\0", "") or "x"
+        commit = depot.commit(base.tree, (base.commit,), message, author=Author(name=text, email=text))
+        assert depot.read_commit(commit).message.rstrip("\n") == message.rstrip("\n")
+        assert depot.read_commit(commit).parents == (base.commit,)
+    whole = "\n".join(naughty())
+    workspace = yard.workspace("worktree")
+    for number, trigger in enumerate(naughty()[::40]):
+        operate(workspace, [write("f", str(number))])
+        made = workspace.checkpoint(trigger)
+        assert workspace.last() == made
+        assert "\n" not in made.trigger
+    depot.annotate(base.commit, whole)
+    note = depot.annotation(base.commit)
+    assert note is not None
+    assert set(note.removesuffix("\n").split("\n")) == {line for line in whole.split("\n") if line.strip()}
+    with pytest.raises(UsageError):
+        depot.annotate(base.commit, " \n ")
+    assert depot.git("fsck", "--strict").code == 0
+
+
+def test_what_is_shown_of_them_is_one_line_without_controls() -> None:
+    for text in naughty():
+        assert not CONTROLS.search(shown_path(text))
+        assert not CONTROLS.search(printable(text).replace("\n", "").replace("\t", ""))
+        assert json.loads(json.dumps(text)) == text

@@ -1,0 +1,272 @@
+"""Rolling a workspace back: the plan is what is done, all of it can be undone, and nothing ignored survives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
+from tests.workspace_kit import Operation, Yard, agent, operate, write
+
+from chargehand.core import Checkpoint, DriverName, Finding, NotFoundError, RefusedError, UsageError
+from chargehand.workspace import Depot, Drop, LineRange, PathPlan, RollbackPlan, Workspace, drops_of, plan_rollback
+
+DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
+PROGRAM = "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef three():\n    return 3\n"
+GOOD = PROGRAM.replace("return 1", "return 10")
+MIXED = GOOD.replace("return 3", "import os; return os.system('x')")
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)
+
+
+def lines(first: int, last: int | None = None) -> tuple[LineRange, ...]:
+    return (LineRange(first=first, last=last or first),)
+
+
+def by_path(plan: RollbackPlan) -> dict[str, PathPlan]:
+    return {path.path: path for path in plan.paths}
+
+
+def actions(plan: RollbackPlan) -> dict[str, str]:
+    return {path.path: path.action for path in plan.paths}
+
+
+def state_of(workspace: Workspace, depot: Depot) -> tuple[object, ...]:
+    files = sorted((str(p), p.lstat().st_mtime_ns) for p in workspace.directory.rglob("*"))
+    objects = sorted(str(path) for path in depot.reader.objects.rglob("*"))
+    return depot.read_ref(workspace.ref), files, objects
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: DriverName) -> None:
+    workspace, depot = yard.workspace(driver), yard.depot()
+    agent(
+        workspace,
+        "echo one >> README.md; rm docs/a.md; echo new > src/new.py; mkdir build; echo old > build/x.pyc",
+    )
+    first = workspace.checkpoint("first")
+    agent(
+        workspace, "echo two >> README.md; echo two > docs/b.md; mv src/app.py src/moved.py; chmod +x src/new.py"
+    )
+    last = workspace.checkpoint("last")
+    before = state_of(workspace, depot)
+    for drops in (None, [Drop(path="docs"), Drop(path="README.md")], [Drop(path="README.md", lines=lines(3))]):
+        assert workspace.plan_rollback(first.tree, drops=drops).source == last.tree
+    assert state_of(workspace, depot) == before
+    plan = workspace.plan_rollback(first.tree, drops=[Drop(path="docs"), Drop(path="README.md")])
+    assert plan.kind == "files"
+    assert actions(plan) == {
+        "README.md": "restored",
+        "docs/b.md": "restored",
+        "src/app.py": "kept",
+        "src/moved.py": "kept",
+        "src/new.py": "kept",
+    }
+    assert by_path(plan)["src/moved.py"].renamed_from == "src/app.py"
+    made = workspace.roll_back(plan)
+    assert (made.tree, workspace.scan(trust_cache=False).tree) == (plan.result, plan.result)
+    assert agent(workspace, "cat README.md docs/b.md; ls src") == "hello\none\nb\nlib\nmoved.py\nnew.py\n"
+    assert "gone" in agent(workspace, "test -e build/x.pyc || echo gone")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_rollback_is_undone_and_the_undoing_too(yard: Yard, driver: DriverName) -> None:
+    workspace, depot = yard.workspace(driver), yard.depot()
+    agent(workspace, "echo one >> README.md")
+    first = workspace.checkpoint("first")
+    agent(workspace, "echo two >> README.md")
+    second = workspace.checkpoint("second")
+    agent(workspace, "echo unsaved > unsaved")
+    unsaved = workspace.scan().tree
+    back = workspace.roll_back(workspace.plan_rollback(first.tree))
+    assert back.tree == first.tree  # what the named checkpoint holds is not taken back with the rest
+    assert files_of(depot, back.tree)["README.md"] == (FILE, b"hello\none\n")
+    assert workspace.undo().tree == unsaved
+    assert workspace.undo().tree == first.tree
+    assert workspace.undo().tree == unsaved
+    agent(workspace, "echo later > later; echo x > ignored.log")
+    assert workspace.undo().tree == unsaved  # unsaved work is what is undone, and is kept
+    assert "ignored.log" not in agent(workspace, "ls -A")
+    kept = [point.tree for point in workspace.checkpoints()]
+    assert {first.tree, second.tree, unsaved} <= set(kept)
+    assert any("later" in files_of(depot, tree) for tree in kept)
+    assert workspace.roll_back(workspace.plan_rollback(workspace.base.tree)).tree == workspace.base.tree
+
+
+def test_undo_of_the_first_checkpoint_is_the_base(yard: Yard) -> None:
+    workspace = yard.workspace("worktree")
+    assert workspace.undo().tree == workspace.base.tree
+    agent(workspace, "echo x > x")
+    assert workspace.undo().tree == workspace.base.tree
+
+
+def test_nothing_is_told_as_reverted_that_was_not(yard: Yard) -> None:
+    workspace = yard.workspace("worktree")
+    agent(workspace, "echo x >> docs/a.md")
+    point = workspace.checkpoint("edit")
+    same = workspace.plan_rollback(point.tree)
+    assert (same.paths, same.reverted, same.result) == ((), (), point.tree)
+    plan = workspace.plan_rollback(workspace.base.tree, drops=[Drop(path="README.md"), Drop(path="src")])
+    assert (plan.reverted, plan.unchanged, plan.result) == ((), ("README.md", "src"), point.tree)
+    assert workspace.roll_back(plan) == point
+    with pytest.raises(NotFoundError):
+        workspace.plan_rollback(workspace.base.tree, drops=[Drop(path="nosuch")])
+    with pytest.raises(NotFoundError) as caught:
+        workspace.plan_rollback("0" * 40)
+    assert caught.value.code == "tree_not_found"
+
+
+def test_a_plan_for_other_files_is_refused(yard: Yard) -> None:
+    workspace = yard.workspace("worktree")
+    agent(workspace, "echo x >> README.md")
+    plan = workspace.plan_rollback(workspace.base.tree)
+    agent(workspace, "echo precious > precious")
+    with pytest.raises(RefusedError) as caught:
+        workspace.roll_back(plan)
+    assert caught.value.code == "plan_stale"
+    assert agent(workspace, "cat precious") == "precious\n"
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: DriverName) -> None:
+    (yard.repository / "program.py").write_text(PROGRAM)
+    (yard.repository / ".gitignore").write_text("__pycache__/\n")
+    yard.commit()
+    workspace = yard.workspace(driver)
+    operate(workspace, [write("program.py", MIXED), write("__pycache__/program.cpython-311.pyc", "planted")])
+    workspace.checkpoint("edit")
+    finding = Finding(rule="no_system", severity="error", path="program.py", message="", line=10)
+    harmless = Finding(rule="hint", severity="warning", path="program.py", message="", line=2)
+    plan = workspace.plan_rollback(workspace.base.tree, drops=drops_of([finding, harmless]))
+    assert plan.kind == "smart"
+    (path,) = plan.paths
+    assert (path.action, [hunk.kept for hunk in path.hunks]) == ("partly", [True, False])
+    workspace.roll_back(plan)
+    assert agent(workspace, "cat program.py") == GOOD
+    test = "from program import one, two, three; assert (one(), two(), three()) == (10, 2, 3)"
+    agent(workspace, f"python3 -B -c '{test}'; test ! -e __pycache__")
+    assert workspace.undo().tree == plan.source
+
+
+@pytest.mark.parametrize(
+    ("past", "present", "why"),
+    [
+        ((FILE, b"a\0b\n"), (FILE, b"a\0c\n"), "is binary"),
+        ((FILE, b"a\n"), (LINK, b"a"), "is not a file in both"),
+        ((LINK, b"a"), (LINK, b"b"), "is not a file in both"),
+        (None, (FILE, b"a\n"), "is new, which is one hunk"),
+        ((FILE, b"a\n"), None, "is deleted, which is one hunk"),
+        ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to tell its hunks apart"),
+    ],
+)
+def test_what_has_no_hunks_is_set_back_whole_and_said_so(
+    yard: Yard, past: File | None, present: File | None, why: str
+) -> None:
+    depot = yard.depot()
+    source = make_tree(depot, {"kept": b"x"} | ({"f": present} if present else {}))
+    target = make_tree(depot, {"f": past} if past else {})
+    plan = plan_rollback(depot, source, target, drops=[Drop(path="f", lines=lines(1))])
+    planned = by_path(plan)["f"]
+    assert (planned.action, planned.why) == ("restored" if past else "deleted", why)
+    assert files_of(depot, make_tree(depot, {"kept": b"x"} | ({"f": past} if past else {})))
+    assert plan.result == make_tree(depot, {"kept": b"x"} | ({"f": past} if past else {}))
+
+
+def test_lines_that_no_hunk_holds(yard: Yard) -> None:
+    depot = yard.depot()
+    source, target = make_tree(depot, {"f": b"1\nX\n3\n4\n5\n"}), make_tree(depot, {"f": b"1\n2\n3\n4\n5\n"})
+    with pytest.raises(UsageError) as caught:
+        plan_rollback(depot, source, target, drops=[Drop(path="f", lines=lines(4))])
+    assert "line 2" in caught.value.hint
+    of_a_rule = Drop(path="f", lines=lines(4), because="some_rule")
+    plan = plan_rollback(depot, source, target, drops=[of_a_rule])
+    assert (plan.result, by_path(plan)["f"].why) == (target, "breaks a rule in line 4, which no hunk holds")
+    whole = [Drop(path="f", lines=lines(2)), Drop(path="f")]
+    assert plan_rollback(depot, source, target, drops=whole).result == target
+
+
+def test_line_ends_modes_and_renames_by_hunk(yard: Yard) -> None:
+    depot = yard.depot()
+    past = b"".join(b"%d\r\n" % n for n in range(20)) + b"last"
+    present = past.replace(b"3\r\n", b"3\n", 1).replace(b"last", b"last\n")
+    target = make_tree(depot, {"f": past, "gone": b"g"})
+    source = make_tree(depot, {"sub/new": (EXECUTABLE, present), "gone": b"g"})
+    ends = plan_rollback(depot, source, target, drops=[Drop(path="sub/new", lines=lines(4))])
+    assert by_path(ends)["sub/new"].renamed_from == "f"
+    assert actions(ends) == {"f": "kept", "sub/new": "partly"}
+    expected = {"sub/new": (EXECUTABLE, past.replace(b"last", b"last\n")), "gone": (FILE, b"g")}
+    assert ends.result == make_tree(depot, expected)
+    newline = plan_rollback(depot, source, target, drops=[Drop(path="sub/new", lines=lines(21))])
+    assert newline.result == make_tree(depot, {"sub/new": (EXECUTABLE, present[:-1]), "gone": b"g"})
+    of_a_rule = Drop(path="sub/new", lines=lines(10), because="some_rule")
+    whole = plan_rollback(depot, source, target, drops=[of_a_rule])
+    assert whole.result == target  # a rename is set back with what it was renamed from: nothing is lost
+    only_mode = make_tree(depot, {"f": (EXECUTABLE, past), "gone": b"g"})
+    assert plan_rollback(depot, only_mode, target, drops=[Drop(path="f")]).result == target
+    with pytest.raises(UsageError):
+        plan_rollback(depot, only_mode, target, drops=[Drop(path="f", lines=lines(1))])
+
+
+def test_names_are_paths_and_not_beginnings_of_names(yard: Yard) -> None:
+    depot = yard.depot()
+    source = make_tree(depot, {"repo/a": b"1", "repo-evil/a": b"1", "repo\udcff": b"1"})
+    target = make_tree(depot, {"repo/a": b"0", "repo-evil/a": b"0", "repo\udcff": b"0"})
+    plan = plan_rollback(depot, source, target, drops=[Drop(path="repo/")])
+    assert actions(plan) == {"repo-evil/a": "kept", "repo/a": "restored", "repo\udcff": "kept"}
+    odd = plan_rollback(depot, source, target, drops=[Drop(path="repo\udcff")])
+    assert files_of(depot, target)["repo\udcff"] == (FILE, b"0")
+    assert [path.path for path in odd.reverted] == ["repo\udcff"]
+
+
+_EDITS = st.one_of(
+    st.builds(
+        write, st.sampled_from(["README.md", "n/a", "docs/a.md", "x.log"]), st.sampled_from(["1\n", "2\n", ""])
+    ),
+    st.tuples(st.just("remove"), st.sampled_from(["docs", "src/app.py", "README.md", "n"])),
+    st.tuples(st.just("move"), st.just("src"), st.just("moved")),
+    st.tuples(st.just("mode"), st.just("run.sh"), st.just(0o755)),
+    st.tuples(st.just("link"), st.sampled_from(["l", "docs"]), st.just("README.md")),
+)
+
+
+@given(rounds=st.lists(st.lists(_EDITS, min_size=8, max_size=12), min_size=3, max_size=3), to=st.integers(0, 2))
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_after_any_edits_every_checkpoint_can_be_gone_back_to(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Operation]], to: int
+) -> None:
+    workspace = Yard(tmp_path_factory.mktemp("yard")).workspace("overlay")
+    points: list[Checkpoint] = []
+    for edits in rounds:
+        operate(workspace, edits, strict=False)
+        points.append(workspace.checkpoint("edit"))
+    plan = workspace.plan_rollback(points[to].tree)
+    assert plan.source == points[-1].tree
+    assert workspace.roll_back(plan).tree == points[to].tree
+    assert workspace.scan(trust_cache=False).tree == points[to].tree
+    if points[to].tree != points[-1].tree:
+        assert workspace.undo().tree == points[-1].tree
+    workspace.discard()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_fork_is_a_workspace_of_its_own(yard: Yard, driver: DriverName) -> None:
+    workspace = yard.workspace(driver, include=["wanted.log"])
+    agent(workspace, "echo one >> README.md; echo w > wanted.log; echo i > ignored.log")
+    first = workspace.checkpoint("first")
+    agent(workspace, "rm -r docs")
+    last = workspace.checkpoint("last")
+    for fork, tree in ((workspace.fork(), last.tree), (workspace.fork(first.tree), first.tree)):
+        assert (fork.scan().tree, fork.driver, fork.base) == (tree, driver, workspace.base)
+        assert "ignored.log" not in agent(fork, "ls -A; echo mine > README.md")
+        assert fork.checkpoint("mine").parent == fork.base.commit
+        fork.discard()
+    assert workspace.scan().tree == last.tree
+    assert agent(workspace, "cat README.md ignored.log") == "hello\none\ni\n"
+    assert yard.workspace(driver).fork().scan().tree == workspace.base.tree
+    with pytest.raises(NotFoundError):
+        workspace.fork("0" * 40)

@@ -1,0 +1,126 @@
+"""Mistakes that others made before us: for each, the tests that show that we do not make it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Yard, agent, operate, write
+
+TESTS = Path(__file__).parents[1]
+CONTRACT = TESTS.parent / "src/chargehand/workspace"
+MISTAKES: dict[str, tuple[str, ...]] = {
+    "staged, committed or ignored changes are invisible": (
+        "test_commit_and_stash_inside_are_seen",
+        "test_git_commands_inside_hide_nothing",
+        "test_ignored_byte_code_does_not_make_broken_source_pass",
+    ),
+    "content lines that look like headers fool the path check": ("test_content_that_looks_like_a_patch",),
+    "containment by string prefix": ("test_allow_and_forbid_are_by_components", "test_targets_that_are_refused"),
+    "reverted is reported when nothing was": (
+        "test_setting_back_what_did_not_change_makes_no_checkpoint",
+        "test_outside_the_allowed_areas_is_set_back",
+    ),
+    "the same invalid tree is skipped the second time": (
+        "test_an_invalid_tree_is_as_invalid_the_second_time",
+        "test_a_verdict_of_another_tree_is_a_miss",
+    ),
+    "a roll-back un-applies the checkpoint it names": ("test_rollback_shows_exactly_the_tree_and_can_be_undone",),
+    "a lock lets three of four in": ("test_of_many_who_claim_one_wins", "test_only_one_at_a_time_holds_a_lock"),
+    "many new files in a new directory count as one": ("test_five_hundred_files_in_a_new_directory",),
+    "one git process for each new file": ("test_new_files_cost_no_git_process",),
+    "gates are green on missing steps, reports and tests": (
+        "test_pytest_fails_closed",
+        "test_unittest_fails_closed",
+        "test_no_check_is_missing_unless_none_is_wanted",
+        "test_a_check_that_did_not_pass_is_red",
+        "test_missing_and_unusable_commands",
+        "test_what_is_no_honest_report_is_refused",
+        "test_test_suite_that_runs_nothing_is_red",
+    ),
+    "a timeout kills the child alone": (
+        "test_a_timeout_is_no_pass_and_leaves_no_process",
+        "test_hang_is_stopped_and_its_last_writes_are_kept",
+    ),
+    "loops are not seen": (
+        "test_loops_are_found_for_what_they_are",
+        "test_numbers_times_and_ids_make_no_difference",
+    ),
+    "unknown cost is booked as nothing": (
+        "test_what_nobody_knows_stays_booked_at_its_reserve",
+        "test_what_nobody_knows_is_unknown_unless_a_price_is_assumed",
+    ),
+    "any approval that is not empty is accepted": (
+        "test_trust_is_of_one_exact_content",
+        "test_only_the_very_content_is_trusted_and_only_where_it_was",
+        "test_red_stays_refused",
+    ),
+}
+
+
+def test_every_mistake_has_its_tests() -> None:
+    sources = [*TESTS.rglob("test_*.py"), *CONTRACT.glob("_contract*.py")]
+    text = "\n".join(path.read_text() for path in sources)
+    missing = [name for names in MISTAKES.values() for name in names if f"def {name}(" not in text]
+    assert missing == []
+
+
+def test_new_files_cost_no_git_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim, log = tmp_path / "bin/git", tmp_path / "log"
+    shim.parent.mkdir()
+    real = next(
+        place for part in os.environ["PATH"].split(":") if os.access(place := os.path.join(part, "git"), os.X_OK)
+    )
+    shim.write_text(f"#!/bin/sh\necho \"$*\" >> '{log}'\nexec '{real}' \"$@\"\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+    yard = Yard(tmp_path / "yard")
+    few, many = yard.workspace(), yard.workspace()
+    counts = []
+    for workspace, number in ((few, 1), (many, 500)):
+        operate(workspace, [write(f"new/{name}", str(name)) for name in range(number)])
+        log.write_text("")
+        assert workspace.checkpoint("x").changed == number
+        counts.append(len(log.read_text().splitlines()))
+    assert 0 < counts[0] == counts[1] < 10
+
+
+def test_an_invalid_tree_is_as_invalid_the_second_time(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    workspace = yard.workspace("worktree")
+    agent(workspace, "ln -s /etc/passwd l; mkfifo pipe; echo x > s; chmod u+s s; mkdir .GIT; echo fine > fine")
+    first = workspace.scan()
+    assert len(first.findings) == 4
+    assert workspace.scan() == first
+    workspace.checkpoint("x", scan=first)
+    assert workspace.scan() == first
+    again = type(workspace).load(yard.open(), workspace.id)
+    assert again.scan().findings == first.findings
+
+
+def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    workspace = yard.workspace()
+    agent(workspace, "echo x > x")
+    kept = workspace.checkpoint("x")
+    assert workspace.reset_paths(["README.md", "no/such", "repo-evil"], workspace.base.tree) == kept
+    assert len(list(workspace.checkpoints())) == 1
+
+
+def test_only_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
+    """Four processes add to a number without any care but the lock: none of their additions is lost."""
+    script = (
+        "import sys; from pathlib import Path; from chargehand.workspace._files import locked\n"
+        "place = Path(sys.argv[1])\n"
+        "for _ in range(50):\n"
+        "    with locked(place / 'lock'):\n"
+        "        (place / 'n').write_text(str(int((place / 'n').read_text()) + 1))\n"
+    )
+    (tmp_path / "n").write_text("0")
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(words) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert (tmp_path / "n").read_text() == "200"
