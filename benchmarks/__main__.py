@@ -15,6 +15,7 @@ from benchmarks import (
     command,
     engine,
     gateway,
+    inspection,
     machine,
     mission,
     promotion,
@@ -31,6 +32,7 @@ _OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "ready": ready.run,
     "checkpoint": checkpoint.run,
     "promotion": promotion.run,
+    "inspection": inspection.run,
     "scale": scale.run,
     "mission": mission.run,
 }
@@ -50,6 +52,7 @@ _ROUNDS = {
     "ready": 15,
     "checkpoint": 15,
     "promotion": 15,
+    "inspection": 15,
     "scale": 5,
     "mission": 12,
 }

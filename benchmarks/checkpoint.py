@@ -57,7 +57,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
 
 def _ours(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
     async def sample() -> float:
-        await _edit_inside(sandbox, changed)
+        await edit_inside(sandbox, changed)
         await sandbox.freeze()
         with timed() as seconds:
             made = workspace.checkpoint("measured")
@@ -70,7 +70,7 @@ def _ours(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
 
 def _frozen(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
     async def sample() -> float:
-        await _edit_inside(sandbox, changed)
+        await edit_inside(sandbox, changed)
         with timed() as seconds:
             await sandbox.freeze()
             made = workspace.checkpoint("measured")
@@ -81,7 +81,8 @@ def _frozen(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sampl
     return sample
 
 
-async def _edit_inside(sandbox: Sandbox, changed: list[str]) -> None:
+async def edit_inside(sandbox: Sandbox, changed: list[str]) -> None:
+    """Change these files as an agent does; on return a look finds their times settled."""
     done = await sandbox.exec(["python3", "-c", _EDIT], stdin=json.dumps([next(_stamps), changed]).encode())
     assert done.exit_code == 0, done.stderr
     time.sleep(_STILL_SECONDS)

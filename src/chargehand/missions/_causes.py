@@ -222,7 +222,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy(
         "engine",
         "no_watcher",
-        "raise the kernel's setting fs.inotify.max_user_instances; until then workspaces are looked at every few seconds",
+        "raise the kernel's fs.inotify.max_user_instances; until then workspaces are looked at every few seconds",
     ),
     _remedy(
         "engine",

@@ -229,9 +229,10 @@ class DriverContract(EntryContract):
         assert yard.run(workspace, "ls .venv; git log --format=%an") == "bin\nada\n"
         yard.run(
             workspace,
-            "echo x > .venv/new; rm .venv/bin/tool; echo y > src/app.egg-info/PKG; echo z > z; rm -r build",
+            "echo x > .venv/new; rm .venv/bin/tool; echo y > src/app.egg-info/PKG; echo z > z; rm -r build;"
+            "echo f > src/fresh.py; mkdir src/sub; echo f > src/sub/fresh.py",
         )
-        assert changed(workspace) == {"z": "added"}
+        assert changed(workspace) == {"z": "added", "src/fresh.py": "added", "src/sub/fresh.py": "added"}
         workspace.reset(workspace.base.tree, "back")
         assert yard.run(workspace, "cat .venv/bin/tool build/o src/app.egg-info/PKG") == "tool\no\ninfo\n"
 

@@ -178,7 +178,7 @@ class _Walk:
         tracked = _tracked(before, directory) or _tracked(start, directory)
         if tracked and not directory:
             return self._tracked_leaf(place, name, info, before)
-        outside, included = self._outside(place, name, directory=directory)
+        outside, included = self._outside(place, name, directory=directory, tracked=tracked)
         if outside and not tracked and not (directory and self._may_include(place.path + name)):
             return None
         if not tracked and not outside and self._bad_name(place, name):
@@ -195,8 +195,11 @@ class _Walk:
             return before
         return self._leaf(place, name, info)
 
-    def _outside(self, place: _Place, name: bytes, *, directory: bool) -> tuple[bool, bool]:
-        """Return whether an untracked entry of this name is outside the tree, and whether `include` names it."""
+    def _outside(self, place: _Place, name: bytes, *, directory: bool, tracked: bool) -> tuple[bool, bool]:
+        """Return whether what is not tracked at this name is outside the tree, and whether `include` names it.
+
+        That the environment has something in a tracked directory says nothing of its other files.
+        """
         path = place.path + name
         included = place.included
         if not included and self.rules.include is not None:
@@ -204,7 +207,7 @@ class _Walk:
         if included:
             return False, True
         ignored = place.ignored or place.chain.ignores(path, directory=directory)
-        return ignored or self._in_environment(path), False
+        return ignored or (not tracked and self._in_environment(path)), False
 
     def _in_environment(self, path: bytes) -> bool:
         if self.rules.environment is None:

@@ -113,10 +113,10 @@ class SpotRules:
                 continue
             parent, path = each.parent, each.path
             base, start = self._entry(parent.base, each.name), self._entry(parent.start, each.name)
-            outside, each.included = self._outside(parent, each.name, directory=True)
             each.base = base.id if base is not None and base.is_tree else None
             each.start = start.id if start is not None and start.is_tree else None
-            each.ignored = outside
+            tracked = each.base is not None or each.start is not None
+            each.ignored, each.included = self._outside(parent, each.name, directory=True, tracked=tracked)
             each.merged = each.merged and parent.merged and each.base is not None
             each.depth = parent.depth + 1
             each.chain = self._entered(parent.chain, path, each.base)
@@ -138,7 +138,7 @@ class SpotRules:
         """Tell whether the tree has, or could have, a file of this name."""
         if self._tracked(spot, name):
             return True
-        return not self._outside(spot, name, directory=False)[0]
+        return not self._outside(spot, name, directory=False, tracked=False)[0]
 
     def shows_through(self, spot: Spot, name: bytes) -> bool:
         """Tell whether the base has a file of this name that no change above it hides."""
@@ -166,7 +166,7 @@ class SpotRules:
         entries = (self._entry(spot.base, name), self._entry(spot.start, name))
         return any(entry is not None and not entry.is_tree for entry in entries)
 
-    def _outside(self, spot: Spot, name: bytes, *, directory: bool) -> tuple[bool, bool]:
+    def _outside(self, spot: Spot, name: bytes, *, directory: bool, tracked: bool) -> tuple[bool, bool]:
         path = spot.path + name
         included = spot.included
         if not included and self._include is not None:
@@ -174,7 +174,7 @@ class SpotRules:
         if included:
             return False, True
         ignored = spot.ignored or spot.chain.ignores(path, directory=directory)
-        return ignored or name == b".git" or self._in_environment(path), False
+        return ignored or name == b".git" or (not tracked and self._in_environment(path)), False
 
     def _in_environment(self, path: bytes) -> bool:
         return self._environment is not None and os.path.lexists(os.path.join(self._environment, path))
