@@ -15,6 +15,7 @@ from workshop import FILES, GOLD, Workshop
 from chargehand.checks import Inspection, examine
 from chargehand.core import MissionState
 from chargehand.missions import _attempt, _inspection
+from chargehand.missions._watching import Pace
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -39,8 +40,7 @@ def last_tree(shop: Workshop, state: MissionState) -> str:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_attempt, "_LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(_attempt, "_CHECKPOINT_SECONDS", 0.3)
+    monkeypatch.setattr(_attempt, "PACE", Pace(seconds=0.3, quiet=0.1, note=0.1))
 
 
 @pytest.mark.usefixtures("often")

@@ -75,6 +75,13 @@ def link_for_file(root: Path, outside: Path) -> Callable[[], None]:
     return swap
 
 
+def _make_file(place: Path) -> None:
+    """Make a file, and never wait at a fifo that another one made there meanwhile."""
+    fd = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.write(fd, b"agent\n")
+    os.close(fd)
+
+
 def kinds_in_turn(root: Path, outside: Path) -> Callable[[], None]:
     """`f` is nothing, a file, a link, a fifo and a directory in turn; so is what the tree knows as a submodule."""
 
@@ -82,7 +89,7 @@ def kinds_in_turn(root: Path, outside: Path) -> Callable[[], None]:
         for name in ("f", "README.md", "module"):
             place = root / name
             for make in (
-                lambda place: place.write_text("agent\n"),
+                _make_file,
                 lambda place: os.symlink(outside / "f", place),
                 lambda place: os.mkfifo(place),
                 lambda place: place.mkdir(),

@@ -40,7 +40,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._places import Ground, Places, attempt_purpose
 from chargehand.missions._queue import Queue
 from chargehand.missions._services import Services
-from chargehand.missions._watching import Watching
+from chargehand.missions._watching import PACE, Watching
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Depot, Scan, Workspace
 
@@ -294,6 +294,7 @@ class AttemptRunner:
             sandbox=sandbox,
             keep=keep,
             kept=self._inspector.watch,
+            pace=PACE,
         )
 
     async def _keep(self, attempt: str, workspace: Workspace, trigger: str) -> Scan:

@@ -174,7 +174,7 @@ class Watching:
         sandbox: Sandbox,
         keep: Keep | None,
         kept: Callable[[Scan], Awaitable[object]],
-        pace: Pace = PACE,
+        pace: Pace,
     ) -> None:
         self._depot = depot
         self._control = control

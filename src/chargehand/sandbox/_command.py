@@ -85,6 +85,11 @@ class Reply:
             except Exception as error:  # the listener's fault: it goes to who gave it to us
                 self.done.set_exception(error)
 
+    def abandon(self) -> None:
+        """Take what still comes, for nobody: a listener that fails once more must not end the wait for the end."""
+        self._on_output = None
+        self.done = asyncio.get_running_loop().create_future()
+
     def _result(self, body: bytes) -> ExecResult:
         code, seconds, truncated, timed_out, _ = _server.OUTCOME.unpack(body)
         return ExecResult(

@@ -173,8 +173,8 @@ class Launcher:
             if pid == 0:
                 _become_sandbox(request, fds)
             self.names[pid] = request["id"]
-            self.control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
             self.cgroups[pid] = request["cgroups"]
+            self.control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
         finally:
             for fd in fds:
                 os.close(fd)

@@ -204,7 +204,7 @@ class ProcessSandbox:
             await self.thaw()
             self._send(_server.KILL)
             if not reply.ended:
-                reply.done = asyncio.get_running_loop().create_future()
+                reply.abandon()
                 await self._wait(reply.done, seconds=_GRACE_SECONDS)
 
     def processes(self) -> tuple[ProcessSeen, ...]:
