@@ -252,6 +252,22 @@ def test_trees_are_read_compared_and_edited(yard: Yard) -> None:
         depot.read_blob("0" * 40)
 
 
+def test_a_ref_is_read_wherever_git_keeps_it(yard: Yard) -> None:
+    depot, base = yard.depot(), yard.base()
+    name = "refs/chargehand/test/kept"
+    assert depot.read_ref(name) is None
+    depot.swap(name, base.commit, None)
+    assert depot.read_ref(name) == base.commit
+    depot.git("pack-refs", "--all")
+    assert not (depot.path / name).exists()
+    assert depot.read_ref(name) == base.commit
+    depot.git("symbolic-ref", "refs/chargehand/test/other", name)
+    assert depot.read_ref("refs/chargehand/test/other") == base.commit
+    depot.swap(name, None, base.commit)
+    assert depot.read_ref(name) is None
+    assert depot.read_ref("refs/chargehand/test") is None
+
+
 def test_refs_move_only_from_where_they_are_expected(yard: Yard) -> None:
     depot, base = yard.depot(), yard.base()
     depot.swap("refs/chargehand/missions/m", base.commit, None)

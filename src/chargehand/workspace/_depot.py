@@ -17,6 +17,7 @@ from chargehand.workspace._history import (
     Author,
     Commit,
     read_commit,
+    read_loose_ref,
     read_ref,
     swap_durably,
     swap_ref,
@@ -226,7 +227,7 @@ class Depot:
 
     def read_ref(self, ref: str) -> str | None:
         """Return the commit that a full ref name points to, or `None`."""
-        return read_ref(self.git, ref)
+        return read_loose_ref(self.path, ref) or read_ref(self.git, ref)
 
     def swap(self, ref: str, new: str | None, old: str | None, *, durable: bool = False) -> None:
         """Move a ref from `old` to `new` in one step (`None`: absent); `durable` also brings all to the disk.
