@@ -61,6 +61,11 @@ def test_the_vocabulary_does_no_input_or_output() -> None:
             assert not {part.split(".")[0] for part in names} & IO_MODULES, path
 
 
+def test_no_wait_loses_a_cancellation() -> None:
+    """`asyncio.wait_for` of Python 3.11 forgets one that comes as what it waits for ends; `timeout` does not."""
+    assert not [name(path) for path in SOURCES if "asyncio.wait_for" in path.read_text()]
+
+
 def test_there_is_no_utils() -> None:
     assert not [path for path in SOURCES if re.search(r"(^|_)(utils?|helpers?|misc|common)$", path.stem)]
 

@@ -83,7 +83,8 @@ class Worker:
             if until_idle and idle > _IDLE_LOOKS:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LOOK_SECONDS)
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._stopping.wait()
 
     async def _look(self, engine: Engine, *, check: bool) -> bool:
         """Look once; return whether anything should go on, which is supposed while the database is away."""

@@ -88,7 +88,8 @@ class Inspector:
         )
         working = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            return await asyncio.wait_for(working, seconds)
+            async with asyncio.timeout(seconds):
+                return await working
         except TimeoutError:
             return Inspection(
                 findings=(),

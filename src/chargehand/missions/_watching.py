@@ -266,7 +266,8 @@ class Watching:
     async def _follow(self) -> None:
         while self._watcher is not None and self._watcher.alive:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ready.wait(), self._patience())
+                async with asyncio.timeout(self._patience()):
+                    await self._ready.wait()
             self._ready.clear()
             if self._workspace.scan_root() != self._root:
                 await self._reopen()
