@@ -313,7 +313,7 @@ def worker(number):
                     taken += 1
                 except ExhaustedError:
                     pass
-            print(taken, alerts, flush=True)
+            os.write(1, f"{taken} {alerts}\\n".encode())  # at once: the others write there too
         os._exit(0)
     except BaseException:
         sys.excepthook(*sys.exc_info())
