@@ -292,7 +292,7 @@ def once_only(lines: tuple[Event, ...]) -> None:
         payload = decode(line.type, line.payload)
         done[_effect(payload)] += 1
         if payload.type == "mission.claimed":
-            epochs.append(payload.epoch)  # type: ignore[attr-defined]
+            epochs.append(payload.epoch)
     done.pop(None, None)
     assert [effect for effect, times in done.items() if times > 1] == []
     assert epochs == sorted(set(epochs))
@@ -302,11 +302,11 @@ def _effect(payload: Payload) -> object:
     """Return what an event does that must be done once; `None` for one that may come again."""
     match payload.type:
         case "step.finished":
-            return payload.type, payload.step, payload.input  # type: ignore[attr-defined]
+            return payload.type, payload.step, payload.input
         case "attempt.started" | "attempt.finished":
-            return payload.type, payload.attempt  # type: ignore[attr-defined]
+            return payload.type, payload.attempt
         case "checkpoint.made":
-            return payload.type, payload.checkpoint.commit  # type: ignore[attr-defined]
+            return payload.type, payload.checkpoint.commit
         case (
             "promotion.done"
             | "head.signed"

@@ -70,8 +70,8 @@ def _arm(points: Points) -> None:
     points.around("append", named=_types)
     points.around("claim", named=lambda: "claim")
     points.around("release", named=lambda: "release")
-    Missions.__init__.__kwdefaults__["fault"] = points.reach  # type: ignore[attr-defined]
-    Depot.open.__func__.__kwdefaults__["fault"] = points.reach  # type: ignore[attr-defined]
+    Missions.__init__.__kwdefaults__["fault"] = points.reach
+    Depot.open.__func__.__kwdefaults__["fault"] = points.reach
     # What is left behind is for the test to go on with.
     run_command.ensure_worker = lambda app: False
 

@@ -39,8 +39,8 @@ def record(file: Path) -> None:
         tell(did="claim", mission=mission, epoch=claimed, owner=owner)
         return claimed
 
-    EventLog.append = appending  # type: ignore[method-assign]
-    EventLog.claim = claiming  # type: ignore[method-assign]
+    EventLog.append = appending
+    EventLog.claim = claiming
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
 @asynccontextmanager
 async def running(sandbox: Sandbox, *argv: str, **options: object) -> AsyncIterator[asyncio.Task[ExecResult]]:
     """Run a command beside the block and cancel it afterwards."""
-    task = asyncio.create_task(sandbox.exec(argv, **options))  # type: ignore[arg-type]
+    task = asyncio.create_task(sandbox.exec(argv, **options))
     try:
         yield task
     finally:

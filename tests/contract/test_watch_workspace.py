@@ -42,7 +42,7 @@ def silent() -> None:
 
 @contextmanager
 def watching(yard: Yard, workspace: Workspace, **options: object) -> Iterator[Watcher]:
-    with Watcher.open(yard.depot(), workspace, on_ready=silent, **options) as watcher:  # type: ignore[arg-type]
+    with Watcher.open(yard.depot(), workspace, on_ready=silent, **options) as watcher:
         yield watcher
 
 

@@ -57,7 +57,7 @@ class Shop(NativeShop):
     def mission(self, **wanted: object) -> MissionState:
         """Run a mission to where it is settled, a second after the one before."""
         self.clock.advance(1)
-        request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("true",), **wanted})  # type: ignore[arg-type]
+        request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("true",), **wanted})
 
         def made(session: Session) -> str:
             values = {"agents": {"other": {"command": ["sh", "-c", GOLD]}}}
@@ -81,7 +81,7 @@ class Shop(NativeShop):
 
     def changes(self, state: MissionState) -> list[str]:
         """Return what a mission tells of the breaker."""
-        return [change.state for change in self.told(state, BreakerChanged)]  # type: ignore[attr-defined]
+        return [change.state for change in self.told(state, BreakerChanged)]
 
 
 def payload_of(line: Event) -> Payload | None:
@@ -178,8 +178,8 @@ def test_where_a_model_is_away_the_next_one_begins(shop: Shop) -> None:
             app.store.log.append(new_id("mission"), *kept, MissionFinished(status="failed"))
     state = run(model="away", fallback=("scripted",))
     assert state.status == "promoted"
-    assert {call.model for call in shop.told(state, ModelCalled)} == {"scripted"}  # type: ignore[attr-defined]
-    why = [chosen.reason for chosen in shop.told(state, AgentSelected)]  # type: ignore[attr-defined]
+    assert {call.model for call in shop.told(state, ModelCalled)} == {"scripted"}
+    why = [chosen.reason for chosen in shop.told(state, AgentSelected)]
     assert any("failed too often" in reason for reason in why)
     asked = run(model="away")
     assert asked.open_question is not None

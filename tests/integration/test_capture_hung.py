@@ -103,7 +103,7 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
                 await asyncio.wait_for(heard.wait(), 60)
                 (sandbox,) = app.controls._running[made]._sandboxes
                 await hangs(sandbox)
-                sandbox._kill()  # type: ignore[attr-defined]
+                sandbox._kill()
                 with pytest.raises(SandboxDiedError):
                     await running
                 return app.look.state(made)

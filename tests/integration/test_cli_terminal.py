@@ -212,7 +212,7 @@ def test_a_second_signal_forces_the_end_and_nothing_survives(desk: Desk, mark: s
 def test_another_person_cancels_a_mission_that_runs(desk: Desk, mark: str) -> None:
     started = desk.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
     wait_for(lambda: sleepers(mark))
-    (listed,) = desk.json("mission", "list")["missions"]  # type: ignore[misc]
+    (listed,) = desk.json("mission", "list")["missions"]
     assert listed["status"] == "running"
     watching = desk.start("mission", "watch", "last", "--json")
     assert desk.json("mission", "cancel", listed["mission"])["status"] == "cancelled"
@@ -317,7 +317,7 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     assert (desk.repository / "chargehand.toml").read_text().splitlines()[-1] == (
         'checks = ["python -m unittest discover", "make lint"]'
     )
-    fixer, _ = desk.json("agent", "list")["agents"]  # type: ignore[misc]
+    fixer, _ = desk.json("agent", "list")["agents"]
     assert fixer["command"] == ["ruff", "check", "--fix", "a b"]
     assert str(desk.place / ".config") in fixer["origin"]
     again = desk.terminal("init")

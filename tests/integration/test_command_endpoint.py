@@ -240,7 +240,7 @@ async def _revoked(shop: EndpointShop) -> None:
             scratch=shop.place / "scratch",
         )
         given = {"mission": "m-1", "attempt": "a-1", "number": 1, "first_turn": 1}
-        block = opened(("served",), **given, on_call=lambda _: None, on_alert=lambda _: None)  # type: ignore[arg-type]
+        block = opened(("served",), **given, on_call=lambda _: None, on_alert=lambda _: None)
         async with block as endpoint:
             assert (await asyncio.to_thread(_post, endpoint))[0] == 200
             endpoint.revoke()

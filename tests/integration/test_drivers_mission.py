@@ -67,3 +67,6 @@ def _promotes_by_clones(desk: Desk, repo: Path) -> None:
     )
     assert "sandbox   process, workspace by reflink" in shown.stdout
     assert MEND in shown.stdout
+    # The directory holds the base too: what the agent wrote is not known, and not told as what lies there.
+    disk = desk.say("stats", cwd=repo).document["sandboxes"]["disk"]
+    assert (disk["known"], disk["unknown"], disk["p50"]) == (0, 1, None)

@@ -367,7 +367,7 @@ async def test_a_killed_worker_leaves_its_turn_to_the_others(url: str, tmp_path:
 
 
 async def _says(*workers: object) -> object:
-    lines = {asyncio.ensure_future(each.line()): each for each in workers}  # type: ignore[attr-defined]
+    lines = {asyncio.ensure_future(each.line()): each for each in workers}
     done, waiting = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT)
     for task in waiting:
         task.cancel()

@@ -257,7 +257,7 @@ class TestTheChoice:
         assert "agent     native (scripted, the only model configured)" in said.stdout.splitlines()
         assert "model     scripted" in said.stdout.splitlines()
         state = shop.state()
-        assert (state.request.model, state.request.why) == ("scripted", "scripted, the only model configured")  # type: ignore[union-attr]
+        assert (state.request.model, state.request.why) == ("scripted", "scripted, the only model configured")
 
 
 @pytest.mark.needs_bwrap

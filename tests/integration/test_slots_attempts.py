@@ -52,7 +52,7 @@ class Gang:
         self._stack.callback(app.close)
         session: Session = await self._stack.enter_async_context(app.session())
         agent = f"command:sh -c {shlex.quote(script)}"
-        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)  # type: ignore[arg-type]
+        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)
         missions = session.missions
         made = missions.create(wanted, repository=str(self.shop.repository), base=session.base, config={})
         self._tasks.append(asyncio.create_task(missions.run(made)))

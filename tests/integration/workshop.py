@@ -56,7 +56,7 @@ class Workshop:
     async def run_async(self, script: str, *, checks: Sequence[str] = (CHECK,), **changes: object) -> MissionState:
         """Run a mission whose agent is a shell script, to its end."""
         agent = f"command:sh -c {shlex.quote(script)}"
-        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)  # type: ignore[arg-type]
+        wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)
         app = self.app()
         try:
             async with app.session() as session:

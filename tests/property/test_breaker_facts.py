@@ -19,7 +19,7 @@ def facts(draw: st.DrawFn) -> list[Fact]:
     found, now = [], START
     for kind in draw(st.lists(st.sampled_from(KINDS), max_size=30)):
         now += timedelta(seconds=draw(st.integers(1, 400)))
-        found.append(Fact(time=now, mission=draw(st.sampled_from("abc")), kind=kind))  # type: ignore[arg-type]
+        found.append(Fact(time=now, mission=draw(st.sampled_from("abc")), kind=kind))
     return found
 
 

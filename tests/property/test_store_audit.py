@@ -205,7 +205,7 @@ def forge(raw: sqlite3.Connection, seq: int, *, number: int) -> None:
     payload = f'{{"forged":{number}}}'.encode()
     line = {"mission": "m-1", "seq": seq, "time": "2026-01-01", "type": "step.finished"}
     line |= {"digest": payload_digest(payload), "prev": prev}
-    line |= {"payload": payload, "hash": chain_hash(**line)}  # type: ignore[arg-type]
+    line |= {"payload": payload, "hash": chain_hash(**line)}
     names = ", ".join(line)
     raw.execute(f"REPLACE INTO events ({names}) VALUES ({', '.join('?' * len(line))})", tuple(line.values()))
 

@@ -131,7 +131,7 @@ def rewritten(seq: int) -> Change:
                 payload = f'{{"forged":{number}}}'.encode()
                 line = {"mission": "m-1", "seq": number, "time": "2026-01-01", "type": "step.finished"}
                 line |= {"digest": payload_digest(payload), "prev": prev}
-                line |= {"payload": payload, "hash": chain_hash(**line)}  # type: ignore[arg-type]
+                line |= {"payload": payload, "hash": chain_hash(**line)}
                 sets = ", ".join(f"{name} = ?" for name in line)
                 values = (*line.values(), number)
                 raw.execute(f"UPDATE events SET {sets} WHERE mission = 'm-1' AND seq = ?", values)
@@ -229,7 +229,7 @@ def test_a_flipped_bit_of_a_signed_head(kept: Path, seq: int, bit: int) -> None:
     ],
 )
 def test_a_changed_field_of_a_signed_head(kept: Path, field: str, value: object, kind: str) -> None:
-    forged = replace(head(kept, SIGNED), **{field: value})  # type: ignore[arg-type]
+    forged = replace(head(kept, SIGNED), **{field: value})
     path = f"heads/m-1.{SIGNED}.signed"
     report = audited(kept, lambda home: (home / path).write_bytes(forged.encode()))
     assert found(report) == {("m-1", SIGNED, kind)}
@@ -327,7 +327,7 @@ def test_a_third_party_needs_nothing_of_ours(exported: list[bytes]) -> None:
         assert hashes[one["mission"], one["seq"]] == one["hash"]
         fields = ("chargehand signed head v1", one["mission"], one["seq"], one["hash"], one["time"], one["key"])
         message = "".join(f"{value}\n" for value in fields).encode()
-        keys[one["key"]].verify(bytes.fromhex(one["signature"]), message)  # type: ignore[union-attr, call-arg]
+        keys[one["key"]].verify(bytes.fromhex(one["signature"]), message)
     end = documents[-1]
     assert end["sha256"] == hashlib.sha256(b"".join(exported[:-1])).hexdigest()
 
@@ -378,7 +378,7 @@ def sealed(documents: list[dict[str, object]]) -> list[bytes]:
     body = [json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in documents if one["record"] != "end"]
     counts = {kind: sum(one["record"] == kind for one in documents) for kind in ("event", "head")}
     end = {"record": "end", "events": counts["event"], "heads": counts["head"]}
-    end["sha256"] = hashlib.sha256(b"".join(body)).hexdigest()  # type: ignore[assignment]
+    end["sha256"] = hashlib.sha256(b"".join(body)).hexdigest()
     return [*body, json.dumps(end).encode() + b"\n"]
 
 
@@ -389,7 +389,7 @@ def documents_of(lines: list[bytes]) -> list[dict[str, object]]:
 @given(st.integers(2, LINES))
 @settings(max_examples=11, deadline=None)
 def test_a_cut_tail_of_an_export_that_was_sealed_anew(exported: list[bytes], seq: int) -> None:
-    documents = [one for one in documents_of(exported) if one.get("mission") != "m-1" or one["seq"] < seq]  # type: ignore[operator]
+    documents = [one for one in documents_of(exported) if one.get("mission") != "m-1" or one["seq"] < seq]
     report = verify_export(sealed(documents))
     assert report.ok == (seq > SIGNED)
     assert report.ok or ("m-1", seq, "tail_missing") in found(report)

@@ -55,7 +55,7 @@ class _Body(httpx2.AsyncByteStream):
             yield chunk
 
     async def aclose(self) -> None:
-        await self._chunks.aclose()  # type: ignore[attr-defined]
+        await self._chunks.aclose()
 
 
 class UpstreamTransport(httpx2.AsyncBaseTransport):

@@ -138,7 +138,7 @@ def test_results_in_text_are_cleared_for_models_without_tools() -> None:
         messages.append(ModelRequest(parts=[UserPromptPart("x" * 3000, timestamp=NOW)]))
     made = compact(messages, limit=total(messages) - 1500, pins=PINS)
     assert made.tier == "results"
-    assert [len(str(message.parts[0].content)) for message in made.messages[3::2]] == [31] * 2 + [3000] * 8  # type: ignore[union-attr]
+    assert [len(str(message.parts[0].content)) for message in made.messages[3::2]] == [31] * 2 + [3000] * 8
 
 
 def test_a_summary_tells_what_was_done() -> None:
@@ -235,7 +235,7 @@ def test_arguments_in_json_and_as_an_object_are_the_same_call() -> None:
     messages = opening()
     messages += turn(0, "read", {"path": "a.py", "offset": 1}, "x" * 900)
     messages += turn(1, "read", {}, "x" * 900)
-    messages[-2].parts[0].args = '{"offset": 1, "path": "a.py"}'  # type: ignore[union-attr]
+    messages[-2].parts[0].args = '{"offset": 1, "path": "a.py"}'
     assert compact(messages, limit=total(messages) - 100, pins=PINS).tier == "duplicates"
 
 

@@ -106,7 +106,7 @@ def payload_of(text: str) -> dict[str, object]:
     message = json.loads(line)
     assert set(message) == {"status", "type", "payload"}
     assert message["status"] == "failure"
-    return message  # type: ignore[no-any-return]
+    return message
 
 
 def test_a_red_report_becomes_a_message() -> None:
@@ -144,7 +144,7 @@ def test_what_is_no_report_is_shown_as_it_is(broken: bytes) -> None:
 
 @pytest.mark.parametrize("pattern", ["monologue", "same_error", "same_failure", "no_progress", "doom_loop"])
 def test_a_nudge_says_what_goes_round_and_what_to_do(pattern: str) -> None:
-    text = nudge_message(Stuck(pattern=pattern, message="The same thing 3 times.", since=4))  # type: ignore[arg-type]
+    text = nudge_message(Stuck(pattern=pattern, message="The same thing 3 times.", since=4))
     assert "The same thing 3 times. " in text
     assert not text.endswith("times. ")
 

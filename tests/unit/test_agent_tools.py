@@ -28,7 +28,7 @@ class Bench:
         self.root.mkdir()
         self.spill = place / "spill"
         self.kept: list[bytes] = []
-        self.sandbox = LocalSandbox(self.root, **options)  # type: ignore[arg-type]
+        self.sandbox = LocalSandbox(self.root, **options)
         self.tools = Toolbox(self.sandbox, keep=self.keep, seconds=10.0, spill=str(self.spill))
 
     def keep(self, data: bytes) -> str:
@@ -126,7 +126,7 @@ class TestCalling:
         assert {spec.name for spec in SPECS} > MUTATING
         for spec in SPECS:
             assert spec.parameters["additionalProperties"] is False
-            assert set(spec.parameters["required"]) <= set(spec.parameters["properties"])  # type: ignore[arg-type, call-overload]
+            assert set(spec.parameters["required"]) <= set(spec.parameters["properties"])
         assert len(json.dumps([[s.name, s.description, s.parameters] for s in SPECS])) < 5000
 
     async def test_a_dead_sandbox_is_no_result(self, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def created(**changes: Any) -> MissionCreated:
 
 def end(status: str, *codes: str) -> AttemptFinished:
     reasons = tuple(Reason(code=code, message="words") for code in codes)
-    return AttemptFinished(attempt="a", status=status, seconds=1.0, reasons=reasons)  # type: ignore[arg-type]
+    return AttemptFinished(attempt="a", status=status, seconds=1.0, reasons=reasons)
 
 
 def chosen(number: int, agent: str, model: str | None, probe: str = "") -> StepFinished:

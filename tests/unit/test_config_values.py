@@ -215,7 +215,7 @@ def test_values_are_shown_short_and_safe() -> None:
     assert "\x1b" not in shown("\x1b[31mred")
     assert shown(deep) == "<list>"
     while deep:  # unwound by hand: freeing it at once would recurse
-        deep = deep[0]  # type: ignore[assignment]
+        deep = deep[0]
     assert (shown(True), shown(("a",))) == ("true", "['a']")
 
 

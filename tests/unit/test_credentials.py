@@ -46,10 +46,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "config" / "chargehand"
 
 
-class Keyring(keyring.backend.KeyringBackend):  # type: ignore[name-defined,misc]
+class Keyring(keyring.backend.KeyringBackend):
     """A keyring in memory, which can be locked."""
 
-    priority = 1  # type: ignore[assignment]
+    priority = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_a_keyring_that_is_gone_still_counts_as_holding_what_it_held(directory: 
 
 @pytest.mark.parametrize("priority", [-1, 0, 0.5])
 def test_a_backend_that_is_not_recommended_is_none(directory: Path, ring: Keyring, priority: float) -> None:
-    ring.priority = priority  # type: ignore[assignment]
+    ring.priority = priority
     assert open_credentials({}, directory).set(NAME, VALUE).startswith("the file ")
     assert ring.held == {}
 

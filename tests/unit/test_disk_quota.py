@@ -114,7 +114,7 @@ def test_a_base_that_will_not_fit_leaves_nothing(yard: Yard) -> None:
 
 @pytest.mark.parametrize("driver", ["overlay", "worktree"])
 def test_what_an_attempt_writes_is_bounded_ignored_files_included(yard: Yard, driver: str) -> None:
-    workspace = yard.workspace(driver)  # type: ignore[arg-type]
+    workspace = yard.workspace(driver)
     limits = WorkspaceLimits(disk_bytes=MB, files=40)
     attempt = AttemptQuota(workspace.scan_root(), limits, before=workspace.usage())
     attempt.look()

@@ -161,7 +161,7 @@ async def test_a_cut_stream_ends_in_an_error_event_and_is_not_retried(tmp_path: 
     assert json.loads(first[6:])["choices"][0]["delta"]["content"] == "he"
     assert json.loads(last[6:])["error"]["code"] == "upstream_cut"
     assert (record.status, record.http_status, record.cost_usd) == ("cut", 200, None)
-    assert record.booked_usd == pytest.approx(desk.ledger.booked)  # type: ignore[attr-defined]
+    assert record.booked_usd == pytest.approx(desk.ledger.booked)
     assert "after 1 pieces" in record.reason
 
 

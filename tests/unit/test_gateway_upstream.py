@@ -144,7 +144,7 @@ async def test_a_reply_that_stalls_is_late(answer: bytes) -> None:
 async def test_a_reply_nobody_reads_can_be_closed() -> None:
     async with provider(OK[:-1], hold=True) as (url, _), upstream(url) as up:
         reply = await up.send(call())
-        await reply.chunks.aclose()  # type: ignore[attr-defined]
+        await reply.chunks.aclose()
 
 
 @pytest.mark.parametrize(

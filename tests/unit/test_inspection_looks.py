@@ -46,7 +46,7 @@ def project(files: int) -> dict[str, str]:
 def look(trees: MemoryTrees, base: str, files: Mapping[str, str], **options: object) -> Inspection:
     changes = trees.changes(base, trees.add(files))
     areas = options.pop("areas", AREAS)
-    return examine(changes, trees, base, areas, **options)  # type: ignore[arg-type]
+    return examine(changes, trees, base, areas, **options)
 
 
 def test_one_changed_file_of_a_thousand_is_read_alone():

@@ -144,7 +144,7 @@ async def test_a_reply_that_is_left_early_is_closed_behind_the_fault() -> None:
         reply = await FaultyUpstream(inner, Faults.parse("drip@1")).send(call())
         if read_first:
             assert await reply.chunks.__anext__() == b"x"
-        await reply.chunks.aclose()  # type: ignore[attr-defined]
+        await reply.chunks.aclose()
         assert inner.closed
 
 

@@ -123,7 +123,7 @@ async def test_a_reply_that_was_left_early_is_kept_as_cut(path: Path) -> None:
         for _ in range(pieces):
             await reply.chunks.__anext__()
         for _ in range(2):
-            await reply.chunks.aclose()  # type: ignore[attr-defined]
+            await reply.chunks.aclose()
     writer.close()
     assert [(e.cut, len(e.reply["sse"])) for e in Recording.load(path).exchanges] == [(True, 0), (True, 2)]
 

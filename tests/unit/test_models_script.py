@@ -76,7 +76,7 @@ async def test_a_line_is_given_only_where_it_is_expected(expect: Any, status: in
 def test_tool_results_of_anthropic_are_heard() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "done"}]}
     body = {"messages": [{"role": "user", "content": "old"}, {"role": "assistant", "content": "x"}]}
-    body["messages"].append({"role": "user", "content": [result]})  # type: ignore[dict-item]
+    body["messages"].append({"role": "user", "content": [result]})
     assert newest_text(body) == "done"
 
 

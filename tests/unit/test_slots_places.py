@@ -55,7 +55,7 @@ def told(tmp_path: Path) -> list[str]:
 
 def until(condition: object, seconds: float = 20.0) -> None:
     limit = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < limit, "it did not come"
         time.sleep(0.02)
 

@@ -65,6 +65,13 @@ def test_what_is_read_is_what_was_appended(store: Store) -> None:
     assert fold(store.log.read("m-1"), live=True).attempts[0].id == "a-1"
 
 
+def test_lines_of_some_types_are_read_alone(store: Store) -> None:
+    lines = store.log.append("m-1", CREATED, STEP, STARTED, STEP)
+    assert store.log.read("m-1", types={STEP.type}) == (lines[1], lines[3])
+    assert store.log.read("m-1", types=[STEP.type, CREATED.type], after=1) == (lines[1], lines[3])
+    assert store.log.read("m-1", types=["no.such"]) == ()
+
+
 def test_appending_nothing_does_nothing(store: Store) -> None:
     assert store.log.append("m-1") == ()
     assert store.log.missions() == ()

@@ -143,7 +143,7 @@ def test_a_home_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_typed_error_and_loses_nothing(store: Store) -> None:
     lines = store.log.append("m-1", CREATED)
     with store.database.plain() as durable:
-        durable.connection.driver_connection.execute("PRAGMA max_page_count=40")  # type: ignore[union-attr]
+        durable.connection.driver_connection.execute("PRAGMA max_page_count=40")
     error = None
     while error is None:
         try:

@@ -41,7 +41,7 @@ def store(home: Path) -> Store:
     with open_store(home, clock=SteppedClock()) as store:
         store.log.append("m-1", CREATED)
         store.log.append("m-1", STEP, durable=True)
-        yield store  # type: ignore[misc]
+        yield store
 
 
 def fails(store: Store, mission: str = "m-1") -> StoreError:

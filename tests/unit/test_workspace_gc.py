@@ -238,7 +238,7 @@ def test_the_key_of_an_environment_follows_its_inputs(yard: Yard) -> None:
 
     def key(**changes: object) -> str:
         options = {"command": "pip install .", "inputs": ("src/*.py",), "toolchain": "3.11", "tier": "process"}
-        return layers.key(yard.base(), **{**options, **changes})  # type: ignore[arg-type]
+        return layers.key(yard.base(), **{**options, **changes})
 
     first = key()
     (yard.repository / "README.md").write_text("unrelated\n")

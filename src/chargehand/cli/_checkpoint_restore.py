@@ -9,8 +9,8 @@ from chargehand.cli._diff import base_tree, depot_of, named_tree
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import Checkpoint, Finding, MissionState, NotFoundError, RefusedError, UsageError, shown_path
-from chargehand.missions import find_checkpoint
+from chargehand.core import Checkpoint, Finding, MissionState, NotFoundError, UsageError, shown_path
+from chargehand.missions import find_checkpoint, nothing_promoted, rolled_back_already
 from chargehand.workspace import Drop, HunkPlan, LineRange, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 
@@ -52,17 +52,9 @@ def preview_roll_back(out: Output, mission: str) -> int:
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
         if state.commit is None or state.tree is None:
-            raise RefusedError(
-                f"mission {state.id!r} has promoted nothing",
-                code="not_promoted",
-                hint=f"chargehand mission show {state.id}",
-            )
+            raise nothing_promoted(state)
         if state.tree == base_tree(state):
-            raise RefusedError(
-                f"mission {state.id!r} is rolled back already",
-                code="rolled_back",
-                hint=f"chargehand mission promote {state.id} brings it in again",
-            )
+            raise rolled_back_already(state)
         plan = plan_rollback(depot_of(app, state), state.tree, base_tree(state))
     out.document(
         {"mission": state.id, "dry_run": True, "ref": state.ref, "commit": state.commit, "plan": shown(plan)}

@@ -102,6 +102,11 @@ def _sandbox(event: core.SandboxOpened) -> str:
     return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
 
 
+def _sandbox_closed(event: core.SandboxClosed) -> str:
+    memory = "" if event.peak_memory is None else f", at most {event.peak_memory / (1 << 20):.0f} MiB of memory"
+    return f"sandbox for {event.purpose} gone after {event.seconds:.1f} s{memory}"
+
+
 def _command(event: core.CommandFinished) -> str:
     ended = "stopped at its time limit" if event.timed_out else f"exit code {event.exit_code}"
     return f"{_short(' '.join(event.argv))}: {ended} after {event.seconds:.1f} s"
@@ -257,6 +262,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.BaseResolved: _base,
     core.AgentSelected: _agent,
     core.SandboxOpened: _sandbox,
+    core.SandboxClosed: _sandbox_closed,
     core.CommandFinished: _command,
     core.AttemptStarted: _attempt,
     core.CheckpointMade: _checkpoint,

@@ -163,7 +163,7 @@ class SandboxClosed(Payload):
     """A sandbox is gone, and what it took: `None` stands for what nobody counted.
 
     `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
-    held. `written_files` and `written_bytes` count what was written into the workspace, ignored files included.
+    held. `written_files` and `written_bytes` count what an agent wrote into its workspace, ignored files included.
     """
 
     sandbox: str

@@ -8,7 +8,7 @@ from chargehand.missions._flow import MissionFlow
 from chargehand.missions._fork import Edit, ForkPoint, fork
 from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
-from chargehand.missions._promote import PREFIX, Promoter, mission_ref
+from chargehand.missions._promote import PREFIX, Promoter, mission_ref, nothing_promoted, rolled_back_already
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import OpenGateway, Registries, Services, Tier, cores
 from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
@@ -53,7 +53,9 @@ __all__ = [
     "ignore",
     "mission_cause",
     "mission_ref",
+    "nothing_promoted",
     "parse_act",
+    "rolled_back_already",
     "system_errors",
     "transcript",
 ]

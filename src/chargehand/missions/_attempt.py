@@ -37,7 +37,7 @@ from chargehand.missions._control import Control
 from chargehand.missions._disk import quota_of, run_within
 from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
 from chargehand.missions._journal import Journal
-from chargehand.missions._places import Ground, Places, attempt_purpose
+from chargehand.missions._places import AGENT, Ground, Places, attempt_purpose
 from chargehand.missions._queue import Queue
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
@@ -171,7 +171,7 @@ class AttemptRunner:
             endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
             shown = None if endpoint is None or agent.driven else endpoint.socket
-            place = self._places.sandbox(workspace, self._ground, purpose="agent", gateway=shown)
+            place = self._places.sandbox(workspace, self._ground, purpose=AGENT, gateway=shown)
             sandbox = await stack.enter_async_context(place)
             capture = Capture(
                 self._services,

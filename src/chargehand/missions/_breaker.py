@@ -117,7 +117,7 @@ def find_facts(store: Store, project: str, who: Who, *, live: Callable[[MissionR
     """Return what the last missions of a project tell of an agent with its model. Raises `StoreError`."""
     found = []
     for row in store.log.missions(project=project)[-_MISSIONS:]:
-        told = list(_facts(store.log.read(row.id), who))
+        told = list(_facts(store.log.read(row.id, types=_READ), who))
         if told and told[-1].kind in ("probe", "forced") and not live(row):  # nobody makes it any more
             told.append(replace(told[-1], kind="void"))
         found += told

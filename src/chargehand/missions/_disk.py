@@ -15,7 +15,7 @@ _LOOK_SECONDS = 2.0
 
 async def quota_of(workspace: Workspace) -> AttemptQuota:
     """Return what bounds an attempt in a workspace; what a plain directory holds already is not its own."""
-    before = (0, 0) if workspace.driver == "overlay" else await asyncio.to_thread(workspace.usage)
+    before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
     return AttemptQuota(workspace.scan_root(), workspace.limits, before=before)
 
 

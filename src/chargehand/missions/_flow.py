@@ -191,7 +191,7 @@ class MissionFlow:
         tree: str = self._base.tree
         feedback: str | None = None
         for number in range(1, request.attempts + 1):
-            admitted = await self._admission.admitted(request, number)
+            admitted = request if number == 1 else await self._admission.admitted(request, number)
             if admitted != request:  # the one before failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
             self._attempt_started = self._services.clock.monotonic() - self._journal.stood

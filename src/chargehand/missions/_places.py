@@ -197,7 +197,7 @@ class Places:
         if self._journal.mission is None:
             return
         files = written = None
-        if purpose == AGENT:
+        if purpose == AGENT and not workspace.holds_base:
             with contextlib.suppress(ChargehandError, OSError):
                 files, written = await asyncio.to_thread(workspace.usage)
         used = sandbox.usage()

@@ -244,11 +244,7 @@ class Promoter:
         """Put a commit on the mission branch that has the base's tree again; return it, exported."""
         state = self._journal.state
         if state.commit is None or state.base is None:
-            raise RefusedError(
-                f"mission {self._journal.mission!r} has promoted nothing",
-                code="not_promoted",
-                hint=f"chargehand mission show {self._journal.mission}",
-            )
+            raise nothing_promoted(state)
         if _rolled_back(state):
             return await self._roll_back_again(state.commit)
         depot = self._services.depot
@@ -267,11 +263,7 @@ class Promoter:
     async def _roll_back_again(self, commit: str) -> str:
         """Export a roll back that was blocked; one that is everywhere is refused."""
         if _exported(self._journal.state):
-            raise RefusedError(
-                f"mission {self._journal.mission!r} is rolled back already",
-                code="rolled_back",
-                hint=f"chargehand mission promote {self._journal.mission} brings it in again",
-            )
+            raise rolled_back_already(self._journal.state)
         await self.export()
         return commit
 
@@ -286,6 +278,24 @@ class Promoter:
             done = PromotionDone(ref=prepared.ref, commit=prepared.new, tree=prepared.tree)
             self._journal.note(done, durable=True)
         return state.commit is not None and state.status != "promoted"
+
+
+def nothing_promoted(state: MissionState) -> RefusedError:
+    """Return the error for a roll-back of a mission that promoted nothing."""
+    return RefusedError(
+        f"mission {state.id!r} has promoted nothing",
+        code="not_promoted",
+        hint=f"chargehand mission show {state.id}",
+    )
+
+
+def rolled_back_already(state: MissionState) -> RefusedError:
+    """Return the error for a second roll-back."""
+    return RefusedError(
+        f"mission {state.id!r} is rolled back already",
+        code="rolled_back",
+        hint=f"chargehand mission promote {state.id} brings it in again",
+    )
 
 
 def _one_line(text: str) -> str:

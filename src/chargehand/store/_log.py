@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -97,14 +97,15 @@ class EventLog:
                 self._heads.put(mission, head=Head(seq=lines[-1].seq, hash=lines[-1].hash))
         return lines
 
-    def read(self, mission: str, *, after: int = 0) -> tuple[Event, ...]:
-        """Return the lines with `seq > after`, in order; none for an unknown mission.
+    def read(self, mission: str, *, after: int = 0, types: Collection[str] = ()) -> tuple[Event, ...]:
+        """Return the lines with `seq > after`, in order, of these `types` or of all; none for an unknown mission.
 
         To follow a mission, ask again with the last `seq` that came. Raises `StoreError` (`store_corrupt` for a
         line that cannot have been written).
         """
         with self._database.read() as connection:
-            rows = connection.execute(_lines, {"mission": mission, "after": after}).all()
+            query = _lines.where(events.c.type.in_(tuple(types))) if types else _lines
+            rows = connection.execute(query, {"mission": mission, "after": after}).all()
         return tuple(self._event(row) for row in rows)
 
     def missions(self, *, project: str | None = None) -> tuple[MissionRow, ...]:

@@ -151,8 +151,13 @@ class Workspace:
         """Return the directory that holds what was written inside."""
         return self._driver.root(self._place(self._state.generation))
 
+    @property
+    def holds_base(self) -> bool:
+        """Whether its directory holds the base's files too, so that `usage` counts more than what was written."""
+        return self._state.driver != "overlay"
+
     def usage(self) -> tuple[int, int]:
-        """Return how many entries were written, ignored ones included, and the bytes they take on disk."""
+        """Return how many entries lie in its directory, ignored ones included, and the bytes they take on disk."""
         return tree_bytes(self.scan_root())
 
     # --- reading
