@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.agent_transcripts import look, next_step
 
-from chargehand.agents._stuck import Call, Ladder, Step, Turn, Watch, look, next_step
+from chargehand.agents._stuck import Call, Ladder, Step, Turn, Watch
 from chargehand.agents._turns import normal
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=5)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from chargehand.agents._stuck import Call, Turn
+from collections.abc import Iterable, Sequence
+
+from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch
 
 
 def bash(command: str, output: str, code: int | None = 0, *, changed: bool = False, seconds: float = 0.1) -> Turn:
@@ -185,3 +187,21 @@ HONEST: dict[str, list[Turn]] = {
         turn for n in range(6) for turn in (says("Next part."), read(f"part{n}.py", f"class Part{chr(65 + n)}:"))
     ],
 }
+
+
+def look(turns: Iterable[Turn]) -> Stuck | None:
+    """Return how the agent is stuck after the last of its turns, or `None`."""
+    watch, found = Watch(), None
+    for turn in turns:
+        found = watch.add(turn)
+    return found
+
+
+def next_step(turns: Sequence[Turn], taken: Sequence[Step], *, others: int) -> Step | None:
+    """Return the step due after these turns and the steps taken among them."""
+    ladder, steps = Ladder(others=others), list(taken)
+    for number, turn in enumerate(turns, 1):
+        ladder.add(turn)
+        while steps and steps[0].turn <= number:
+            ladder.take(steps.pop(0))
+    return ladder.due()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, read, says, together
+from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, look, next_step, read, says, together
 
-from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch, look, next_step
+from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch
 from chargehand.agents._turns import normal, waits
 
 

@@ -8,7 +8,7 @@ seen before).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -26,7 +26,7 @@ from chargehand.agents._turns import (
     without_numbers,
 )
 
-__all__ = ["Call", "Ladder", "Pattern", "Step", "StepKind", "Stuck", "Turn", "Watch", "look", "next_step"]
+__all__ = ["Call", "Ladder", "Pattern", "Step", "StepKind", "Stuck", "Turn", "Watch"]
 
 Pattern = Literal[
     "doom_loop", "same_result", "counter", "same_error", "same_failure", "monologue", "alternation", "no_progress"
@@ -251,14 +251,6 @@ class Watch:
         return Stuck(pattern="same_failure", message=text, since=turns[0])
 
 
-def look(turns: Iterable[Turn]) -> Stuck | None:
-    """Return how the agent is stuck after the last of its turns, or `None`."""
-    watch, found = Watch(), None
-    for turn in turns:
-        found = watch.add(turn)
-    return found
-
-
 def _alternating(period: int, length: int, what: str, since: int) -> Stuck:
     text = f"The same {period} {what} were repeated in turn, {length} in all, with the same results."
     return Stuck(pattern="alternation", message=text, since=since)
@@ -335,13 +327,3 @@ class Ladder:
 
     def _step(self, kind: StepKind, stuck: Stuck) -> Step:
         return Step(kind=kind, turn=self._turns, stuck=stuck)
-
-
-def next_step(turns: Sequence[Turn], taken: Sequence[Step], *, others: int) -> Step | None:
-    """Return the step due after these turns and the steps taken among them."""
-    ladder, steps = Ladder(others=others), list(taken)
-    for number, turn in enumerate(turns, 1):
-        ladder.add(turn)
-        while steps and steps[0].turn <= number:
-            ladder.take(steps.pop(0))
-    return ladder.due()
