@@ -127,10 +127,13 @@ class SpendingMachine(RuleBasedStateMachine):
 
     @rule(attempt=st.sampled_from(sorted(ATTEMPTS)))
     def abandon(self, attempt: str) -> None:
-        left = {c: b.reserved for c, b in self.book.items() if b.attempt == attempt and b.settled is None}
-        assert dict(self.store.spending.abandon(attempt)) == left
-        for call, reserved in left.items():
-            self.book[call].settled = reserved
+        self.store.spending.abandon(attempt)
+        mine = {call: kept for call, kept in self.book.items() if kept.attempt == attempt}
+        for kept in mine.values():
+            if kept.settled is None:
+                kept.settled = kept.reserved
+        booked = {(call, usd, known) for call, usd, known in self.store.spending.booked(attempt)}
+        assert booked == {(call, (kept.settled or 0) / MICRO, kept.known) for call, kept in mine.items()}
 
     @rule(hours=st.sampled_from([1, 23]))
     def wait(self, hours: int) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core import ExhaustedError, Ledger, MissionCreated, MissionRequest, Spent, SteppedClock, UsageError
-from chargehand.store import AbandonedCall, SpendingLimits, Store, open_store
+from chargehand.store import SpendingLimits, Store, open_store
 from chargehand.store._spending import _micro, _shown, _usd
 
 DAY = 24 * 3600.0
@@ -232,19 +232,22 @@ def test_a_call_that_is_not_there_or_not_ones_own_is_an_error(store: Store) -> N
     assert store.spending.total() == (0.0, 1.0)
 
 
-def test_calls_of_a_dead_worker_stay_booked_and_are_told_once(store: Store, clock: SteppedClock) -> None:
+def test_calls_of_a_dead_worker_stay_booked_whole(store: Store, clock: SteppedClock) -> None:
     one = ledger(store, a=5.0)
     for call, usd in (("c-b", 1.0), ("c-a", 0.5), ("c-c", 0.25)):
         one.reserve(call, usd)
         clock.advance(1)
     ledger(store, "a-2").reserve("c-other", 1.0)
     one.settle("c-b", 0.75)
-    assert store.spending.abandon("a-1") == (AbandonedCall("c-a", 500_000), AbandonedCall("c-c", 250_000))
-    assert store.spending.abandon("a-1") == ()
-    assert store.spending.abandon("a-9") == ()
+    assert store.spending.booked("a-1") == (("c-b", 0.75, True),)
+    for attempt in ("a-1", "a-1", "a-9"):
+        store.spending.abandon(attempt)
+    given_up = (("c-b", 0.75, True), ("c-a", 0.5, False), ("c-c", 0.25, False))
+    assert store.spending.booked("a-1") == given_up
     one.settle("c-a", 0.1)
+    assert store.spending.booked("a-1") == given_up
     assert store.spending.total(attempt="a-1") == (0.75, 1.5)
-    assert store.spending.abandon("a-2") == (("c-other", 1_000_000),)
+    assert store.spending.booked("a-2") == ()
 
 
 def test_totals_are_of_what_is_asked_for(store: Store) -> None:

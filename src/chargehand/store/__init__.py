@@ -8,12 +8,11 @@ from chargehand.store._inspections import Inspections
 from chargehand.store._log import EventLog, MissionRow
 from chargehand.store._projects import ProjectRow, Projects, Trust, TrustRow
 from chargehand.store._signing import SignedHead
-from chargehand.store._spending import AbandonedCall, BookedCall, Spending, SpendingLimits, SpendingTotal
+from chargehand.store._spending import BookedCall, Spending, SpendingLimits, SpendingTotal
 from chargehand.store._store import Store, open_store
 from chargehand.store._verdicts import Verdicts
 
 __all__ = [
-    "AbandonedCall",
     "ArtifactRow",
     "Artifacts",
     "AuditProblem",

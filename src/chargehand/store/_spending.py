@@ -42,13 +42,6 @@ class SpendingTotal(NamedTuple):
     booked_usd: float
 
 
-class AbandonedCall(NamedTuple):
-    """A call of which nobody will tell the cost; `micro_usd` millionths of a USD stay booked for it."""
-
-    call: str
-    micro_usd: int
-
-
 class BookedCall(NamedTuple):
     """A call that is over: what is booked for it in USD, and whether that is what it cost."""
 
@@ -77,17 +70,11 @@ class Spending:
         most = {scope: _micro(usd, ROUND_FLOOR) for scope, usd in given.items() if usd is not None}
         return _AttemptLedger(self._database, clock=self._clock, mission=mission, attempt=attempt, most=most)
 
-    def abandon(self, attempt: str) -> tuple[AbandonedCall, ...]:
-        """Give up the open calls of an attempt whose worker died, oldest first; their reserves stay booked.
-
-        A second call returns nothing. Raises `StoreError`.
-        """
+    def abandon(self, attempt: str) -> None:
+        """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
         left_open = (spending.c.attempt == attempt) & spending.c.settled.is_(None)
-        query = sa.select(spending.c.call, spending.c.reserved).where(left_open)
         with self._database.write() as connection:
-            rows = connection.execute(query.order_by(spending.c.time, spending.c.call)).all()
             connection.execute(sa.update(spending).where(left_open).values(settled=spending.c.reserved))
-        return tuple(AbandonedCall(call, reserved) for call, reserved in rows)
 
     def booked(self, attempt: str) -> tuple[BookedCall, ...]:
         """Return the settled calls of an attempt, oldest first. Raises `StoreError`."""
