@@ -29,15 +29,6 @@ def depot_of(shop: Workshop) -> Path:
     return depot
 
 
-def last_tree(shop: Workshop, state: MissionState) -> str:
-    """Return the tree that the attempt's workspace was left at, what inspection set back included."""
-    seen = {checkpoint.commit for checkpoint in state.checkpoints}
-    lines = git(depot_of(shop), "log", "--all", "--topo-order", "--format=%H %T %P").splitlines()
-    chained = [line.split() for line in lines]
-    after = [tree for commit, tree, *parents in chained if commit not in seen and seen.intersection(parents)]
-    return after[0] if after and state.status == "refused" else state.checkpoints[-1].tree
-
-
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_attempt, "PACE", Pace(seconds=0.3, quiet=0.1, note=0.1))
@@ -52,7 +43,8 @@ def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: P
     assert time.monotonic() - began < 40, "the agent was not waited for"
     assert (state.status, codes(state)) == ("refused", {"entry_link_out"})
     assert state.base is not None
-    assert last_tree(shop, state) == state.base.tree, "discarded"
+    last = state.checkpoints[-1]
+    assert (last.trigger, last.tree) == ("discarded", state.base.tree)
     assert repository_state(shop.repository, without="\0") == before
 
 
@@ -83,7 +75,7 @@ def test_the_severity_decides_what_stays_byte_for_byte(tmp_path: Path, severity:
     state = shop.run(f"{GOLD}; {act}; {extra}", partial=True)
     assert state.base is not None
     depot = depot_of(shop)
-    tree = last_tree(shop, state)
+    tree = state.checkpoints[-1].tree
     touched = git(depot, "diff-tree", "-r", "--name-only", "-z", state.base.tree, tree).split("\0")
     assert set(filter(None, touched)) == ({*kept, *others} if kept else set())
     assert state.status == ("promoted" if kept else "refused"), state.reasons

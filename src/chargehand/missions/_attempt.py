@@ -333,11 +333,13 @@ class AttemptRunner:
         clock = self._services.clock
         since = clock.monotonic() if since is None else since
         made = await asyncio.to_thread(workspace.checkpoint, trigger, scan=scan)
-        known = self._journal.state.checkpoints
-        if not any(made.commit == checkpoint.commit for checkpoint in known) and made.changed:
-            seconds = clock.monotonic() - since
-            self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
+        if made.changed:
+            self._note_checkpoint(attempt, made, seconds=clock.monotonic() - since)
         return made
+
+    def _note_checkpoint(self, attempt: str, made: Checkpoint, *, seconds: float | None = None) -> None:
+        if all(made.commit != known.commit for known in self._journal.state.checkpoints):
+            self._journal.note(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
 
     async def _inspect(
         self,
@@ -352,7 +354,8 @@ class AttemptRunner:
         findings = tuple(dict.fromkeys((*critical, *scan.findings, *seen.findings)))
         critical = tuple(found for found in findings if found.severity == "critical")
         if critical:
-            await asyncio.to_thread(workspace.reset, self._ground.base.tree, "discarded")
+            made = await asyncio.to_thread(workspace.reset, self._ground.base.tree, "discarded")
+            self._note_checkpoint(attempt, made)
             return self._left(outcome, self._ground.base.tree, (), findings, reverted=(), discarded=critical)
         wrong = tuple(found for found in findings if found.severity == "error")
         if not wrong:
@@ -363,8 +366,8 @@ class AttemptRunner:
         self, attempt: str, workspace: Workspace, outcome: Outcome, wrong: Sequence[Finding]
     ) -> Left:
         paths = tuple(dict.fromkeys(found.path for found in wrong))
-        await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
-        await self._checkpoint(attempt, workspace, "reverted")
+        made = await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
+        self._note_checkpoint(attempt, made)
         scan = await asyncio.to_thread(workspace.scan)
         seen = await self._inspector.full(scan.changes)
         rest = (*scan.findings, *seen.findings)
