@@ -20,7 +20,7 @@ from chargehand.app import App
 
 pytestmark = pytest.mark.needs_bwrap
 WAIT = 90.0
-TWO_TRIES = "case x$CHARGEHAND_REPORT in x) sleep 2; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
+TWO_TRIES = "case x$CHARGEHAND_REPORT in x) sleep 5; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
 
 
 def wait_until(true: Callable[[], bool]) -> None:
