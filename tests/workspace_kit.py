@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +70,9 @@ try:
     if job["plain"]:
         mount(job["plain"], "/run/ws", None, 0x1000, None)
     else:
-        options = f"lowerdir={':'.join(job['lowers'])},upperdir={job['upper']},workdir={job['work']}"
+        options = f"lowerdir={':'.join(job['lowers'])}"
+        if job["upper"]:
+            options += f",upperdir={job['upper']},workdir={job['work']}"
         options += ",redirect_dir=off,metacopy=off,index=off" if uid == 0 else ",userxattr"
         mount("overlay", "/run/ws", "overlay", 0, options)
 except OSError as problem:
@@ -175,10 +178,17 @@ def operate(workspace: Workspace, operations: Sequence[Operation], *, strict: bo
     _inside(workspace.mount_plan(), operations=operations, strict=strict)
 
 
-def oracle(workspace: Workspace, depot: Depot) -> str:
-    """Return the tree that `git add -A` makes of what the mounted workspace shows, from scratch."""
+def oracle(workspace: Workspace, depot: Depot, *, live: bool = False) -> str:
+    """Return the tree that `git add -A` makes of what the mounted workspace shows, from scratch.
+
+    `live` says that a sandbox has it mounted too: an overlay is then only read, for a second one that writes would
+    clear the working directory of the first.
+    """
     described = {"objects": str(depot.path / "objects"), "tree": workspace.base.tree}
-    return _inside(workspace.mount_plan(), oracle=described).strip()
+    plan = workspace.mount_plan()
+    if live and plan.upper is not None:
+        plan = replace(plan, lowers=(plan.upper, *plan.lowers), upper=None, work=None)
+    return _inside(plan, oracle=described).strip()
 
 
 def write(path: str, content: bytes | str) -> Operation:
@@ -198,7 +208,7 @@ def _inside(
     job = {
         "plain": str(plan.plain) if plan.plain else "",
         "lowers": [str(lower) for lower in plan.lowers],
-        "upper": str(plan.upper),
+        "upper": str(plan.upper) if plan.upper else "",
         "work": str(plan.work),
         "objects": str(plan.binds[0].source),
         "ids": sandbox_ids(),

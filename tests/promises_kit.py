@@ -1,0 +1,416 @@
+"""All that takes part in an attempt at once, in any order: live sandboxes, workspaces, branches, a person.
+
+A `World` knows what must be true at every moment and can look (`examine`): what the person's repository was like
+when the person last touched it, every checkpoint that was ever told, what each quiet workspace shows, and who was
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from chargehand.core import Checkpoint, DriverName, MissionRequest, SandboxDiedError
+from chargehand.missions import create_mission, mission_ref
+from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, Toolchain, discover
+from chargehand.store import Store, open_store, verify
+from chargehand.workspace import Depot, Workspace
+from tests.conftest import EXPORTED, git, repository_state
+from tests.crash_kit import descendants, survivors, wait_until
+from tests.promises_side import REFUSED, Desk, passes
+from tests.workspace_kit import Yard, oracle
+
+MISSIONS = ("one", "two")
+_ROOT = Path(__file__).parents[1]
+_LIMITS = SandboxLimits(memory_mb=512, tmp_mb=8)
+EDITOR = r"""
+import json, os, shutil, sys
+for kind, path, *rest in json.load(sys.stdin):
+    try:
+        if kind == "write":
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(path, "w") as file:
+                file.write(rest[0])
+        elif kind == "append":
+            with open(path, "a") as file:
+                file.write(rest[0])
+        elif kind == "mkdir":
+            os.makedirs(path)
+        elif kind == "link":
+            os.symlink(rest[0], path)
+        elif kind == "mode" and os.path.isfile(path) and not os.path.islink(path):
+            os.chmod(path, rest[0])
+        elif kind == "remove":
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        elif kind == "move":
+            os.rename(path, rest[0])
+    except OSError:
+        pass
+"""
+WRITER = r"""
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+for number in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), number)
+for number in range(10**9):
+    try:
+        os.makedirs("noise", exist_ok=True)
+        with open(f"noise/{number % 5}", "w") as file:
+            file.write(str(number) * (number % 300))
+        if number % 3 == 0:
+            os.rename(f"noise/{number % 5}", f"noise/moved-{number % 2}")
+        if number % 7 == 0:
+            os.unlink(f"noise/moved-{number // 7 % 2}")
+        with open("README.md", "a") as file:
+            file.write(f"{number}\n")
+    except OSError:
+        pass
+    time.sleep(0.001)
+"""
+
+
+class Seam:
+    """A `Fault` that passes every point but the ones where something is to happen, once each."""
+
+    def __init__(self) -> None:
+        self.plan: dict[str, Callable[[], None]] = {}
+
+    def __call__(self, point: str) -> None:
+        act = self.plan.pop(point, None)
+        if act is not None:
+            act()
+
+
+class Side:
+    """The other process, in which acts are killed half way; see `tests.promises_side`."""
+
+    def __init__(self, process: subprocess.Popen[str], said: IO[str]) -> None:
+        self._process = process
+        self._said = said
+
+    @classmethod
+    @contextlib.contextmanager
+    def begun(cls) -> Iterator[Side]:
+        """Have one for as long as the block runs."""
+        words = [sys.executable, "-m", "tests.promises_side"]
+        pipe = subprocess.PIPE
+        with (
+            tempfile.TemporaryFile("w+") as said,
+            subprocess.Popen(words, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=said, text=True) as process,
+        ):
+            yield cls(process, said)
+            process.communicate()
+
+    def act(self, job: dict[str, Any]) -> int:
+        """Have one act done; return how it ended: 0, `REFUSED`, or killed at its point."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        if code not in (0, REFUSED, -signal.SIGKILL):
+            self._said.seek(0)
+            raise AssertionError(f"{job} ended with {code}: {self._said.read()}")
+        return code
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """One workspace and the sandbox on it; `tree` is what it shows, `None` while something writes there."""
+
+    workspace: Workspace
+    tree: str | None
+    sandbox: Any = None
+    mark: str = ""
+    told: list[Checkpoint] = field(default_factory=list)
+
+
+class World:
+    """A person's repository, its depot and store, workspaces with sandboxes, and two missions that promote."""
+
+    def __init__(self, driver: DriverName, side: Side, *, place: Path | None = None) -> None:
+        self._scratch = tempfile.TemporaryDirectory(dir=place, prefix="promises-")
+        self.side = side
+        self.place = Path(self._scratch.name)
+        self.yard = Yard(self.place)
+        for key, value in (("user.name", "Ada"), ("user.email", "ada@example.org")):
+            git(self.yard.repository, "config", key, value)
+        self.seam = Seam()
+        self.loop = asyncio.new_event_loop()
+        self._toolchain: Toolchain = discover(search=os.environ["PATH"])
+        self.tier: ProcessTier | None = None
+        self._opened = 0
+        self._ended: list[tuple[str, str, dict[int, str]]] = []
+        self._depot: Depot | None = None
+        self.store: Store = open_store(self.place / "log")
+        self.base = self.depot.resolve_base(None)
+        self.missions = {slug: self._mission(slug) for slug in MISSIONS}
+        self.lanes = [Lane(workspace=Workspace.create(self.depot, self.base, driver=driver), tree=self.base.tree)]
+        self.told: dict[str, str] = {}
+        self.hands: set[str] = set()
+        self.look()
+
+    @property
+    def depot(self) -> Depot:
+        """The depot, as this life of the program has it open."""
+        if self._depot is None:
+            self._depot = self.yard.open(fault=self.seam)
+        return self._depot
+
+    def run(self, what: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end."""
+        return self.loop.run_until_complete(what)
+
+    def _mission(self, slug: str) -> str:
+        request = MissionRequest(text=f"do {slug}", agent="a", command=(), slug=slug)
+        place = str(self.yard.repository)
+        return create_mission(
+            self.store, project="p", request=request, repository=place, base=self.base, config={}
+        )
+
+    def desk(self, slug: str) -> Desk:
+        """Return who promotes for a mission, from what is on disk."""
+        return Desk(self.depot, self.store, self.missions[slug], fault=self.seam)
+
+    # --- sandboxes
+
+    def sandbox(self, lane: Lane) -> Any:
+        """Return a lane's sandbox, opened now if it has none."""
+        if lane.sandbox is None:
+            lane.sandbox = self.run(self._open(lane))
+            self._opened += 1
+            lane.mark = f"MARK-{os.getpid()}-{id(self)}-{self._opened}"
+        return lane.sandbox
+
+    async def _open(self, lane: Lane) -> Any:
+        if self.tier is None:
+            self.tier = ProcessTier(self._toolchain)
+            await self.tier.__aenter__()
+        return await self.tier.open(SandboxSpec(mounts=lane.workspace.mount_plan(), limits=_LIMITS))
+
+    def inside(self, lane: Lane, program: str, *, stdin: bytes = b"") -> None:
+        """Run a Python program in a lane's sandbox."""
+        sandbox = self.sandbox(lane)
+        done = self.run(sandbox.exec(["python3", "-I", "-c", program, lane.mark], stdin=stdin))
+        assert done.exit_code == 0, done.stderr
+
+    def edit(self, lane: Lane, operations: Sequence[Sequence[Any]]) -> None:
+        """Change files from inside."""
+        self.inside(lane, EDITOR, stdin=json.dumps(operations).encode())
+
+    def close(self, lane: Lane) -> None:
+        """Close a lane's sandbox; what it was is kept, to see that it is gone."""
+        if lane.sandbox is not None:
+            pid = lane.sandbox._pid()
+            self._ended.append((lane.sandbox.id, lane.mark, {} if pid is None else descendants(pid)))
+            self.run(lane.sandbox.close())
+            lane.sandbox = None
+            if lane.tree is None:
+                lane.tree = lane.workspace.scan().tree
+
+    def keep_writing(self, lane: Lane) -> None:
+        """Leave a program in a lane's sandbox that never stops writing."""
+        self.inside(lane, WRITER)
+        lane.tree = None
+
+    def kill_sandbox(self, lane: Lane) -> None:
+        """Kill a lane's sandbox from outside, then close it."""
+        self._killed(lane.sandbox._pid(), [lane])
+
+    def kill_launcher(self) -> None:
+        """Kill what starts sandboxes, and so all of them; the next one finds a new one."""
+        if self.tier is not None:
+            self._killed(self.tier._launcher_pid, [lane for lane in self.lanes if lane.sandbox is not None])
+            self.end_tier()
+
+    def _killed(self, pid: int, lanes: Sequence[Lane]) -> None:
+        below = {lane.workspace.id: descendants(lane.sandbox._pid()) for lane in lanes}
+        os.kill(pid, signal.SIGKILL)
+        for lane in lanes:
+            if lane.sandbox._thawed.is_set():  # a frozen one would wait for its thaw
+                with contextlib.suppress(SandboxDiedError):
+                    self.run(lane.sandbox.exec(["sleep", "100"]))
+                    raise AssertionError("a killed sandbox still runs programs")
+            self.close(lane)
+            self._ended[-1][2].update(below[lane.workspace.id])
+
+    def end_tier(self) -> None:
+        """Close all sandboxes and what starts them."""
+        for lane in self.lanes:
+            self.close(lane)
+        if self.tier is not None:
+            self.run(self.tier.close())
+            self.tier = None
+
+    # --- lives of the program
+
+    def reopen(self) -> None:
+        """Find everything again on disk, as the next process does."""
+        self.end_tier()
+        self.store.close()
+        self.store = open_store(self.place / "log")
+        self.seam.plan.clear()
+        self._depot = None
+        for lane in self.lanes:
+            lane.workspace = Workspace.load(self.depot, lane.workspace.id)
+
+    def die_at(self, point: str, act: str, **words: Any) -> int:
+        """Do an act in a process that is killed at a point, the launcher and all sandboxes with it."""
+        for lane in self.lanes:
+            if lane.sandbox is not None:
+                self.run(lane.sandbox.freeze())
+        root, repository = str(self.yard.root), str(self.yard.repository)
+        code = self.side.act({"act": act, "point": point, "root": root, "repository": repository, **words})
+        self.kill_launcher()
+        self.reopen()
+        return code
+
+    # --- the person
+
+    def person(self, *words: str) -> None:
+        """Let the person run git; what git refuses a person is no matter here."""
+        before = self.branches
+        with contextlib.suppress(subprocess.CalledProcessError):
+            git(self.yard.repository, *words)
+        self.look()
+        self.hands |= {
+            name for name in before.keys() | self.branches if before.get(name) != self.branches.get(name)
+        }
+
+    def write(self, path: str, text: str) -> None:
+        """Let the person write a file."""
+        (self.yard.repository / path).write_text(text)
+        self.look()
+
+    def look(self) -> None:
+        """Take what the person's repository is now for what the person wants it to be."""
+        self.wanted, self.branches = self._seen(), self._exported()
+
+    def _seen(self) -> str:
+        stash = self.yard.repository / ".git/logs/refs/stash"
+        return repository_state(self.yard.repository) + (stash.read_text() if stash.exists() else "")
+
+    def _exported(self) -> dict[str, str]:
+        lines = git(self.yard.repository, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
+        refs = dict(line.split() for line in lines)
+        return {name: commit for name, commit in refs.items() if re.search(EXPORTED, name) and "/heads/" in name}
+
+    # --- what must hold
+
+    def tell(self, lane: Lane, made: Checkpoint) -> None:
+        """Note a checkpoint that was told: it must stay."""
+        if made not in lane.told:
+            lane.told.append(made)
+        self.told[made.commit] = made.tree
+
+    def shows(self, lane: Lane, tree: str) -> None:
+        """Hold that a workspace shows a tree, byte for byte as git reads it, and note it."""
+        seen = lane.workspace.scan(trust_cache=False).tree
+        assert seen == tree == oracle(lane.workspace, self.depot, live=lane.sandbox is not None), (seen, tree)
+        lane.tree = tree
+
+    def examine(self) -> None:
+        """Hold the world to the promises."""
+        self.person_is_undisturbed()
+        self._checkpoints_are_kept()
+        self._branches_pass()
+        for lane in self.lanes:
+            assert lane.tree in (None, lane.workspace.scan().tree), "a workspace changed that nobody touched"
+        self._nothing_is_left()
+
+    def person_is_undisturbed(self) -> None:
+        assert self._seen() == self.wanted
+        now = self._exported()
+        for name in now.keys() | self.branches:
+            if now.get(name) != self.branches.get(name):
+                assert name in now, f"{name} is gone"
+                assert self.branches.get(name) is None or name not in self.hands, f"{name} was the person's"
+                assert passes(self.depot, git(self.yard.repository, "rev-parse", f"{now[name]}^{{tree}}"))
+                assert now[name] in self._promoted(), f"{name} is at {now[name]}, which nobody promoted"
+        self.branches = now
+
+    def _promoted(self) -> set[str]:
+        """Return the commits that stand on the missions' branches in the depot."""
+        refs = [mission_ref(mission) for mission in self.missions.values()]
+        there = [commit for commit in map(self.depot.read_ref, refs) if commit]
+        if not there:
+            return set()
+        return set(self.depot.git("rev-list", "--first-parent", *there, f"^{self.base.commit}").text.split())
+
+    def _branches_pass(self) -> None:
+        for commit in self._promoted():
+            assert passes(self.depot, self.depot.tree_of(commit)), commit
+
+    def _checkpoints_are_kept(self) -> None:
+        kept = set(self.depot.git("rev-list", "--glob=refs/chargehand/workspaces/*").text.split())
+        for commit, tree in self.told.items():
+            assert commit in kept
+            assert self.depot.tree_of(commit) == tree
+
+    def _nothing_is_left(self) -> None:
+        while self._ended:
+            name, mark, below = self._ended.pop()
+            wait_until(lambda below=below, mark=mark: not survivors(below) and not bearing(mark))
+            wait_until(lambda name=name: not _cgroups(name))
+        mounted = Path("/proc/self/mountinfo").read_text()
+        assert str(self.place) not in mounted
+
+    def end(self) -> None:
+        """Close everything, and hold that all that was promised to be there is there, down to each byte."""
+        try:
+            self.reopen()
+            self.examine()
+            self.depot.git("fsck", "--full", "--strict", "--no-dangling")
+            git(self.yard.repository, "fsck", "--full", "--no-dangling")
+            assert verify(self.store).ok
+            self._restore_some()
+        finally:
+            self.end_tier()
+            self.store.close()
+            self.run(self.loop.shutdown_default_executor())
+            self.loop.close()
+            for lane in self.lanes:
+                lane.workspace.discard()
+            self._scratch.cleanup()
+
+    def _restore_some(self) -> None:
+        """Restore the first and the last checkpoints, as git reads them; fsck has looked at all of them."""
+        trees = list(dict.fromkeys(self.told.values()))
+        for tree in {*trees[:1], *trees[-2:]}:
+            again = self.lanes[0].workspace.fork(tree)
+            assert again.scan().tree == tree == oracle(again, self.depot)
+            again.discard()
+
+
+def bearing(mark: str) -> list[int]:
+    """Return the processes whose command line has a mark."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark.encode() in Path(f"/proc/{entry}/cmdline").read_bytes():
+                    found.append(int(entry))
+    return found
+
+
+def _cgroups(name: str) -> list[str]:
+    return [place for place, _, _ in os.walk("/sys/fs/cgroup") if place.endswith(name)]
+
+
+def settle(seconds: float) -> None:
+    """Give what is not frozen the time to show itself."""
+    time.sleep(seconds)
