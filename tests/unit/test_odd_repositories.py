@@ -471,3 +471,26 @@ def test_a_base_that_is_nested_too_deeply_is_refused(yard: Yard) -> None:
     with pytest.raises(RepositoryError) as caught:
         yard.workspace()
     assert caught.value.code == "base_tree"
+
+
+def test_what_a_bare_repository_of_the_base_lets_git_run_stays(tmp_path: Path) -> None:
+    files = {"HEAD": "ref: refs/heads/main\n", "config": "[core]\n\tbare = true\n", "refs/heads/x": "x\n"}
+    held = {f"data/x.git/{name}": text for name, text in {**files, "objects/info/packs": "\n"}.items()}
+    yard = Yard(tmp_path, {"f": "f\n", **held, "data/y.git/HEAD": "x\n", "data/y.git/config": "\n"})
+    for driver in ("overlay", "worktree"):
+        workspace = yard.workspace(driver)
+        agent(
+            workspace,
+            "cd data/x.git; echo '[core] fsmonitor = evil' >> config; mkdir hooks; echo evil > hooks/post-commit; "
+            "echo .. > commondir; echo y > refs/heads/y; echo y > ../y.git/config",
+        )
+        found = workspace.scan()
+        said = [(f.rule, f.severity, f.path) for f in found.findings]
+        assert said == [
+            ("entry_nested_git", "critical", f"data/x.git/{name}") for name in ("config", "commondir", "hooks")
+        ]
+        assert [change.path for change in found.changes] == ["data/x.git/refs/heads/y", "data/y.git/config"]
+        agent(workspace, "rm data/x.git/config")
+        assert "data/x.git/config" in {f.path for f in workspace.scan().findings}
+        agent(workspace, "rm -r data/x.git")
+        assert workspace.scan().findings == ()

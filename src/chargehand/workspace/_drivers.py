@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,8 +156,15 @@ DRIVERS: dict[DriverName, Driver] = {
 
 @contextmanager
 def open_root(driver: Driver, place: Place) -> Iterator[int]:
-    """Open the directory that a scan walks."""
-    fd = os.open(driver.root(place), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Open the directory that a scan walks; one that an agent closed to its owner is opened to it again.
+
+    The mode of this directory is in no tree, and what stands in it is not to be lost with it.
+    """
+    root = driver.root(place)
+    mode = stat.S_IMODE(root.lstat().st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        root.chmod(mode | stat.S_IRWXU)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield fd
     finally:

@@ -33,6 +33,10 @@ def passes_for_repository(names: Collection[bytes]) -> bool:
     return b"HEAD" in names and (b"commondir" in names or (b"objects" in names and b"refs" in names))
 
 
+STEERING = (b"config", b"config.worktree", b"commondir", b"hooks")
+"""What in a repository tells git which programs to run, itself or by naming where that is told."""
+
+
 def name_problem(name: bytes) -> str:
     """Return why a new path may not have this component, or an empty string."""
     if name in (b"", b".", b"..") or b"/" in name:

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 
 from chargehand.core import Change, DriverName, Finding
 from chargehand.workspace._ignore import IgnoreChain, IgnoreFile
-from chargehand.workspace._names import is_git_disguise, link_problem, name_problem, passes_for_repository
+from chargehand.workspace._names import (
+    STEERING,
+    is_git_disguise,
+    link_problem,
+    name_problem,
+    passes_for_repository,
+)
 from chargehand.workspace._objects import ObjectWriter, object_id
 from chargehand.workspace._rules import Findings, WorkspaceLimits, file_problem
 from chargehand.workspace._statcache import StatCache
@@ -267,10 +273,24 @@ class _Walk:
             os.close(fd)
         if not entries:
             return None
-        if passes_for_repository(entries) and not passes_for_repository(base):
-            self.findings.add("entry_nested_git", "critical", path, "passes for a bare repository")
-            return before
+        if passes_for_repository(entries):
+            if not passes_for_repository(base):
+                self.findings.add("entry_nested_git", "critical", path, "passes for a bare repository")
+                return before
+            self._keep_steering(path, base, entries)
         return Entry(TREE, self._tree(entries, base, before.id if before and before.is_tree else None))
+
+    def _keep_steering(self, path: bytes, base: Entries, entries: dict[bytes, Entry]) -> None:
+        """Keep what a bare repository that the base holds lets git run; the rest of it are files like others."""
+        for name in STEERING:
+            if entries.get(name) == base.get(name):
+                continue
+            said = "changes what git does in a bare repository that the base holds"
+            self.findings.add("entry_nested_git", "critical", path + b"/" + name, said)
+            if name in base:
+                entries[name] = base[name]
+            else:
+                del entries[name]
 
     def _submodule(self, place: _Place, name: bytes, before: Entry) -> Entry:
         try:

@@ -1,0 +1,62 @@
+"""An agent closes the top of its own workspace: nothing in it is lost, and nobody is kept out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Yard, oracle
+
+from chargehand.core import DriverName
+from chargehand.sandbox import ProcessTier, SandboxSpec, discover
+from chargehand.workspace import Workspace
+
+pytestmark = pytest.mark.needs_bwrap
+DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
+
+
+def inside(workspace: Workspace, script: str) -> bytes:
+    """Run a script in a sandbox of its own on the workspace, freeze it and take it down."""
+
+    async def run() -> bytes:
+        async with ProcessTier(discover(search=os.environ["PATH"])) as tier:
+            sandbox = await tier.open(SandboxSpec(mounts=workspace.mount_plan()))
+            done = await sandbox.exec(["sh", "-ec", script])
+            await sandbox.close()
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("mode", ["0", "300", "500"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_closed_top_directory_is_read_all_the_same(tmp_path: Path, driver: DriverName, mode: str) -> None:
+    yard = Yard(tmp_path)
+    workspace = yard.workspace(driver)
+    inside(workspace, f"echo new > new; rm run.sh; chmod {mode} .")
+    assert stat.S_IMODE(workspace.scan_root().stat().st_mode) == int(mode, 8)
+    made = Workspace.load(yard.open(), workspace.id).checkpoint("work")
+    assert {change.path for change in workspace.scan().changes} == {"new", "run.sh"}
+    assert made.tree == oracle(workspace, yard.depot())
+    assert inside(workspace, "cat new; echo more > more") == b"new\n"
+    assert {change.path for change in workspace.scan().changes} == {"more", "new", "run.sh"}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, driver: DriverName) -> None:
+    yard = Yard(tmp_path)
+    workspace = yard.workspace(driver)
+    inside(workspace, "echo new > new; chmod 0 .")
+    workspace.reset(workspace.base.tree, "rollback")
+    assert inside(workspace, "cat run.sh; test ! -e new; chmod 0 .").startswith(b"#!/bin/sh")
+    back = workspace.undo()
+    assert [change.path for change in yard.depot().diff(workspace.base.tree, back.tree)] == ["new"]
+    inside(workspace, "chmod 0 .")
+    workspace.tidy()
+    workspace.discard()
+    assert not workspace.directory.exists()
+    assert [place for place in workspace.directory.parent.iterdir() if "trash" in place.name] == []
