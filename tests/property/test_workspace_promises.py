@@ -204,7 +204,8 @@ class Promises(RuleBasedStateMachine):
         before = self.frozen(lane)
         expected = self.expected(lane, way, target, paths, before)
         if killed:
-            words = {"workspace": lane.workspace.id, "tree": target, "paths": paths}
+            named = paths if way == "reset_paths" else self.known(paths, before, target)
+            words = {"workspace": lane.workspace.id, "tree": target, "paths": named}
             event(f"{way} killed at {point}: {self.world.die_at(f'{point}#{passing}', way, **words)}")
         else:
             self.world.seam.plan[point] = _fail
