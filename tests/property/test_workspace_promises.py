@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.promises_kit import MISSIONS, Lane, Side, World, settle
+from tests.promises_kit import MISSIONS, Lane, World
 from tests.promises_side import REFUSED, drops
+from tests.promises_tools import Side, settle
 from tests.workspace_kit import cloning_disk
 
 from chargehand.core import ChargehandError, DriverName, InfrastructureError
@@ -46,6 +47,11 @@ _OPERATIONS = st.one_of(
     st.tuples(st.just("mode"), _PATHS, st.sampled_from([0o755, 0o644])),
     st.tuples(st.just("link"), st.sampled_from(["a", "b"]), st.sampled_from(["README.md", "nowhere"])),
     st.tuples(st.just("move"), _PATHS, _PATHS),
+)
+_FIRST = (
+    [("write", "src/app.py", "1\n2\n3\n"), ("write", "left", "x\n")],
+    [("move", "left", "right")],  # passes, and passes no more when merged with the one before
+    [("append", "docs/a.md", "BAD\n")],
 )
 _EDITS = st.lists(_OPERATIONS, min_size=1, max_size=6)
 _GIT_INSIDE = st.sampled_from(
@@ -103,9 +109,10 @@ class Promises(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world = World(self.driver, self.side, place=self.place)
         (lane,) = self.world.lanes
-        self.world.edit(lane, [("write", "src/app.py", "1\n2\n3\n")])
-        self.noted(lane)
-        self.world.tell(lane, lane.workspace.checkpoint("first"))
+        for operations in _FIRST:
+            self.world.edit(lane, operations)
+            self.noted(lane)
+            self.world.tell(lane, lane.workspace.checkpoint("first"))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
