@@ -51,11 +51,12 @@ def preview_roll_back(out: Output, mission: str) -> int:
     """Show what rolling back a promotion would do, and refuse what it would refuse."""
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
-        if state.commit is None or state.tree is None:
+        if state.commit is None or state.tree is None or state.promoted_on is None:
             raise nothing_promoted(state)
-        if state.tree == base_tree(state):
+        before = state.promoted_on.tree
+        if state.tree == before:
             raise rolled_back_already(state)
-        plan = plan_rollback(depot_of(app, state), state.tree, base_tree(state))
+        plan = plan_rollback(depot_of(app, state), state.tree, before)
     out.document(
         {"mission": state.id, "dry_run": True, "ref": state.ref, "commit": state.commit, "plan": shown(plan)}
     )

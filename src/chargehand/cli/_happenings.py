@@ -204,6 +204,12 @@ def _approved(event: core.ApprovalGiven) -> str:
     return f"let in by {event.identity}" + (f": {event.reason}" if event.reason else "")
 
 
+def _conflicted(event: core.MergeConflicted) -> str:
+    named = ", ".join(f"{shown_path(each.path)} ({each.kind})" for each in event.conflicts[:5])
+    paths = "1 path conflicts" if event.count == 1 else f"{event.count} paths conflict"
+    return _short(f"{paths} with {event.branch} @ {event.commit[:12]}: {named}")
+
+
 def _promoted(event: core.PromotionDone) -> str:
     return f"promoted to {event.commit[:12]}"
 
@@ -277,6 +283,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.QuestionAsked: _asked,
     core.QuestionAnswered: _answered,
     core.ApprovalGiven: _approved,
+    core.MergeConflicted: _conflicted,
     core.PromotionDone: _promoted,
     core.HeadSigned: _signed,
     core.ExportChanged: _export,

@@ -18,8 +18,9 @@ from chargehand.cli._result import (
     result_document,
     summary,
 )
-from chargehand.core import Finding, MissionState, SandboxOpened, Verdict, shown_path
+from chargehand.core import Finding, MergeConflicted, MissionState, SandboxOpened, Verdict, shown_path
 from chargehand.missions import attempt_cause, mission_cause
+from chargehand.workspace import conflict_report
 
 _TITLE = 48
 
@@ -81,6 +82,8 @@ def show_mission(out: Output, mission: str) -> int:
         _show_verdict(out, verdict)
     for reverted in state.reverted:
         out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
+    for conflicted in state.conflicts:
+        _show_conflicts(out, conflicted)
     _show_checkpoints(out, state)
     _show_ends(out, state)
     return 0
@@ -132,7 +135,7 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
         if attempt.captured is not None:
-            out.text(f"            what went on: artifact {attempt.captured}")
+            out.text(f"            what went on: chargehand artifact show {attempt.captured[:12]}")
         cause = attempt_cause(attempt)
         if cause is not None:
             out.text(f"            {cause_line(cause)}")
@@ -152,6 +155,13 @@ def _finding(found: Finding) -> str:
     line = f":{found.line}" if found.line is not None else ""
     person = " (a person has to decide)" if found.needs_person else ""
     return f"{found.severity}  {found.rule}  {shown_path(found.path)}{line}: {found.message}{person}"
+
+
+def _show_conflicts(out: Output, told: MergeConflicted) -> None:
+    whole = f" (all of it: chargehand artifact show {told.artifact[:12]})" if told.artifact else ""
+    out.text(f"conflict  with {told.branch} @ {told.commit[:12]}, paths: {told.count}{whole}")
+    for line in conflict_report(told.conflicts, ours=told.branch, theirs="the mission").splitlines():
+        out.text(f"            {line}")
 
 
 def _show_checkpoints(out: Output, state: MissionState) -> None:

@@ -197,6 +197,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "attempts": [_full_attempt(attempt) for attempt in state.attempts],
         "checkpoints": state.checkpoints,
         "verdicts": state.verdicts,
+        "conflicts": state.conflicts,
         "queued": state.queued,
         "unknown_events": state.unknown_events,
     }

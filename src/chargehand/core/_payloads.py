@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from chargehand.core._conflicts import Conflict
 from chargehand.core._events import Payload, event
 from chargehand.core._records import (
     AttemptStatus,
@@ -403,6 +404,24 @@ class PromotionDone(Payload):
     ref: str
     commit: str
     tree: str
+
+
+@event("merge.conflicted")
+@dataclass(frozen=True, kw_only=True)
+class MergeConflicted(Payload):
+    """A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
+
+    `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
+    known (JSON). `attempt` made the tree, `None` where a person had it promoted.
+    """
+
+    branch: str
+    commit: str
+    tree: str
+    count: int
+    conflicts: tuple[Conflict, ...] = ()
+    artifact: str | None = None
+    attempt: str | None = None
 
 
 @event("head.signed")

@@ -69,7 +69,11 @@ class Question:
 
 @dataclass(slots=True, kw_only=True)
 class MissionState:
-    """The one mutable record: changed only by `apply`, event by event."""
+    """The one mutable record: changed only by `apply`, event by event.
+
+    `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
+    of before. `stands` tells it of each checkpoint's commit, `promoted_on` of what is promoted.
+    """
 
     id: str = ""
     project: str = ""
@@ -81,12 +85,16 @@ class MissionState:
     finished: str = ""
     status: MissionStatus = "planned"
     base: Base | None = None
+    first_base: Base | None = None
+    promoted_on: Base | None = None
     attempts: list[AttemptState] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     checkpoint_seconds: list[float] = field(default_factory=list)
+    stands: dict[str, Base] = field(default_factory=dict)
     sandboxes: list[p.SandboxClosed] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     reverted: list[Reverted] = field(default_factory=list)
+    conflicts: list[p.MergeConflicted] = field(default_factory=list)
     reasons: tuple[Reason, ...] = ()
     ref: str | None = None
     prepared: p.PromotionPrepared | None = None
@@ -247,6 +255,7 @@ def _message(state: MissionState, event: p.MessageSent) -> None:
 
 def _base(state: MissionState, event: p.BaseResolved) -> None:
     state.base = event.base
+    state.first_base = state.first_base or event.base
 
 
 def _step(state: MissionState, event: p.StepFinished) -> None:
@@ -319,6 +328,8 @@ def _sandbox_closed(state: MissionState, event: p.SandboxClosed) -> None:
 
 def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
+    if state.base is not None:
+        state.stands[event.checkpoint.commit] = state.base
     if isinstance(event, p.CheckpointMade) and event.seconds is not None:
         state.checkpoint_seconds.append(event.seconds)
 
@@ -336,8 +347,12 @@ def _prepared(state: MissionState, event: p.PromotionPrepared) -> None:
     state.prepared = event
 
 
+def _conflicted(state: MissionState, event: p.MergeConflicted) -> None:
+    state.conflicts.append(event)
+
+
 def _promoted(state: MissionState, event: p.PromotionDone) -> None:
-    state.prepared = None
+    state.prepared, state.promoted_on = None, state.base
     state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
 
 
@@ -393,6 +408,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.CheckpointRestored: _checkpoint,
     p.VerdictGiven: _verdict,
     p.ChangesReverted: _reverted,
+    p.MergeConflicted: _conflicted,
     p.PromotionPrepared: _prepared,
     p.PromotionDone: _promoted,
     p.MissionRolledBack: _rolled_back,

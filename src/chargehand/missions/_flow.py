@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from chargehand.core import (
     AttemptFinished,
     AttemptStatus,
     Base,
+    Change,
     ChangesReverted,
     ChargehandError,
     FencedError,
@@ -41,6 +43,8 @@ from chargehand.missions._environment import environment_layer
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import End, after_checks, before_checks
+from chargehand.missions._meeting import changes_of, conflict_reason, move_on, recorded_meeting
+from chargehand.missions._meeting import feedback as feedback_of
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
 from chargehand.missions._queue import Queue
@@ -55,6 +59,27 @@ _GRACE_SECONDS = 15.0
 """An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint."""
 _FRUITLESS_CLAIMS = 5
 """A mission that ends its worker this often without coming one step further is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stand:
+    """A base, what works on it and what judges there."""
+
+    base: Base
+    runner: AttemptRunner
+    validator: Validator
+    inspector: Inspector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """What came of an attempt: what it left and where, the verdict, its end, the artifact that tells the next."""
+
+    stand: _Stand
+    left: Left
+    verdict: Verdict
+    end: End
+    report: str | None
 
 
 class MissionFlow:
@@ -118,11 +143,6 @@ class MissionFlow:
         assert self._journal.state.request is not None
         return self._journal.state.request
 
-    @property
-    def _base(self) -> Base:
-        assert self._journal.state.base is not None
-        return self._journal.state.base
-
     def _seconds_left(self, request: MissionRequest) -> float:
         """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
         return max(1.0, request.seconds - self._journal.state.seconds_of())
@@ -142,18 +162,24 @@ class MissionFlow:
             await self._steps(request)
 
     async def _steps(self, request: MissionRequest) -> None:
-        base = self._base
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
         try:
-            await self._with_agent(request, base, agent, preparing)
+            stand = await self._stand(request, self._first_base)
+            await self._select(request, agent)
+            await preparing
+            await self._attempts(request, agent, stand)
         finally:
             await asyncio.gather(preparing, return_exceptions=True)
 
-    async def _with_agent(
-        self, request: MissionRequest, base: Base, agent: Agent, preparing: asyncio.Task[None]
-    ) -> None:
+    @property
+    def _first_base(self) -> Base:
+        assert self._journal.state.first_base is not None
+        return self._journal.state.first_base
+
+    async def _stand(self, request: MissionRequest, base: Base) -> _Stand:
+        """Return what works and judges on a base; how the checks end on that itself is known then."""
         environment = await environment_layer(self._services, self._journal, base, places=self._places)
         self._fault("environment")
         ground = Ground(base=base, environment=environment)
@@ -162,19 +188,18 @@ class MissionFlow:
             self._services, self._journal, ground=ground, gates=gates, places=self._places, queue=self._queue
         )
         await validator.base()
-        await self._select(request, agent)
+        inspector = Inspector(self._services, base, areas_of(self._services, request, gates))
         runner = AttemptRunner(
             self._services,
             self._journal,
             self._control,
             ground=ground,
-            inspector=Inspector(self._services, base, areas_of(self._services, request, gates)),
+            inspector=inspector,
             places=self._places,
             queue=self._queue,
             on_output=self._on_output,
         )
-        await preparing
-        await self._attempts(request, agent, runner, validator)
+        return _Stand(base=base, runner=runner, validator=validator, inspector=inspector)
 
     async def _select(self, request: MissionRequest, agent: Agent) -> None:
         reason = request.why or "named in the request"
@@ -184,34 +209,34 @@ class MissionFlow:
 
         await self._journal.step("agent", request.agent, chosen, notes=lambda out: (AgentSelected(**out),))
 
-    async def _attempts(
-        self, request: MissionRequest, agent: Agent, runner: AttemptRunner, validator: Validator
-    ) -> None:
+    async def _attempts(self, request: MissionRequest, agent: Agent, stand: _Stand) -> None:
         """Let the agent try, give it the report of what was wrong, and end with the last try's end."""
-        tree: str = self._base.tree
+        tree: str = stand.base.tree
         feedback: str | None = None
         for number in range(1, request.attempts + 1):
             admitted = request if number == 1 else await self._admission.admitted(request, number)
             if admitted != request:  # the one before failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
             self._attempt_started = self._services.clock.monotonic() - self._journal.stood
-            left = await self._work(request, agent, runner, number, tree, feedback)
+            left = await self._work(request, agent, stand, number, tree, feedback)
             self._fault("agent")
-            verdict, told = await self._judge(request, left, validator, number)
-            end = before_checks(left, base_tree=self._base.tree, partial=request.partial) or after_checks(verdict)
+            tried = await self._judge(request, left, stand, number)
+            if request.apply and tried.end.mission == "promoted":
+                tried = await self._meet(request, tried, number)
+            end = tried.end
             self._finish_attempt(number, end)
             # A native agent that failed had no model, no room or no end: trying again brings the same.
             hopeless = agent.driven and left.outcome.claim == "failed"
             if number == request.attempts or hopeless or end.mission in ("promoted", "waiting", "exhausted"):
-                await self._conclude(left, end, verdict, validator)
+                await self._conclude(tried)
                 return
-            tree, feedback = left.tree, told
+            stand, tree, feedback = tried.stand, tried.left.tree, tried.report
 
     async def _work(
         self,
         request: MissionRequest,
         agent: Agent,
-        runner: AttemptRunner,
+        stand: _Stand,
         number: int,
         tree: str,
         feedback: str | None,
@@ -232,28 +257,29 @@ class MissionFlow:
                 forbid=request.forbid,
                 tree=tree,
             )
-            return (await runner.run(agent, assignment, tree=tree)).record()
+            return (await stand.runner.run(agent, assignment, tree=tree)).record()
 
         def set_back(record: Any) -> Sequence[ChangesReverted]:
             """Told with the end of the step, so that an attempt that begins anew tells it once."""
-            begun, left = self._journal.state.attempt(number), self._recall(record)
+            begun, left = self._journal.state.attempt(number), self._recall(record, stand)
             return (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if begun and left.set_back else ()
 
         name = WORK.format(number=number)
-        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=set_back))
+        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=set_back), stand)
 
-    def _recall(self, record: Any) -> Left:
-        return Left.recall(record, base=self._base, depot=self._services.depot)
+    def _recall(self, record: Any, stand: _Stand) -> Left:
+        return Left.recall(record, base=stand.base, depot=self._services.depot)
 
-    async def _judge(
-        self, request: MissionRequest, left: Left, validator: Validator, number: int
-    ) -> tuple[Verdict, str | None]:
-        """Return the verdict of what an attempt left, and the artifact that reports it to the next one."""
-        if before_checks(left, base_tree=self._base.tree, partial=request.partial) is not None:
+    async def _judge(self, request: MissionRequest, left: Left, stand: _Stand, number: int) -> _Tried:
+        """Return what came of an attempt: the verdict of what it left, its end, and the report to the next one."""
+        validator = stand.validator
+        end = before_checks(left, base_tree=stand.base.tree, partial=request.partial)
+        if end is not None:
             findings = (*left.findings, *left.discarded)
             status: VerdictStatus = "degraded" if left.degraded else "red"
             verdict = Verdict(tree=left.tree, scope="attempt", status=status, findings=findings)
-            return verdict, self._keep_report(verdict, left, validator)
+            told_next = self._keep_report(verdict, left, validator)
+            return _Tried(stand=stand, left=left, verdict=verdict, end=end, report=told_next)
         begun = self._journal.state.attempt(number)
 
         async def judge() -> object:
@@ -267,7 +293,64 @@ class MissionFlow:
 
         output = await self._journal.step(f"attempt/{number}/verdict", left.tree, judge, notes=told)
         self._fault("verdict")
-        return msgspec.convert(output["verdict"], Verdict), output["report"]
+        verdict = msgspec.convert(output["verdict"], Verdict)
+        return _Tried(stand=stand, left=left, verdict=verdict, end=after_checks(verdict), report=output["report"])
+
+    async def _meet(self, request: MissionRequest, tried: _Tried, number: int) -> _Tried:
+        """Bring what is good onto the branch it is to be applied to, where that moved on.
+
+        Where the two conflict, or are not good together, the next attempt goes on from there. If there is none,
+        what is good stays what it was: it is promoted by itself, and not applied.
+        """
+        journal, services = self._journal, self._services
+        meeting = await recorded_meeting(
+            journal, services.store, services.depot, tried.stand.base, tried.left.tree, number=number
+        )
+        last = number == request.attempts
+        if meeting is None or (meeting.count and last):
+            return tried
+        self._fault("met")
+        stand = await self._stand(request, meeting.base)
+        left = replace(tried.left, tree=meeting.tree, changes=changes_of(services.depot, meeting))
+        if meeting.count:
+            where = meeting.base.branch or meeting.base.revision
+            reason = conflict_reason(meeting.conflicts, branch=where, count=meeting.count)
+            kept = services.store.artifacts.put(feedback_of(meeting), kind="report", mission=journal.mission)
+            end = End(status="refused", mission="refused", reasons=(reason,))
+            met = _Tried(stand=stand, left=left, verdict=tried.verdict, end=end, report=kept)
+        else:
+            met = await self._judge_merged(left, tried.verdict, stand, number)
+            if last and met.end.mission == "refused":
+                return tried
+        move_on(journal, meeting, number=number)
+        self._fault("moved")
+        return met
+
+    async def _judge_merged(self, left: Left, verdict: Verdict, stand: _Stand, number: int) -> _Tried:
+        """Return what an attempt's tree is worth together with what came onto the branch meanwhile."""
+        begun = self._journal.state.attempt(number)
+
+        async def judge() -> object:
+            found = await self._merged(left.tree, left.changes, verdict, stand.validator, stand.inspector)
+            return {"verdict": found, "report": self._keep_report(found, left, stand.validator)}
+
+        def told(output: Any) -> Sequence[VerdictGiven]:
+            return (VerdictGiven(verdict=output["verdict"], attempt=begun.id if begun else None),)
+
+        output = await self._journal.step(f"merge-verdict/{number}", left.tree, judge, notes=told)
+        merged = msgspec.convert(output["verdict"], Verdict)
+        return _Tried(stand=stand, left=left, verdict=merged, end=after_checks(merged), report=output["report"])
+
+    @staticmethod
+    async def _merged(
+        tree: str, changes: Sequence[Change], verdict: Verdict, validator: Validator, inspector: Inspector
+    ) -> Verdict:
+        seen = await inspector.full(changes)
+        # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
+        findings = tuple(dict.fromkeys((*verdict.findings, *seen.findings)))
+        return await validator.candidate(
+            tree, scope="merged", changes=changes, findings=findings, degraded=seen.degraded
+        )
 
     def _keep_report(self, verdict: Verdict, left: Left, validator: Validator) -> str:
         document = report(verdict, validator.outputs, reverted=left.reverted).encode()
@@ -291,9 +374,10 @@ class MissionFlow:
         )
         self._admission.tell(self._request, number)
 
-    async def _conclude(self, left: Left, end: End, verdict: Verdict, validator: Validator) -> None:
+    async def _conclude(self, tried: _Tried) -> None:
+        left, end = tried.left, tried.end
         if end.mission == "promoted":
-            await self.promote(self._base, left.tree, verdict, validator)
+            await self.promote(tried.stand.base, left.tree, tried.verdict, tried.stand.validator)
             return
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
         if end.mission == "waiting":
@@ -319,12 +403,8 @@ class MissionFlow:
             async def judge() -> Verdict:
                 changes = self._services.depot.diff(base.tree, candidate)
                 areas = areas_of(self._services, self._request, validator.gates)
-                seen = await Inspector(self._services, base, areas).full(changes)
-                # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
-                findings = tuple(dict.fromkeys((*verdict.findings, *seen.findings)))
-                return await validator.candidate(
-                    candidate, scope="merged", changes=changes, findings=findings, degraded=seen.degraded
-                )
+                inspector = Inspector(self._services, base, areas)
+                return await self._merged(candidate, changes, verdict, validator, inspector)
 
             name = "verdict/merged"
             output = await self._journal.step(

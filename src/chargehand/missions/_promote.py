@@ -29,6 +29,7 @@ from chargehand.core import (
 )
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
+from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
 from chargehand.store import SignedHead
 from chargehand.workspace import MergeConflictError, RefMovedError, export_notes
@@ -101,6 +102,17 @@ class Promoter:
         theirs = depot.commit(tree, (base.commit,), "candidate")
         result = await asyncio.to_thread(depot.merge, tip, theirs)
         if result.conflicts or result.tree is None:
+            self._journal.note(
+                conflicted(
+                    self._services.store,
+                    self._journal.mission,
+                    result.details,
+                    count=len(result.conflicts),
+                    branch=self._ref,
+                    commit=tip,
+                    tree=tree,
+                )
+            )
             paths = ", ".join(shown_path(path) for path in result.conflicts[:5])
             raise MergeConflictError(
                 f"the changes conflict with the mission branch in {paths}",
@@ -227,15 +239,16 @@ class Promoter:
     async def apply(self) -> Export:
         """Fast-forward the user's own branch, where it is where it was and the touched paths are clean."""
         state = self._journal.state
+        base = state.promoted_on
         assert state.commit is not None
-        assert state.base is not None
-        assert state.base.branch is not None
+        assert base is not None
+        assert base.branch is not None
         try:
             applied = await asyncio.to_thread(
-                apply_branch, self._services.depot, state.commit, branch=state.base.branch, at=state.base.commit
+                apply_branch, self._services.depot, state.commit, branch=base.branch, at=base.commit
             )
         except ChargehandError as error:
-            applied = Export(ref=f"{_HEADS}{state.base.branch}", state="blocked", reason=error.message)
+            applied = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
         applied = self._with_way_out(applied, "promote")
         self._journal.note(ApplyChanged(export=applied, commit=state.commit), durable=True)
         return applied
@@ -243,19 +256,20 @@ class Promoter:
     async def roll_back(self) -> str:
         """Put a commit on the mission branch that has the base's tree again; return it, exported."""
         state = self._journal.state
-        if state.commit is None or state.base is None:
+        base = state.promoted_on
+        if state.commit is None or base is None:
             raise nothing_promoted(state)
         if _rolled_back(state):
             return await self._roll_back_again(state.commit)
         depot = self._services.depot
         message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
-        commit = await asyncio.to_thread(depot.commit, state.base.tree, (state.commit,), message)
-        prepared = PromotionPrepared(ref=self._ref, old=state.commit, new=commit, tree=state.base.tree)
+        commit = await asyncio.to_thread(depot.commit, base.tree, (state.commit,), message)
+        prepared = PromotionPrepared(ref=self._ref, old=state.commit, new=commit, tree=base.tree)
         self._journal.note(prepared, durable=True)
         self._fault("rollback_prepared")
         await asyncio.to_thread(depot.swap, self._ref, commit, state.commit, durable=True)
         self._fault("rolled_back")
-        self._journal.note(MissionRolledBack(ref=self._ref, commit=commit, tree=state.base.tree), durable=True)
+        self._journal.note(MissionRolledBack(ref=self._ref, commit=commit, tree=base.tree), durable=True)
         await self._sign(commit)
         await self.export()
         return commit
@@ -318,4 +332,4 @@ def _applied(state: MissionState) -> bool:
 
 
 def _rolled_back(state: MissionState) -> bool:
-    return state.commit is not None and state.base is not None and state.tree == state.base.tree
+    return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.core import Checkpoint, CheckpointRestored, RefusedError
+from chargehand.core import BaseResolved, Checkpoint, CheckpointRestored, RefusedError
 from chargehand.missions._journal import Journal
 from chargehand.workspace import Depot, RollbackPlan, plan_rollback, stale_plan, write_rollback
 
@@ -36,5 +36,11 @@ def restore_checkpoint(
         trigger=_TRIGGERS[plan.kind],
         changed=len(depot.diff(last.tree, tree)),
     )
-    journal.note(CheckpointRestored(workspace="", checkpoint=restored))
+    base = state.stands.get(commit, state.base)
+    # A mission that moved on with its branch has trees of several bases: the base goes back with the tree.
+    moved = base is not None and base != state.base and tree == target
+    journal.note(
+        *((BaseResolved(base=base),) if moved and base else ()),
+        CheckpointRestored(workspace="", checkpoint=restored),
+    )
     return restored

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from chargehand.core import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.workspace._apply import apply
 from chargehand.workspace._bases import OBJECTS_TARGET, BaseLayers
 from chargehand.workspace._depot import BASES, Depot, LineCount, TreeEntry
@@ -14,15 +15,8 @@ from chargehand.workspace._gc import GcReport, ProjectGc, gc
 from chargehand.workspace._history import Author, Commit
 from chargehand.workspace._hunks import Hunk, LineRange, find_hunks, keep_hunks
 from chargehand.workspace._merge import MergeResult
-from chargehand.workspace._merge_conflicts import (
-    Conflict,
-    ConflictHunk,
-    ConflictKind,
-    Excerpt,
-    MergeConflictError,
-    Side,
-    conflict_report,
-)
+from chargehand.workspace._merge_conflicts import MergeConflictError, conflict_report
+from chargehand.workspace._moved import moved_base
 from chargehand.workspace._notes import NOTES
 from chargehand.workspace._quota import AttemptQuota, StateQuota
 from chargehand.workspace._repository import Repository, find_repository
@@ -106,6 +100,7 @@ __all__ = [
     "find_repository",
     "gc",
     "keep_hunks",
+    "moved_base",
     "no_fault",
     "plan_rollback",
     "room_on_disk",

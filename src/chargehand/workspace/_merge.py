@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pygit2
 
+from chargehand.core import Conflict, Side
 from chargehand.workspace._errors import GitError
 from chargehand.workspace._git import Git, git_version
-from chargehand.workspace._merge_conflicts import Conflict, Side, Stages, describe
+from chargehand.workspace._merge_conflicts import Stages, describe
 from chargehand.workspace._trees import ObjectReader
 
 _MERGE_TREE = (2, 38)

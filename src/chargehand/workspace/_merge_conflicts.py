@@ -9,15 +9,20 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Literal
 
-from chargehand.core import RefusedError, printable, shown_path
+from chargehand.core import (
+    Conflict,
+    ConflictHunk,
+    ConflictKind,
+    Excerpt,
+    RefusedError,
+    Side,
+    printable,
+    shown_path,
+)
 from chargehand.workspace._hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace._trees import ObjectReader
 
-ConflictKind = Literal[
-    "content", "both_added", "modify_delete", "rename", "mode", "binary", "file_directory", "submodule"
-]
 _MAX_FILES = 50
 _MAX_HUNKS = 10
 _MAX_LINES = 30
@@ -33,50 +38,6 @@ _WORDS: dict[ConflictKind, str] = {
     "file_directory": "a file on one side is a directory on the other",
     "submodule": "both changed the submodule",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """What one side of a merge has at a path: git's mode and the hex id."""
-
-    mode: int
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
-    """Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them."""
-
-    start: int
-    lines: int
-    text: str
-    cut: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictHunk:
-    """Lines that clash: as both sides began, and as each has them; `None` where a side has no such file."""
-
-    base: Excerpt | None
-    ours: Excerpt | None
-    theirs: Excerpt | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
-
-    Text is UTF-8, other bytes as `\\xNN`.
-    """
-
-    path: str
-    kind: ConflictKind
-    base: Side | None
-    ours: Side | None
-    theirs: Side | None
-    others: tuple[str, ...] = ()
-    hunks: tuple[ConflictHunk, ...] = ()
-    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,182 @@
+"""A branch moves on while an agent works: merged and judged again, or a conflict that the next attempt solves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import Desk, Said, finish, repository
+from tests.conftest import git, write_files
+
+from chargehand.app import App
+from chargehand.cli._happenings import describe
+from chargehand.core import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+FILES = {
+    "f.txt": "one\ntwo\nthree\n",
+    "g.txt": "a\nb\nc\nd\ne\nf\ng\n",
+    "check.sh": "! grep -q theirs f.txt || ! grep -q G g.txt",
+    "solve.py": (
+        "import json, os, pathlib\n"
+        "merge = json.loads(pathlib.Path(os.environ['CHARGEHAND_REPORT']).read_text())['merge']\n"
+        "for each in merge['conflicts']:\n"
+        "    path = pathlib.Path(each['path'])\n"
+        "    for hunk in each['hunks']:\n"
+        "        ours, theirs = hunk['ours']['text'], hunk['theirs']['text']\n"
+        "        path.write_text(path.read_text().replace(ours, ours + theirs))\n"
+    ),
+}
+MINE = "sed -i s/two/mine/ f.txt"
+THEIRS = "sed -i s/two/theirs/ f.txt"
+SOLVE = "python3 solve.py"
+LIMIT = 60.0
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo", FILES)
+
+
+def mission(script: str, *words: str, check: str = "sh check.sh", apply: bool = True) -> tuple[str, ...]:
+    """Return the command line of a mission whose agent is a shell script."""
+    agent = f'command:sh -c "{script}"'
+    return ("run", "change it", "--agent", agent, "--only-check", check, *words, *(["--apply"] if apply else []))
+
+
+def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how: Any) -> Said:
+    """Run a mission; a person commits to the branch meanwhile. `then` is what the agent does once it is told."""
+    process = desk.start(*mission(_script(first, then), *words, **how), cwd=repo)
+    _until(lambda: desk.home.exists() and desk.missions(repo))
+    write_files(repo, {"f.txt": "one\ntheirs\nthree\n", "new.txt": "new\n"})
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "theirs")
+    return finish(process)
+
+
+def _script(first: str, then: str) -> str:
+    return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep 2; else {then}; fi"
+
+
+def _until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def order(desk: Desk, mission: str, what: str) -> None:
+    """Give an order to the process that runs a mission; quicker than a process of its own."""
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        assert app.order(mission, what)
+
+
+def scopes(state: MissionState) -> list[tuple[str, str]]:
+    """Return scope and status of each verdict on a tree of the mission's own."""
+    return [(each.scope, each.status) for each in state.verdicts if each.scope != "base"]
+
+
+def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Desk, repo: Path) -> None:
+    base = git(repo, "rev-parse", "main")
+    process = desk.start(*mission(_script(f"{MINE}; sed -i s/a/A/ g.txt", SOLVE), "--attempts", "2"), cwd=repo)
+    _until(lambda: desk.home.exists() and any(state.attempts for state in desk.missions(repo)))
+    second = desk.missions(repo)[0].id
+    order(desk, second, "pause")
+    assert desk.run(repo, "--apply", agent=f'command:sh -c "{THEIRS}; echo new > new.txt"').code == 0
+    order(desk, second, "resume")
+    said = finish(process)
+    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    state = desk.state(said)
+    assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"]
+    assert [reason.code for reason in state.attempts[0].reasons] == ["merge_conflict"]
+    (told,) = state.conflicts
+    assert (told.branch, told.count, told.attempt) == ("main", 1, state.attempts[0].id)
+    (conflict,) = told.conflicts
+    (hunk,) = conflict.hunks
+    sides = [side.text if side else None for side in (hunk.base, hunk.ours, hunk.theirs)]
+    assert (conflict.path, conflict.kind, sides) == ("f.txt", "content", ["two\n", "theirs\n", "mine\n"])
+    assert state.base is not None
+    assert state.first_base is not None
+    assert (state.first_base.commit, state.base.commit) == (base, told.commit)
+    # On the branch stand the other's work and, as one commit on top, all that could be merged with the solution.
+    assert git(repo, "rev-parse", "main") == state.commit
+    assert git(repo, "rev-parse", "main^") == told.commit
+    assert (repo / "f.txt").read_text() == "one\ntheirs\nmine\nthree\n"
+    assert (repo / "g.txt").read_text().startswith("A\n")
+    assert (repo / "new.txt").read_text() == "new\n"
+    assert git(repo, "status", "--porcelain") == ""
+    assert (state.verdicts[-1].tree, state.verdicts[-1].status) == (state.tree, "green")
+    shown = desk.say("mission", "show", state.id, cwd=repo).document
+    assert [each["conflicts"][0]["path"] for each in shown["conflicts"]] == ["f.txt"]
+    assert describe(told) == f"1 path conflicts with main @ {told.commit[:12]}: f.txt (content)"
+    back = desk.say("mission", "rollback", state.id, cwd=repo).document
+    assert git(repo, "rev-parse", f"{back['commit']}^{{tree}}") == git(
+        repo, "rev-parse", f"{told.commit}^{{tree}}"
+    )
+
+
+def test_without_another_attempt_the_work_stays_a_branch_of_its_own(desk: Desk, repo: Path) -> None:
+    said = overtaken(desk, repo, MINE, "true")
+    assert (said.code, said.document["status"], said.document["export"]["state"]) == (3, "promoted", "done")
+    state = desk.state(said)
+    assert [told.count for told in state.conflicts] == [1]
+    assert state.applied is not None
+    assert state.applied.state == "blocked"
+    assert state.base == state.first_base
+    assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
+    assert git(repo, "show", f"{said.document['branch']}:f.txt") == "one\nmine\nthree"
+    assert git(repo, "status", "--porcelain") == ""
+
+
+def test_what_does_not_conflict_is_merged_and_judged_again(desk: Desk, repo: Path) -> None:
+    said = overtaken(desk, repo, "sed -i s/e/E/ g.txt", "true")
+    assert said.code == 0, said
+    state = desk.state(said)
+    assert scopes(state) == [("attempt", "green"), ("merged", "green")]
+    assert state.verdicts[-1].tree == state.tree == git(repo, "rev-parse", "main^{tree}")
+    assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
+    assert "E\n" in (repo / "g.txt").read_text()
+    assert state.conflicts == []
+
+
+def test_what_is_red_together_goes_back_to_the_agent(desk: Desk, repo: Path) -> None:
+    said = overtaken(desk, repo, "sed -i s/g/G/ g.txt", "sed -i s/G/H/ g.txt", "--attempts", "2")
+    assert said.code == 0, said
+    assert scopes(desk.state(said)) == [("attempt", "green"), ("merged", "red"), ("attempt", "green")]
+    assert (repo / "g.txt").read_text().endswith("H\n")
+    assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
+
+
+def test_without_apply_nothing_is_merged(desk: Desk, repo: Path) -> None:
+    said = overtaken(desk, repo, MINE, "true", apply=False)
+    assert (said.code, desk.state(said).conflicts) == (0, [])
+    assert git(repo, "show", f"{said.document['branch']}:f.txt") == "one\nmine\nthree"
+
+
+def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> None:
+    """Nobody's work on the branch is undone by a tree that never held it."""
+    said = overtaken(desk, repo, MINE, "exit 1", "--attempts", "2")
+    assert (said.code, said.document["status"]) == (1, "failed"), said
+    state = desk.state(said)
+    assert state.base != state.first_base
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        before = next(point for point in state.checkpoints if point.trigger == "end")
+        assert app.look.state(state.id).checkpoints[-1].trigger == "merged"
+    restored = desk.say("checkpoint", "restore", state.id, before.commit, cwd=repo)
+    assert restored.code == 0, restored
+    assert desk.state(said).base == state.first_base
+    diff = desk.say("mission", "diff", state.id, "--stat", cwd=repo).stdout
+    assert "new.txt" not in diff
+    promoted = desk.say("mission", "promote", state.id, cwd=repo)
+    assert (promoted.code, promoted.document["status"]) == (3, "promoted"), promoted
+    assert git(repo, "rev-parse", f"{promoted.document['commit']}^") == state.first_base.commit
+    assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
