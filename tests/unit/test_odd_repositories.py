@@ -181,15 +181,34 @@ def test_a_submodule_cannot_be_added(yard: Yard, driver: DriverName) -> None:
 
 
 def test_what_the_users_git_refuses_to_take_in_is_said(yard: Yard) -> None:
-    """With `fetch.fsckObjects` git refuses a hostile `.gitmodules`: no branch is made."""
+    """With `fetch.fsckObjects` git refuses a hostile `.gitmodules`, each time: no branch, and no object of it."""
     git(yard.repository, "config", "fetch.fsckObjects", "true")
     workspace = yard.workspace()
     agent(workspace, "printf '[submodule \"m\"]\\n\\tpath = m\\n\\turl = -u./evil\\n' > .gitmodules")
     depot = yard.depot()
     commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
-    done = export(depot, commit, branch="chargehand/x", expected_old=None)
-    assert (done.state, "gitmodules" in done.reason, "\n" in done.reason) == ("blocked", True, False)
-    assert git(yard.repository, "branch", "--format=%(refname:short)") == "main"
+    for branch in ("chargehand/x", "chargehand/x", "chargehand/y"):
+        done = export(depot, commit, branch=branch, expected_old=None)
+        assert (done.state, "gitmodules" in done.reason, "\n" in done.reason) == ("blocked", True, False)
+        assert git(yard.repository, "branch", "--format=%(refname:short)") == "main"
+        held = git(yard.repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+        assert not {commit, depot.tree_of(commit)} & set(held)
+    assert not list((yard.repository / ".git/objects").glob("tmp_objdir-*"))
+    applied = apply(depot, commit, branch="main", at=yard.base().commit)
+    assert (applied.state, "gitmodules" in applied.reason) == ("blocked", True)
+
+
+def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(yard: Yard) -> None:
+    """The blob is the repository's own already, so git looks at it only after it took in the tree."""
+    (yard.repository / "notes").write_text('[submodule "m"]\n\tpath = m\n\turl = -u./evil\n')
+    yard.commit()
+    git(yard.repository, "config", "fetch.fsckObjects", "true")
+    workspace = yard.workspace()
+    agent(workspace, "mv notes .gitmodules")
+    depot = yard.depot()
+    commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
+    states = [export(depot, commit, branch="chargehand/x", expected_old=None).state for _ in range(2)]
+    assert states == ["blocked", "blocked"]
 
 
 def test_links_out_that_the_base_has_stay_and_are_not_followed(yard: Yard, driver: DriverName) -> None:

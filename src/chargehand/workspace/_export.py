@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from chargehand.core import Export, printable
 from chargehand.workspace._depot import Depot
-from chargehand.workspace._errors import GitError, RefMovedError
+from chargehand.workspace._errors import GitError, RefMovedError, disk_errors
 from chargehand.workspace._git import Git
 from chargehand.workspace._history import read_ref, swap_ref
+from chargehand.workspace._quarantine import quarantine, quoted, take_in
 
 
 def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
@@ -42,13 +43,21 @@ def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) 
 def bring_objects(depot: Depot, commit: str) -> str:
     """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags.
 
-    Returns why git would not take them, or an empty string.
+    Returns why git would not take them, or an empty string. Git checks some objects (`.gitmodules`) only once it
+    has written them, and takes what it has for good the next time: so it fetches into a directory aside, and
+    only what it took in without complaint comes to the others.
     """
-    done = depot.repository.git.run(
-        *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
-        *("--no-prune", "--refmap=", str(depot.path), commit),
-    )
-    return f"git would not take the objects: {' '.join(printable(done.error).split())}" if done.code else ""
+    git, objects = depot.repository.git, depot.repository.common_dir / "objects"
+    with quarantine(objects) as aside:
+        done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted(objects)).run(
+            *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
+            *("--no-prune", "--refmap=", str(depot.path), commit),
+        )
+        if done.code:
+            return f"git would not take the objects: {' '.join(printable(done.error).split())}"
+        with disk_errors("bringing objects into the repository"):
+            take_in(aside, objects)
+    return ""
 
 
 def _hindrance(git: Git, branch: str, *, current: str | None, expected: str | None) -> str:

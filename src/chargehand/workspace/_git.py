@@ -56,6 +56,7 @@ class Git:
     """One repository, seen through one environment and one set of overriding options."""
 
     def __init__(self, at: Sequence[str], *, environment: Mapping[str, str], options: Sequence[str]) -> None:
+        self._at, self._options = tuple(at), tuple(options)
         overrides = [word for option in options for word in ("-c", option)]
         self._prefix = ["git", *at, "--no-pager", *overrides]
         self._environment = dict(environment)
@@ -86,6 +87,10 @@ class Git:
         if done.returncode and _FULL.search(error):
             raise no_space(f"git {args[0]} ran")
         return GitResult(done.returncode, done.stdout, error)
+
+    def within(self, **environment: str) -> Git:
+        """Return the same with more in its environment."""
+        return Git(self._at, environment={**self._environment, **environment}, options=self._options)
 
     def __call__(self, *args: str, input: bytes = b"", ok: Sequence[int] = (0,)) -> GitResult:
         """Run one command; raise `GitError` when its exit code is not one of `ok`."""
