@@ -47,6 +47,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "gateway": "serve record replay",
         "secret": "set list remove",
         "checkpoint": "list show diff restore undo",
+        "artifact": "list show",
         "agent": "list probe",
         "model": "list probe",
         "project": "list show setup trust",

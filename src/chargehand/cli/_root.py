@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from chargehand.cli._commands_agents import agent
+from chargehand.cli._commands_artifact import artifact
 from chargehand.cli._commands_checkpoint import checkpoint
 from chargehand.cli._commands_gateway import gateway
 from chargehand.cli._commands_mission import mission
@@ -83,6 +84,7 @@ _WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, worker, gc, 
 _GROUPS: tuple[click.Command, ...] = (
     mission,
     checkpoint,
+    artifact,
     agent,
     model,
     gateway,
