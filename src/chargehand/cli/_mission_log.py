@@ -67,7 +67,7 @@ def watch_mission(out: Output, mission: str) -> int:
 
 def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
     """Yield what is in the log and what comes, until the mission is settled or nobody reads."""
-    seen = 0
+    seen, told = 0, ""
     while not out.closed:
         state = app.look.state(mission)
         settled = state.status in SETTLED and not _goes_on(state)
@@ -76,7 +76,19 @@ def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
             yield event
         if settled:
             return
+        told = _tell_wait(app, out, state, told)
         time.sleep(_LOOK_SECONDS)
+
+
+def _tell_wait(app: App, out: Output, state: MissionState, told: str) -> str:
+    """Say once why a mission that nobody has taken up waits, and anew where that changes; no event tells it."""
+    if out.as_json or (state.status != "planned" and not _goes_on(state)):
+        return told
+    reason = app.look.waits().get(state.id)
+    if reason is None or reason.message == told:
+        return told
+    out.text(f"          waits: {reason.message}")
+    return reason.message
 
 
 def _goes_on(state: MissionState) -> bool:

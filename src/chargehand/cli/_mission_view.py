@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from chargehand.app import App
@@ -18,7 +19,7 @@ from chargehand.cli._result import (
     result_document,
     summary,
 )
-from chargehand.core import Finding, MergeConflicted, MissionState, SandboxOpened, Verdict, shown_path
+from chargehand.core import Finding, MergeConflicted, MissionState, Reason, SandboxOpened, Verdict, shown_path
 from chargehand.missions import attempt_cause, mission_cause
 from chargehand.workspace import conflict_report
 
@@ -30,7 +31,8 @@ def list_missions(out: Output, *, repo: Path | None, everywhere: bool) -> int:
     with App.open() as app:
         project = None if everywhere else current_project(app, repo)
         states = list(app.look.all(project=project.id if project else None))
-    out.document({"missions": [_listed(state) for state in states]})
+        waits = app.look.waits()
+    out.document({"missions": [_listed(state) | {"waits": _waits(state, waits)} for state in states]})
     if not states:
         out.text('no mission yet; start one with  chargehand run "TEXT"')
         return 0
@@ -38,7 +40,16 @@ def list_missions(out: Output, *, repo: Path | None, everywhere: bool) -> int:
         (state.id, state.status, _when(state.created), branch_of(state) or "-", _title(state)) for state in states
     ]
     out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
+    for state in states:
+        reason = _waits(state, waits)
+        if reason is not None:
+            out.text(f"{state.id} waits: {reason.message}")
     return 0
+
+
+def _waits(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
+    """Return why a mission that should go on does not: its place in line, or that nobody has taken it up."""
+    return state.queued.reason if state.queued is not None else waits.get(state.id)
 
 
 def _listed(state: MissionState) -> dict[str, object]:
@@ -65,15 +76,17 @@ def show_mission(out: Output, mission: str) -> int:
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
         places = _places(app, state.id)
-    out.document(full_document(state) | {"places": [{"tier": tier, "driver": driver} for tier, driver in places]})
+        waits = _waits(state, app.look.waits())
+    shown = [{"tier": tier, "driver": driver} for tier, driver in places]
+    out.document(full_document(state) | {"places": shown, "waits": waits})
     out.text(f"{state.status}  {state.id}", bold=True)
     _show_request(out, state)
     for tier, driver in places:
         out.text(f"sandbox   {tier}, workspace by {driver}")
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
-    if state.queued is not None:
-        out.text(f"waits     {state.queued.reason.message}")
+    if waits is not None:
+        out.text(f"waits     {waits.message}")
     cause = mission_cause(state)
     if cause is not None:
         out.text(cause_line(cause))

@@ -36,6 +36,7 @@ from chargehand.missions._hold import hold
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, end_attempts, person_may_promote
+from chargehand.missions._line import standings
 from chargehand.missions._places import Ground, Places, clear
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
 from chargehand.missions._queue import Queue
@@ -67,6 +68,10 @@ class Look:
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds the mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
+
+    def waits(self) -> dict[str, Reason]:
+        """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first."""
+        return {mission: standing.reason for mission, standing in standings(self.store, self.workers).items()}
 
     def at_rest(self, mission: str) -> MissionState:
         """Return a mission's state as it is when nobody runs it."""
