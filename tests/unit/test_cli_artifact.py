@@ -1,0 +1,131 @@
+"""Artifacts by the command line: listed by mission, printed to the byte, and safe on a terminal."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.conftest import make_repository
+
+from chargehand.app import App
+from chargehand.cli import chargehand
+from chargehand.core import Base, BaseResolved, MissionCreated, MissionRequest
+
+NASTY = b"red \x1b[31mtext\x1b[0m\x07 and \xff bytes\n"
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    repository = make_repository(tmp_path / "repo", {"f.txt": "a\n"})
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    with App.open() as app:
+        yield app
+
+
+@pytest.fixture
+def mission(app: App) -> str:
+    request = MissionRequest(text="x", agent="command:true", command=("true",), slug="x")
+    made = MissionCreated(project=app.find().project.id, repository=str(app.cwd), request=request)
+    app.store.log.append("m-1", made, BaseResolved(base=Base(commit="1" * 40, tree="2" * 40, revision="HEAD")))
+    return "m-1"
+
+
+def say(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(chargehand, list(words))
+    assert done.exit_code == code, done.output
+    return done
+
+
+def document(*words: str) -> Any:
+    return json.loads(say(*words, "--json").stdout)
+
+
+def error(*words: str, code: int) -> dict[str, str]:
+    done = say(*words, "--json", code=code)
+    assert done.stdout == ""
+    found: dict[str, str] = json.loads(done.stderr)["error"]
+    return found
+
+
+def test_what_a_mission_kept_is_listed(app: App, mission: str) -> None:
+    assert document("artifact", "list", mission) == {"mission": mission, "artifacts": []}
+    assert "kept nothing" in say("artifact", "list", mission).stdout
+    ids = [
+        app.store.artifacts.put(text, kind=kind, mission=mission)
+        for kind, text in (("report", b"{}"), ("agent", NASTY))
+    ]
+    app.store.artifacts.put(b"of another one", kind="agent", mission="m-2")
+    listed = document("artifact", "list", mission)["artifacts"]
+    assert [(each["id"], each["kind"], each["size"]) for each in listed] == [
+        (ids[0], "report", 2),
+        (ids[1], "agent", len(NASTY)),
+    ]
+    assert all(each["time"].startswith("20") for each in listed)
+    assert ids[1][:12] in say("artifact", "list").stdout
+
+
+def test_one_is_printed_to_the_byte_and_by_json(app: App, mission: str) -> None:
+    nasty = app.store.artifacts.put(NASTY, kind="agent", mission=mission)
+    assert say("artifact", "show", nasty[:8].upper()).stdout_bytes == NASTY
+    shown = document("artifact", "show", nasty)
+    assert (shown["encoding"], base64.b64decode(shown["content"])) == ("base64", NASTY)
+    text = app.store.artifacts.put("grün\x1b[0m\n".encode(), kind="report", mission=mission)
+    app.store.artifacts.put("grün\x1b[0m\n".encode(), kind="step", mission="m-2")
+    shown = document("artifact", "show", text)
+    assert (shown["encoding"], shown["content"], shown["size"]) == ("utf-8", "grün\x1b[0m\n", 10)
+    assert {(each["mission"], each["kind"]) for each in shown["kept"]} == {(mission, "report"), ("m-2", "step")}
+
+
+def test_a_terminal_gets_no_escapes(app: App, mission: str) -> None:
+    nasty = app.store.artifacts.put(NASTY, kind="agent", mission=mission)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "chargehand", "artifact", "show", nasty])
+    said = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert b"red " in said
+    assert b"\x1b" not in said
+    assert b"\x07" not in said
+
+
+def test_what_is_not_there_is_said(app: App, mission: str) -> None:
+    made = app.store.artifacts.put(b"x", kind="agent", mission=mission)
+    unknown = "0000" if not made.startswith("0000") else "1111"
+    found = error("artifact", "show", unknown, code=2)
+    assert (found["code"], "artifact list" in found["hint"]) == ("not_found", True)
+    assert "too short" in error("artifact", "show", made[:3], code=2)["message"]
+    assert error("artifact", "show", "../../etc", code=2)["code"] == "not_found"
+    assert error("artifact", "list", "m-none", code=2)["code"] == "not_found"
+    for path in (app.home / "artifacts").rglob(f"{made}*"):
+        path.unlink()
+    assert error("artifact", "show", made, code=6)["code"] == "artifact_corrupt"
+
+
+def test_a_beginning_that_fits_several_is_not_guessed(app: App, mission: str) -> None:
+    seen: dict[str, str] = {}
+    for number in range(5000):
+        made = app.store.artifacts.put(str(number).encode(), kind="agent", mission=mission)
+        if made[:4] in seen:
+            break
+        seen[made[:4]] = made
+    found = error("artifact", "show", made[:4], code=2)
+    assert (found["code"], made[:12] in found["hint"]) == ("ambiguous", True)
