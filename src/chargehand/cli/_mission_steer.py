@@ -8,9 +8,10 @@ from chargehand.app import App, ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result
-from chargehand.core import SETTLED, MissionState
+from chargehand.core import SETTLED, MissionState, UsageError
 
 _CANCEL_SECONDS = 30.0
+_LONGEST = 100_000
 
 
 def pause(out: Output, mission: str, *, reason: str) -> int:
@@ -40,6 +41,7 @@ def send(out: Output, mission: str, text: str) -> int:
     """Tell the agent something."""
     with App.open() as app:
         found = find_mission(app, mission)
+        _check_message(text)
         ordered = app.order(found, "send", text=text)
         state = app.look.state(found) if ordered else app.steering.send(found, text)
         out.document({"mission": found, "status": state.status, "messages": len(state.messages)})
@@ -61,6 +63,13 @@ def discard(out: Output, mission: str) -> int:
     with App.open() as app:
         _show(out, app.steering.discard(find_mission(app, mission)))
     return 0
+
+
+def _check_message(text: str) -> None:
+    if not text.strip():
+        raise UsageError("the message is empty", hint="say what the agent is to know")
+    if len(text.encode(errors="replace")) > _LONGEST:
+        raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
 
 
 def _stopped(app: App, mission: str) -> MissionState:

@@ -13,6 +13,7 @@ from chargehand.cli._result import result_document, show_result
 from chargehand.core import PROMOTE, MissionState, Question, UsageError, printable
 
 _LONGEST = 100_000
+_DIGITS = 9
 
 
 def ask_person(out: Output, asked: Question) -> str | None:
@@ -33,7 +34,8 @@ def _who_asks(asked: Question) -> str:
 
 def resolved(asked: Question, said: str) -> str:
     """Return an answer: the number of an option stands for its text."""
-    if said.isdecimal() and 1 <= int(said) <= len(asked.options):
+    # Not any longer number: Python refuses to read thousands of digits.
+    if len(said) <= _DIGITS and said.isdecimal() and 1 <= int(said) <= len(asked.options):
         return asked.options[int(said) - 1]
     return said
 
