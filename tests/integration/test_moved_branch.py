@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from desk import Desk, Said, finish, repository
 from tests.conftest import git, write_files
+from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app import App
 from chargehand.cli._happenings import describe
 from chargehand.core import MissionState
+from chargehand.missions import Missions
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -180,3 +184,54 @@ def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> 
     assert (promoted.code, promoted.document["status"]) == (3, "promoted"), promoted
     assert git(repo, "rev-parse", f"{promoted.document['commit']}^") == state.first_base.commit
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
+
+
+class DiedError(BaseException):
+    """Stands for the end of a process at a named point."""
+
+
+@pytest.mark.parametrize("point", ["met", "moved"])
+async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, point: str) -> None:
+    """Even where the branch moved once more: the merge is a recorded step."""
+    shop = Workshop(tmp_path, FILES)
+    app = shop.app()
+    script = f"if test -z $CHARGEHAND_REPORT; then {MINE}; else {SOLVE}; fi"
+    wanted = replace(
+        REQUEST,
+        agent=f"command:sh -c {shlex.quote(script)}",
+        only_checks=("sh check.sh",),
+        apply=True,
+        attempts=2,
+    )
+
+    def die(name: str) -> None:
+        if name == point:
+            raise DiedError(name)
+
+    try:
+        async with app.session() as session:
+            dying = Missions(session.missions._services, fault=die)
+            mission = dying.create(wanted, repository=str(shop.repository), base=session.base, config={})
+            first = commit(shop.repository, "f.txt", "one\ntheirs\nthree\n")
+            with pytest.raises(DiedError):
+                await dying.run(mission)
+            second = commit(shop.repository, "later.txt", "later\n")
+            state = await session.missions.run(mission)
+    finally:
+        app.close()
+    assert (state.status, [attempt.status for attempt in state.attempts]) == ("promoted", ["refused", "succeeded"])
+    # What the crash left is gone on with; the second attempt then meets what came later.
+    assert [told.commit for told in state.conflicts] == [first]
+    assert state.base is not None
+    assert state.base.commit == second == git(shop.repository, "rev-parse", f"{state.commit}^")
+    assert git(shop.repository, "show", f"{state.commit}:f.txt") == "one\ntheirs\nmine\nthree"
+    assert git(shop.repository, "rev-parse", "main") == state.commit
+    assert [point.trigger for point in state.checkpoints] == ["end", "merged", "end", "merged"]
+
+
+def commit(repository: Path, name: str, content: str) -> str:
+    """Commit one file as a person; return the commit."""
+    write_files(repository, {name: content})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", name)
+    return git(repository, "rev-parse", "HEAD")
