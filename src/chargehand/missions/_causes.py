@@ -23,7 +23,7 @@ MEANINGS: Mapping[CauseClass, str] = {
     "person": "a person stopped it, or is asked: to decide, or to mend the request, configuration or repository",
     "engine": "Chargehand or the machine under it failed: neither the agent's fault nor a person's",
 }
-CAUSELESS = frozenset({"paused", "queued", "recovered"})
+CAUSELESS = frozenset({"no_worker", "paused", "queued", "recovered"})
 """Codes of reasons that explain no end: of a mission that goes on, or of one that went well."""
 
 
