@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import (
     checkpoint,
     command,
+    egress,
     engine,
     gateway,
     inspection,
@@ -41,6 +42,7 @@ _ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "engine": engine.run,
     "workers": workers.run,
     "gateway": gateway.run,
+    "egress": egress.run,
 }
 _NAMES = (*_ONCE, "command", *_OVER_FILES)
 _ROUNDS = {
@@ -48,6 +50,7 @@ _ROUNDS = {
     "engine": 5,
     "workers": 5,
     "gateway": 20,
+    "egress": 20,
     "command": 40,
     "ready": 15,
     "checkpoint": 15,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserF
 from chargehand.app._config_resolve import resolve
 from chargehand.app._config_sources import variable
 from chargehand.core import Config, ConfigError, printable
+from chargehand.sandbox import AllowList
 
 _AREAS = st.lists(st.sampled_from(["**", "src/**", "src/a/**", "docs/**", "**/a.py"]), max_size=3)
-_HOSTS = st.lists(st.sampled_from(["a.org", "b.org", "c.org"]), max_size=3)
+_HOSTS = st.lists(
+    st.sampled_from(["a.org", "a.org:443", "a.org:*", "*.a.org", "b.a.org:9", "private:c.org", "10.0.0.1"]),
+    max_size=3,
+)
+_PLACES = [(host, port) for host in ("a.org", "b.a.org", "c.org", "10.0.0.1") for port in (9, 80, 443)]
 _COUNTS = st.integers(1, 10_000)
 _COMMANDS = st.lists(st.sampled_from(["one", "two", "three"]), max_size=3)
 _LIMITS = ("limits.time", "limits.check_time", "limits.attempts", "limits.budget_usd")
@@ -54,6 +60,14 @@ _THINKING: dict[str, st.SearchStrategy[Any]] = {
     "agents.thinker.model": _MODEL_NAMES,
     "agents.thinker.fallback": st.lists(_MODEL_NAMES, max_size=2),
 }
+
+
+def _reached(rules: Sequence[str]) -> set[tuple[str, int, bool]]:
+    """Return each place that the rules let through, and where they do that even if it is private."""
+    listed = AllowList.parse(rules)
+    found = {place: listed.find(*place) for place in _PLACES}
+    let = {(*place, False) for place, rule in found.items() if rule is not None}
+    return let | {(*place, True) for place, rule in found.items() if rule is not None and rule.private}
 
 
 def _with_models(said: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -116,7 +130,7 @@ def test_an_untrusted_repository_never_widens(user: dict[str, Any], repo: dict[s
     assert models <= {user.get("agents.thinker.model"), *user.get("agents.thinker.fallback", [])}
     for key in ("project.forbid", "project.protect"):
         assert set(_get(resolved.config, key)) == set(user.get(key, [])) | set(repo.get(key, []))
-    assert set(resolved.config.sandbox.network) <= set(user.get("sandbox.network", []))
+    assert _reached(resolved.config.sandbox.network) <= _reached(user.get("sandbox.network", []))
     assert resolved.config.sandbox.tier == without.config.sandbox.tier
     assert resolved.config.sandbox.toolchain == without.config.sandbox.toolchain
     assert set(user.get("project.checks", [])) <= set(resolved.config.project.checks or ())
@@ -140,7 +154,7 @@ def test_the_users_word_holds_against_a_trusted_repository(user: dict[str, Any],
     for key in ("sandbox.tier", "project.setup", "project.strategy"):
         assert key not in user or _get(resolved.config, key) == user[key]
     if "sandbox.network" in user:
-        assert set(resolved.config.sandbox.network) <= set(user["sandbox.network"])
+        assert _reached(resolved.config.sandbox.network) <= _reached(user["sandbox.network"])
     if "agents.fixer.command" in user:
         assert list(resolved.config.agents["fixer"].command) == user["agents.fixer.command"]
 

@@ -107,7 +107,7 @@ def test_areas_are_plain_patterns(key: str, pattern: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "https://x.org", "x.org/y", "a b", "-x.org", "x..org", "*.org", "x" * 300])
 def test_hosts_are_names(host: str) -> None:
-    with pytest.raises(ConfigError, match="no host name"):
+    with pytest.raises(ConfigError, match="no rule for hosts"):
         _value("sandbox.network", [host])
 
 

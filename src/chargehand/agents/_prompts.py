@@ -27,7 +27,8 @@ _SYSTEM = """\
 You are a software engineer working on a git repository with tools.
 
 Where you are
-- The repository is in /workspace, inside a sandbox without access to the network. Every path is below it.
+- The repository is in /workspace, inside a sandbox without access to the network, except to the few hosts that the
+  proxy in $HTTPS_PROXY lets through where that is set. Every path is below it.
 - What you change there is kept. You need not commit.
 
 How to work

@@ -20,6 +20,7 @@ from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
+from chargehand.app._network import SandboxNetwork
 from chargehand.app._tiers import choose_driver, require_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
@@ -394,6 +395,9 @@ class App:
             open_agent=lambda request: requested_agent(resolved, request),
             open_gateway=gateways,
             open_registries=self._registries,
+            open_egress=SandboxNetwork(
+                config=resolved.config.sandbox, scratch=self._local.scratch(self.member.id)
+            ),
             clock=self.clock,
             watch=watch,
             attempts_at_once=self.engine.attempts_at_once,

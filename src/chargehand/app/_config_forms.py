@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-_HOST = re.compile(
-    r"(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*)"
-    r"(?::[0-9]{1,5})?"
-)
+from chargehand.core import ConfigError
+from chargehand.sandbox import parse_rule
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -47,8 +46,10 @@ def _path(item: str) -> tuple[str, str]:
 
 
 def _host(item: str) -> tuple[str, str]:
-    if len(item) > 260 or not _HOST.fullmatch(item):
-        return "holds no host name", "write 'example.org' or 'example.org:8443', without scheme or path"
+    try:
+        parse_rule(item)
+    except ConfigError as error:
+        return f"holds no rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
     return "", ""
 
 

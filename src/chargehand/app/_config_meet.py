@@ -7,6 +7,7 @@ the two differ, the file asks for more than it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from chargehand.app._config_areas import meet_areas
@@ -14,6 +15,7 @@ from chargehand.app._config_keys import Key
 from chargehand.app._config_model import Said
 from chargehand.app._config_values import fail
 from chargehand.core import ConfigError
+from chargehand.sandbox import meet_rules, without_grants
 
 DEFAULT = "default"
 
@@ -57,7 +59,9 @@ def _intersection(key: Key, user: Said | None, repository: Said, trusted: bool) 
     if key.empty == "all":
         return _areas(user, repository) if user is not None else repository
     if user is not None:
-        return _both(user, repository, tuple(item for item in _items(user) if item in _items(repository)))
+        return _both(user, repository, meet_rules(_items(user), _items(repository)))
+    # Even trusted it grants nothing that is not public: only the user's own word can.
+    repository = replace(repository, value=without_grants(_items(repository)))
     return repository if trusted or not repository.value else default_of(key)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from chargehand.app._config_forms import FORMS, UNSEEN
 from chargehand.app._config_keys import Key
 from chargehand.core import ConfigError, nearest, printable
+from chargehand.sandbox import parse_rule
 
 LARGEST = 1_000_000
 """The largest integer a key takes: far beyond any use, far below any overflow."""
@@ -193,10 +194,18 @@ def _list(key: Key, value: object, place: str) -> tuple[str, ...]:
             raise fail(place, f"{key.field} is a list of strings, and holds {shown(item)}", _LIST)
     if key.form == "argv":
         return _argv(key, tuple(value), place)
-    items = [item.lower() if key.form == "host" else item for item in value]
+    items = [_rule(item) if key.form == "host" else item for item in value]
     for item in items:
         _item(key, item, place)
     return tuple(dict.fromkeys(items))
+
+
+def _rule(item: str) -> str:
+    """Return a rule for the network as it is compared; what is none is left for the complaint."""
+    try:
+        return str(parse_rule(item))
+    except ConfigError:
+        return item
 
 
 def _list_hint(key: Key, value: object) -> str:

@@ -27,8 +27,10 @@ def doctor(out: Output) -> int:
     with App.open() as app, progress(out, "trying"):
         parts = [_python(), _git(), _state(app.home)]
         report = _probe(app) if parts[-1].ok else None
+        allowed = _allowed(app)
     tier_ok = report is not None and report.ok
     parts += report.parts if report is not None else ()
+    parts.append(allowed)
     out.document(
         {
             "ok": tier_ok and all(part.ok for part in parts[:3]),
@@ -81,6 +83,17 @@ def _state(home: Path) -> Part:
     ok = free >= _FREE_MB
     mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
     return Part(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+
+
+def _allowed(app: App) -> Part:
+    """Tell which hosts sandboxes may reach by the user's own configuration."""
+    try:
+        config = app.user_configuration().config.sandbox
+    except ChargehandError as error:
+        return Part(name="hosts", ok=False, detail=error.message, mend=error.hint)
+    who = "agents, setup and checks" if config.network_checks else "agents and setup"
+    some = f"{who} may reach {', '.join(config.network)}"
+    return Part(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
 
 
 def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:

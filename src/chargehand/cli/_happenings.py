@@ -102,6 +102,16 @@ def _sandbox(event: core.SandboxOpened) -> str:
     return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
 
 
+def _network(event: core.NetworkRequested) -> str:
+    sizes = f"{event.bytes_out:,} bytes out, {event.bytes_in:,} in"
+    if event.unlisted:
+        return f"network: {event.unlisted} more requests, {event.unlisted_refused} of them refused ({sizes})"
+    where = f"{event.method or 'request'} {event.host}:{event.port}" if event.host else "malformed request"
+    if not event.allowed:
+        return _short(f"network refused: {where}: {event.reason}")
+    return _short(f"network: {where}{f': {event.reason}' if event.reason else ''} ({sizes})")
+
+
 def _sandbox_closed(event: core.SandboxClosed) -> str:
     memory = "" if event.peak_memory is None else f", at most {event.peak_memory / (1 << 20):.0f} MiB of memory"
     return f"sandbox for {event.purpose} gone after {event.seconds:.1f} s{memory}"
@@ -269,6 +279,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.AgentSelected: _agent,
     core.SandboxOpened: _sandbox,
     core.SandboxClosed: _sandbox_closed,
+    core.NetworkRequested: _network,
     core.CommandFinished: _command,
     core.AttemptStarted: _attempt,
     core.CheckpointMade: _checkpoint,

@@ -24,6 +24,7 @@ from chargehand.missions import attempt_cause, mission_cause
 from chargehand.workspace import conflict_report
 
 _TITLE = 48
+_PLACES = 10
 
 
 def list_missions(out: Output, *, repo: Path | None, everywhere: bool) -> int:
@@ -91,6 +92,7 @@ def show_mission(out: Output, mission: str) -> int:
     if cause is not None:
         out.text(cause_line(cause))
     _show_attempts(out, state)
+    _show_network(out, state)
     for verdict in state.verdicts:
         _show_verdict(out, verdict)
     for reverted in state.reverted:
@@ -152,6 +154,16 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         cause = attempt_cause(attempt)
         if cause is not None:
             out.text(f"            {cause_line(cause)}")
+
+
+def _show_network(out: Output, state: MissionState) -> None:
+    used = state.network
+    if not used.allowed and not used.refused:
+        return
+    sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
+    out.text(f"network   {used.allowed} requests let through, {used.refused} refused ({sizes})")
+    for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_PLACES]:
+        out.text(f"            refused {count} times: {place}")
 
 
 def _show_verdict(out: Output, verdict: Verdict) -> None:

@@ -198,6 +198,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "checkpoints": state.checkpoints,
         "verdicts": state.verdicts,
         "conflicts": state.conflicts,
+        "network": state.network,
         "queued": state.queued,
         "unknown_events": state.unknown_events,
     }

@@ -78,6 +78,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
         "agents": stats.agents,
         "checkpoints": stats.checkpoints,
         "sandboxes": stats.sandboxes,
+        "network": stats.network,
     }
 
 
@@ -153,6 +154,10 @@ def _show_times(out: Output, stats: Stats) -> None:
     out.table(("OF AN AGENT'S SANDBOX", *percentiles, "KNOWN"), rows)
     out.text()
     out.text(f"cost  {_cost(stats.attempts.cost)}")
+    used = stats.network
+    if used.allowed or used.refused:
+        told = f"{_megabytes(used.bytes_out)} out, {_megabytes(used.bytes_in)} in"
+        out.text(f"network  {used.allowed} requests let through, {used.refused} refused, {told}")
 
 
 def _values(spread: Spread) -> tuple[float | None, ...]:

@@ -138,7 +138,18 @@ class SandboxConfig:
 
     tier: Tier = _key("process, or none (no sandbox: your own risk)", default="process")
     network: tuple[str, ...] = _key(
-        "hosts the sandbox may reach; empty: none", default=(), meet="intersect", form="host"
+        "hosts that agents, setup and `exec` may reach, `private:` before one that is not public; empty: none",
+        default=(),
+        meet="intersect",
+        form="host",
+    )
+    network_checks: bool = _key("whether checks may reach the hosts of network too", default=False)
+    network_mb_in: int = _key("what one sandbox gets from hosts in MiB", default=2048, meet="min")
+    network_mb_out: int = _key("what one sandbox sends to hosts in MiB", default=256, meet="min")
+    network_requests: int = _key("requests to hosts per second; more wait", default=50, meet="min")
+    network_connections: int = _key("connections to hosts at once", default=64, meet="min")
+    network_idle: float = _key(
+        "time without a byte after which one is cut", default=120.0, meet="min", form="seconds"
     )
     toolchain: tuple[str, ...] = _key("host directories shown read-only, first on PATH", default=(), form="path")
     memory_mb: int = _key("memory in MiB", default=4096, meet="min")

@@ -191,6 +191,34 @@ class CommandFinished(Payload):
     artifact: str | None = None
 
 
+@event("network.requested")
+@dataclass(frozen=True, kw_only=True)
+class NetworkRequested(Payload):
+    """A request of a sandbox to a host ended, or was refused; paths, queries, headers and bodies are not kept.
+
+    `attempt` is `None` outside of one; `entry` is the rule that the host fits, `reason` why it was refused or cut,
+    `address` where it went, "" for nowhere. Bytes are those to (`bytes_out`) and from the host. A line with
+    `unlisted` is a mark of a gap: so many requests are not listed, `unlisted_refused` of them were refused; its
+    bytes and seconds are theirs together.
+    """
+
+    purpose: str
+    attempt: str | None
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    status: int = 0
+    allowed: bool = False
+    entry: str = ""
+    reason: str = ""
+    address: str = ""
+    bytes_out: int = 0
+    bytes_in: int = 0
+    seconds: float = 0.0
+    unlisted: int = 0
+    unlisted_refused: int = 0
+
+
 @event("model.called")
 @dataclass(frozen=True, kw_only=True)
 class ModelCalled(Payload):

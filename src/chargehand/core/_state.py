@@ -68,6 +68,20 @@ class Question:
 
 
 @dataclass(slots=True, kw_only=True)
+class NetworkUse:
+    """What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place."""
+
+    allowed: int = 0
+    refused: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    hosts_refused: dict[str, int] = field(default_factory=dict)
+
+
+_MOST_PLACES = 100
+
+
+@dataclass(slots=True, kw_only=True)
 class MissionState:
     """The one mutable record: changed only by `apply`, event by event.
 
@@ -92,6 +106,7 @@ class MissionState:
     checkpoint_seconds: list[float] = field(default_factory=list)
     stands: dict[str, Base] = field(default_factory=dict)
     sandboxes: list[p.SandboxClosed] = field(default_factory=list)
+    network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = field(default_factory=list)
     reverted: list[Reverted] = field(default_factory=list)
     conflicts: list[p.MergeConflicted] = field(default_factory=list)
@@ -326,6 +341,23 @@ def _sandbox_closed(state: MissionState, event: p.SandboxClosed) -> None:
     state.sandboxes.append(event)
 
 
+def _network(state: MissionState, event: p.NetworkRequested) -> None:
+    used = state.network
+    listed = 0 if event.unlisted else 1
+    refused = event.unlisted_refused + listed * (not event.allowed)
+    used.refused += refused
+    used.allowed += event.unlisted + listed - refused
+    used.bytes_out += event.bytes_out
+    used.bytes_in += event.bytes_in
+    place = f"{event.host}:{event.port}"
+    if (
+        event.host
+        and not event.allowed
+        and (place in used.hosts_refused or len(used.hosts_refused) < _MOST_PLACES)
+    ):
+        used.hosts_refused[place] = used.hosts_refused.get(place, 0) + 1
+
+
 def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
     if state.base is not None:
@@ -404,6 +436,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.QuestionAsked: _asked,
     p.QuestionAnswered: _answered,
     p.SandboxClosed: _sandbox_closed,
+    p.NetworkRequested: _network,
     p.CheckpointMade: _checkpoint,
     p.CheckpointRestored: _checkpoint,
     p.VerdictGiven: _verdict,

@@ -10,7 +10,7 @@ from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref, nothing_promoted, rolled_back_already
 from chargehand.missions._reader import DepotReader
-from chargehand.missions._services import OpenGateway, Registries, Services, Tier, cores
+from chargehand.missions._services import Egress, OpenEgress, OpenGateway, Registries, Services, Tier, cores
 from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
 from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
@@ -27,12 +27,14 @@ __all__ = [
     "Cost",
     "DepotReader",
     "Edit",
+    "Egress",
     "ForkPoint",
     "Journal",
     "Line",
     "Look",
     "MissionFlow",
     "Missions",
+    "OpenEgress",
     "OpenGateway",
     "Promoter",
     "Registries",

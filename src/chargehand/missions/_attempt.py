@@ -171,7 +171,9 @@ class AttemptRunner:
             endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
             shown = None if endpoint is None or agent.driven else endpoint.socket
-            place = self._places.sandbox(workspace, self._ground, purpose=AGENT, gateway=shown)
+            out = self._places.egress(purpose=AGENT, attempt=assignment.attempt)
+            egress = await stack.enter_async_context(out)
+            place = self._places.sandbox(workspace, self._ground, purpose=AGENT, gateway=shown, egress=egress)
             sandbox = await stack.enter_async_context(place)
             capture = Capture(
                 self._services,
@@ -201,6 +203,8 @@ class AttemptRunner:
                 outcome, critical = await self._run(work, workspace, watching)
                 if endpoint is not None:
                     endpoint.revoke()
+                if egress is not None:
+                    await egress.close()
                 await self._control.may_go_on()
                 self._control.let_go(sandbox)  # frozen for good: a resume must not thaw it
                 self._note_command(agent, sandbox, outcome)

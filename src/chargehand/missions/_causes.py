@@ -137,6 +137,7 @@ REMEDIES: tuple[Remedy, ...] = (
         "try again later, or name another model; `chargehand model probe` tells which one answers",
     ),
     _remedy("provider", "no_key", "`chargehand secret set NAME`, or export it"),
+    _remedy("person", "network_refused", "allow the host in `sandbox.network`, or do without it"),
     _remedy("provider", "registry_refused", "try again later; `chargehand project setup` shows what it says"),
     _remedy("budget", "time", "give more with `--time`, or ask for less at once"),
     _remedy(
@@ -243,8 +244,8 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy(
         "engine",
         "base_differs demo_git depot engine_open error freeze_timeout freeze_unavailable git_failed "
-        "infrastructure internal forwarder_failed gateway_socket launcher_lost registry_socket request_too_large "
-        "server_missing tier_closed workspace",
+        "infrastructure internal forwarder_failed gateway_socket launcher_lost network_socket registry_socket "
+        "request_too_large server_missing tier_closed workspace",
         "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
     ),
 )

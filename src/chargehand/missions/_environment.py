@@ -123,12 +123,14 @@ async def _build(
     path = (f"{VENV}/bin",) if python else ()
     async with contextlib.AsyncExitStack() as stack:
         registries = await stack.enter_async_context(services.open_registries()) if tree is None else None
+        egress = await stack.enter_async_context(places.egress(purpose=SETUP)) if tree is None else None
         workspace = await stack.enter_async_context(places.workspace(ground, purpose=SETUP, tree=tree))
         async with places.sandbox(
             workspace,
             ground,
             purpose=SETUP if tree is None else OFFLINE,
             registries=registries,
+            egress=egress,
             path=path,
             environment=registries.environment() if registries else None,
         ) as sandbox:

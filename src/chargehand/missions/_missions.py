@@ -262,7 +262,8 @@ class Missions:
         places = Places(self._services, journal)
         async with (
             places.workspace(ground, purpose="exec", tree=tree) as workspace,
-            places.sandbox(workspace, ground, purpose="exec") as sandbox,
+            places.egress(purpose="exec") as egress,
+            places.sandbox(workspace, ground, purpose="exec", egress=egress) as sandbox,
         ):
             yield sandbox
 

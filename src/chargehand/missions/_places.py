@@ -22,7 +22,8 @@ from chargehand.core import (
 )
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal, Notes
-from chargehand.missions._services import Registries, Services
+from chargehand.missions._network import NetworkLog
+from chargehand.missions._services import Egress, Registries, Services
 from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace import Workspace, WorkspaceLimits
 
@@ -144,6 +145,21 @@ class Places:
         )
 
     @contextlib.asynccontextmanager
+    async def egress(self, *, purpose: str, attempt: str | None = None) -> AsyncIterator[Egress | None]:
+        """Open the way of one sandbox to the configured hosts, `None` where it has none; each request is noted."""
+        config = self._services.config.sandbox
+        if not config.network or (purpose == CHECKS and not config.network_checks):
+            yield None
+            return
+        seen = NetworkLog(self._journal, clock=self._services.clock, purpose=purpose, attempt=attempt)
+        async with self._services.open_egress(log=seen.see) as opened:
+            try:
+                yield opened
+            finally:
+                await opened.close()
+                seen.end()
+
+    @contextlib.asynccontextmanager
     async def sandbox(
         self,
         workspace: Workspace,
@@ -153,6 +169,7 @@ class Places:
         binds: tuple[Bind, ...] = (),
         registries: Registries | None = None,
         gateway: Path | None = None,
+        egress: Egress | None = None,
         path: tuple[str, ...] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Sandbox]:
@@ -166,6 +183,7 @@ class Places:
             limits=services.limits(),
             registries=registries.socket_path if registries else None,
             gateway=gateway,
+            egress=egress.socket_path if egress else None,
         )
         sandbox = await services.tier.open(spec)
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)

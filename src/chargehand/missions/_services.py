@@ -16,7 +16,7 @@ from chargehand.durable import Role, Slots, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models import CallRecord
-from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox import EgressRequest, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import MissionRow, Store
 from chargehand.workspace import Depot
 
@@ -39,6 +39,24 @@ class Registries(Protocol):
 
     def environment(self) -> Mapping[str, str]:
         """Return the environment for pip, npm and the like."""
+        ...
+
+
+class Egress(Protocol):
+    """A running way out of one sandbox: the socket to show inside."""
+
+    socket_path: Path
+
+    async def close(self) -> None:
+        """Cut every connection for good; each request is logged on return. Idempotent."""
+        ...
+
+
+class OpenEgress(Protocol):
+    """Opens the way of one sandbox to the configured hosts, and closes it with every connection through it."""
+
+    def __call__(self, *, log: Callable[[EgressRequest], None]) -> AbstractAsyncContextManager[Egress]:
+        """Let requests through and tell `log`, in the event loop, of each as it ended."""
         ...
 
 
@@ -89,6 +107,7 @@ class Services:
     open_agent: Callable[[MissionRequest], Agent]
     open_gateway: OpenGateway
     open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
+    open_egress: OpenEgress
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore
     attempts_at_once: int = 5

@@ -53,9 +53,12 @@ DEFINITIONS: Mapping[str, str] = {
     "once a freeze is ordered (freeze), of agents, checks and setups alike",
     "memory, disk": "of an agent's sandbox: the most it held at once, page cache included, where the kernel "
     "counts it; what was written into the workspace as it lies on the disk, ignored files included",
+    "network": "requests of sandboxes to hosts that were let through and that were refused, and the bytes on the "
+    "connections to hosts",
     "cost": "the sum over the attempts whose cost is known; those where it is not are counted, and never as 0",
 }
 """What each figure means; the reference page shows it."""
+_NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,16 @@ class SandboxStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkStats:
+    """Requests of sandboxes to hosts, and the bytes of those that were let through."""
+
+    allowed: int
+    refused: int
+    bytes_out: int
+    bytes_in: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Everything that `chargehand stats` tells: causes and agents with the most first."""
 
@@ -154,6 +167,7 @@ class Stats:
     agents: Mapping[str, AttemptStats]
     checkpoints: CheckpointStats
     sandboxes: SandboxStats
+    network: NetworkStats
 
 
 def gather(look: Look, *, project: str | None = None, since: datetime | None = None) -> Stats:
@@ -285,6 +299,7 @@ class Tally:
         self._causes: dict[Cause, Counter[str]] = {}
         self._checkpoints = _Values()
         self._sandboxes = _Sandboxes()
+        self._network: Counter[str] = Counter()
 
     def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
         """Count one mission; `before` is its state before a person discarded it."""
@@ -294,6 +309,8 @@ class Tally:
         self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
         for sandbox in state.sandboxes:
             self._sandboxes.add(sandbox)
+        for name in _NETWORK:
+            self._network[name] += getattr(state.network, name)
         ended = state.status in ENDED
         for attempt in state.attempts:
             self._add_attempt(attempt, ended=ended)
@@ -339,6 +356,7 @@ class Tally:
                 made=self._checkpoints.unknown + len(self._checkpoints.values), seconds=self._checkpoints.spread()
             ),
             sandboxes=self._sandboxes.stats(),
+            network=NetworkStats(**{name: self._network[name] for name in _NETWORK}),
         )
 
     def _mission_stats(self) -> MissionStats:

@@ -144,7 +144,8 @@ class Validator:
             async with (
                 self._queue.turn("checks"),
                 self._places.workspace(ground, purpose=CHECKS, tree=tree) as workspace,
-                self._places.sandbox(workspace, ground, purpose=CHECKS, binds=binds) as sandbox,
+                self._places.egress(purpose=CHECKS) as egress,
+                self._places.sandbox(workspace, ground, purpose=CHECKS, binds=binds, egress=egress) as sandbox,
             ):
                 return await run_checks(
                     self.gates.plan,

@@ -12,7 +12,7 @@ from chargehand.sandbox._processes import ProcessSeen
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
-GATEWAY_PORT, REGISTRY_PORT = 8871, 8870
+EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT = 8872, 8871, 8870
 WORKSPACE = "/workspace"
 """Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""
 
@@ -35,7 +35,8 @@ class SandboxSpec:
     `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
     toolchain needs (LD_LIBRARY_PATH, PYTHONDONTWRITEBYTECODE); nothing of the host's comes along. `path` is
     prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only), `gateway` that of the
-    attempt's model gateway: inside they are reached at 127.0.0.1, on `REGISTRY_PORT` and `GATEWAY_PORT`.
+    attempt's model gateway, `egress` that of a proxy to allowed hosts: inside they are reached at 127.0.0.1, on
+    `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With `egress` the usual variables name that proxy.
     """
 
     mounts: MountPlan
@@ -46,6 +47,7 @@ class SandboxSpec:
     toolchain: tuple[Path, ...] = ()
     registries: Path | None = None
     gateway: Path | None = None
+    egress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
 from chargehand.sandbox import _forward, _launcher, _server
-from chargehand.sandbox._contract import GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
+from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
+from chargehand.sandbox._egress_contract import egress_environment
 from chargehand.sandbox._toolchain import LIBRARIES, SHIMS
 
 HOME = "/home/agent"
@@ -137,7 +138,11 @@ def plan_layout(
 
 def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
     """Show the host's sockets, and what makes ports of them inside."""
-    wanted = (("registries", REGISTRY_PORT, spec.registries), ("gateway", GATEWAY_PORT, spec.gateway))
+    wanted = (
+        ("registries", REGISTRY_PORT, spec.registries),
+        ("gateway", GATEWAY_PORT, spec.gateway),
+        ("egress", EGRESS_PORT, spec.egress),
+    )
     for name, port, socket in wanted:
         if socket is None:
             continue
@@ -168,6 +173,7 @@ def base_environment(spec: SandboxSpec, *, path: Sequence[str]) -> dict[str, str
         "TMPDIR": "/tmp",
         "LD_LIBRARY_PATH": LIBRARIES,
         "PYTHONDONTWRITEBYTECODE": "1",
+        **(egress_environment() if spec.egress else {}),
         **spec.environment,
     }
 

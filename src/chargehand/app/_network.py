@@ -1,0 +1,43 @@
+"""Opens the way out of one sandbox: the hosts and limits of the configuration, a socket of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core import SandboxConfig
+from chargehand.missions import Egress
+from chargehand.sandbox import AllowList, EgressLimits, EgressRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxNetwork:
+    """The `OpenEgress` of one session; sockets lie in `scratch`, which is this process's own."""
+
+    config: SandboxConfig
+    scratch: Path
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, *, log: Callable[[EgressRequest], None]) -> AsyncIterator[Egress]:
+        """Let requests to the configured hosts through for the block; see `OpenEgress`."""
+        from chargehand.sandbox import EgressProxy
+
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
+        allowed = AllowList.parse(self.config.network)
+        async with EgressProxy(socket, allowed, log=log, limits=limits_of(self.config)) as proxy:
+            yield proxy
+
+
+def limits_of(config: SandboxConfig) -> EgressLimits:
+    """Return what the configuration lets one sandbox use of the network."""
+    return EgressLimits(
+        bytes_out=config.network_mb_out << 20,
+        bytes_in=config.network_mb_in << 20,
+        requests_per_second=config.network_requests,
+        connections=config.network_connections,
+        idle_seconds=config.network_idle,
+    )

@@ -1,0 +1,93 @@
+"""The server name in a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), read before it is let out."""
+
+from __future__ import annotations
+
+HANDSHAKE = 22
+REFUSED = bytes((21, 3, 1, 0, 2, 2, 49))
+"""A fatal TLS alert, access_denied: what a client is told whose name is refused."""
+_CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 1, 0, 0
+_RECORD_HEAD, _LARGEST_RECORD = 5, 16_384
+LARGEST_HELLO = 65_536
+
+
+class BadHelloError(ValueError):
+    """What came is no ClientHello that can be judged."""
+
+
+class _Cursor:
+    """Reads lengths and pieces of a message; raises `BadHelloError` at its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        piece = self._data[self._at : self._at + size]
+        if len(piece) < size:
+            raise BadHelloError("it ends too early")
+        self._at += size
+        return piece
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def vector(self, size: int) -> bytes:
+        return self.take(self.number(size))
+
+
+def hello_of(data: bytes) -> bytes | None:
+    """Return the body of the ClientHello that `data` begins with, `None` while more is needed.
+
+    `data` are TLS records, over several of which a hello may be spread. Raises `BadHelloError`.
+    """
+    message, at = b"", 0
+    while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
+        head = data[at : at + _RECORD_HEAD]
+        if head[:1] and (head[0] != HANDSHAKE or head[1:2] not in (b"", b"\x03")):
+            raise BadHelloError("it is not TLS")
+        if len(head) < _RECORD_HEAD:
+            return None
+        length = int.from_bytes(head[3:5], "big")
+        if not 0 < length <= _LARGEST_RECORD:
+            raise BadHelloError("a record of that length does not exist")
+        if len(data) < at + _RECORD_HEAD + length:
+            return None
+        at += _RECORD_HEAD + length
+        message += data[at - length : at]
+        if message[0] != _CLIENT_HELLO or len(message) > LARGEST_HELLO:
+            raise BadHelloError("it does not begin with a ClientHello")
+    return message[4 : 4 + int.from_bytes(message[1:4], "big")]
+
+
+def server_name(hello: bytes) -> str | None:
+    """Return the one host name that a ClientHello asks for, `None` where it names none; raises `BadHelloError`."""
+    cursor = _Cursor(hello)
+    cursor.take(2 + 32)  # version, random
+    cursor.vector(1)  # session id
+    cursor.vector(2)  # cipher suites
+    cursor.vector(1)  # compression methods
+    if not cursor:
+        return None
+    extensions = _Cursor(cursor.vector(2))
+    if cursor:
+        raise BadHelloError("something follows the extensions")
+    found: list[bytes] = []
+    while extensions:
+        kind, body = extensions.number(2), extensions.vector(2)
+        if kind == _SERVER_NAME:
+            found.append(_host_name(body))
+    if len(found) > 1:
+        raise BadHelloError("it names its server twice")
+    return found[0].decode("latin-1") if found else None
+
+
+def _host_name(body: bytes) -> bytes:
+    outer = _Cursor(body)
+    names = _Cursor(outer.vector(2))
+    kind, name = names.number(1), names.vector(2)
+    if names or outer or kind != _HOST_NAME:
+        raise BadHelloError("it names more than one server")
+    return name

@@ -1,0 +1,203 @@
+"""Which hosts and ports a sandbox may reach: the rules of `[sandbox] network`, and their meet."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chargehand.core import ConfigError
+from chargehand.sandbox._egress_address import Address, kind_of
+
+DEFAULT_PORTS = frozenset({80, 443})
+PRIVATE = "private:"
+_LONGEST_NAME = 253
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+# Two standards map these four differently: what a rule allows must not depend on who reads it.
+_DEVIATING = frozenset("ßς\u200c\u200d")
+_HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:*' or '[2001:db8::1]:443'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule: a host (A-labels, lower case) or an address, its subdomains instead where `below`, and ports.
+
+    `ports` is `None` for all. `private` lets it lead to an address that is not public.
+    """
+
+    host: str
+    below: bool = False
+    ports: frozenset[int] | None = DEFAULT_PORTS
+    private: bool = False
+
+    @property
+    def address(self) -> Address | None:
+        """The address that the rule names, `None` where it names a host."""
+        return literal(self.host)
+
+    def matches(self, host: str, port: int) -> bool:
+        """Tell whether a normal host and port are the rule's."""
+        same = host.endswith(f".{self.host}") if self.below else host == self.host
+        return same and (self.ports is None or port in self.ports)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = ":*" if self.ports is None else "" if self.ports == DEFAULT_PORTS else f":{min(self.ports)}"
+        return f"{PRIVATE if self.private else ''}{'*.' if self.below else ''}{host}{port}"
+
+
+def parse_rule(text: str) -> Rule:
+    """Return the rule that `text` says; raises `ConfigError` that names the value.
+
+    `HOST`, `HOST:PORT` or `HOST:*`; without a port 80 and 443. HOST is a name, `*.NAME` (every name below it, not
+    itself), an IPv4 address, or an IPv6 address in brackets. `private:` before it lets it lead to private
+    addresses.
+    """
+    rest = text.strip()
+    private = rest.lower().startswith(PRIVATE)
+    rest = rest[len(PRIVATE) :] if private else rest
+    try:
+        name, port = split_port(rest)
+        ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({port_of(port)})
+        below = name.startswith("*.")
+        host = normal_host(name.removeprefix("*."))
+    except ValueError as error:
+        raise ConfigError(f"no rule for the network: {text!r}: {error}", hint=_HINT) from None
+    if below and literal(host) is not None:
+        raise ConfigError(f"no rule for the network: {text!r}: an address has no subdomains", hint=_HINT)
+    if below and "." not in host:
+        raise ConfigError(
+            f"no rule for the network: {text!r}: it would allow a whole top level", hint="name what lies below it"
+        )
+    return Rule(host=host, below=below, ports=ports, private=private)
+
+
+def split_port(text: str) -> tuple[str, str | None]:
+    """Return host and port of `HOST:PORT`, the port `None` where there is none; raises `ValueError`."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError("a bracket without its end")
+        if not isinstance(_address(host), ipaddress.IPv6Address):
+            raise ValueError("brackets hold an IPv6 address")
+        return host, rest[1:] if rest else None
+    if text.count(":") > 1:
+        raise ValueError("an IPv6 address stands in brackets")
+    host, colon, port = text.partition(":")
+    if _address(host) is not None and not _plain_ipv4(host):
+        raise ValueError("an IPv6 address stands in brackets")
+    return host, port if colon else None
+
+
+def port_of(text: str) -> int:
+    """Return a port from 1 to 65535; raises `ValueError`."""
+    if not _PORT.fullmatch(text) or int(text) > 65_535:
+        raise ValueError(f"{text!r} is no port")
+    return int(text)
+
+
+def normal_host(name: str) -> str:
+    """Return a host as it is compared: lower case, A-labels, no dot at the end; raises `ValueError`.
+
+    Numbers that only some resolvers take for an address (127.1, 0x7f000001) are refused.
+    """
+    address = _address(name)
+    if address is not None:
+        return str(address)
+    host = _ascii(name).lower().removesuffix(".")
+    labels = host.split(".")
+    if len(host) > _LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ValueError(f"{name[:80]!r} is no host name")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise ValueError(f"{name[:80]!r} is no address in the usual form")
+    return host
+
+
+def literal(host: str) -> Address | None:
+    """Return the address that a normal host is, `None` for a name."""
+    return _address(host)
+
+
+def _ascii(name: str) -> str:
+    if name.isascii():
+        return name
+    if _DEVIATING & set(name):
+        raise ValueError(f"{name[:80]!r} has more than one form: write it with xn--")
+    try:
+        return name.encode("idna").decode("ascii")
+    except UnicodeError:
+        raise ValueError(f"{name[:80]!r} is no host name") from None
+
+
+def _address(text: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return None if "%" in text else address
+
+
+def _plain_ipv4(text: str) -> bool:
+    return isinstance(_address(text), ipaddress.IPv4Address)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """The rules of one sandbox; an empty list allows nothing."""
+
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> AllowList:
+        """Return the list that the texts say; raises `ConfigError` as `parse_rule` does."""
+        return cls(tuple(map(parse_rule, texts)))
+
+    def find(self, host: str, port: int) -> Rule | None:
+        """Return the rule that lets a normal host and port through, a private grant first, `None` for none."""
+        fitting = [rule for rule in self.rules if rule.matches(host, port)]
+        return next((rule for rule in fitting if rule.private), fitting[0] if fitting else None)
+
+
+def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
+    """Return the rules for what both lists allow, in our order; only ours can grant private addresses.
+
+    Raises `ConfigError` for what is no rule.
+    """
+    found = (_meet(mine, other) for mine in map(parse_rule, ours) for other in map(parse_rule, theirs))
+    return tuple(dict.fromkeys(str(rule) for rule in found if rule is not None))
+
+
+def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
+    """Return the rules less those that can lead to an address that is not public."""
+    return tuple(text for text in rules if not _grants(parse_rule(text)))
+
+
+def _grants(rule: Rule) -> bool:
+    address = rule.address
+    return rule.private or (address is not None and kind_of(address) != "public")
+
+
+def _meet(ours: Rule, theirs: Rule) -> Rule | None:
+    narrow = _narrower(ours, theirs)
+    ports = _common(ours.ports, theirs.ports)
+    if narrow is None or ports == frozenset():
+        return None
+    return replace(narrow, ports=ports, private=ours.private)
+
+
+def _narrower(left: Rule, right: Rule) -> Rule | None:
+    if (left.host, left.below) == (right.host, right.below):
+        return left
+    for wide, narrow in ((left, right), (right, left)):
+        if wide.below and narrow.host.endswith(f".{wide.host}"):
+            return narrow
+    return None
+
+
+def _common(left: frozenset[int] | None, right: frozenset[int] | None) -> frozenset[int] | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right

@@ -1,0 +1,118 @@
+"""What the tests of the proxy share: local servers, a resolver that says what it is told, a proxy to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from chargehand.sandbox import AllowList, EgressLimits, EgressProxy, EgressRequest
+from chargehand.sandbox._egress_address import Address, is_own
+
+
+class Names:
+    """A resolver of its own: each name has the answers it is given, one list for each time that it is asked."""
+
+    def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
+        self._answers = {name.replace("_", "."): list(given) for name, given in answers.items()}
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[Address]:
+        self.asked.append(host)
+        given = self._answers.get(host)
+        if not given:
+            raise OSError(f"no such name: {host}")
+        answer = given.pop(0) if len(given) > 1 else given[0]
+        return [ipaddress.ip_address(text) for text in answer]
+
+
+class Proxy:
+    """A running proxy with what it logged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log: list[EgressRequest] = []
+        self.running: EgressProxy | None = None
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(str(self.path))
+
+    async def say(self, data: bytes, *, end: bool = False) -> bytes:
+        """Send what is given on a new connection and return all that comes back."""
+        reader, writer = await self.connect()
+        writer.write(data)
+        if end:
+            writer.write_eof()
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def logged(self, count: int = 1) -> Sequence[EgressRequest]:
+        """Wait for that many records."""
+        async with asyncio.timeout(10):
+            while len(self.log) < count:
+                await asyncio.sleep(0.005)
+        return self.log
+
+
+@contextlib.asynccontextmanager
+async def proxy(
+    place: Path, *rules: str, names: Names | None = None, limits: EgressLimits | None = None, own: bool = True
+) -> AsyncIterator[Proxy]:
+    """Run a proxy with these rules."""
+    made = Proxy(place / "egress.sock")
+    running = EgressProxy(
+        made.path,
+        AllowList.parse(rules),
+        log=made.log.append,
+        limits=limits,
+        resolve=names or Names(),
+        own=is_own if own else lambda _: False,
+    )
+    async with running:
+        made.running = running
+        yield made
+
+
+class Upstream:
+    """A server on loopback that keeps what it was sent and answers what it is told."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.got: list[bytes] = []
+        self.port = 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read(65_536)
+        self.got.append(data)
+        writer.write(self.answer)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+
+
+@contextlib.asynccontextmanager
+async def upstream(answer: bytes = OK) -> AsyncIterator[Upstream]:
+    """Run such a server."""
+    made = Upstream(answer)
+    server = await asyncio.start_server(made.connected, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield made
+
+
+def get(host: str, path: str = "/", *more: str) -> bytes:
+    """Return a plain GET as a client of a proxy sends it."""
+    lines = [f"GET http://{host}{path} HTTP/1.1", f"Host: {host}", *more]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()

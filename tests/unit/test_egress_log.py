@@ -1,0 +1,58 @@
+"""What the log holds of a sandbox's requests: each, within a rate; the others in a mark of a gap."""
+
+from __future__ import annotations
+
+from chargehand.core import FencedError, NetworkRequested, Payload, SteppedClock
+from chargehand.missions._journal import Unlogged
+from chargehand.missions._network import NetworkLog
+from chargehand.sandbox import EgressRequest
+
+
+class _Kept(Unlogged):
+    def __init__(self) -> None:
+        self.kept: list[NetworkRequested] = []
+
+    def note(self, *payloads: Payload, durable: bool = False) -> None:
+        """Keep what is noted."""
+        self.kept += [payload for payload in payloads if isinstance(payload, NetworkRequested)]
+
+
+def asked(host: str, *, allowed: bool) -> EgressRequest:
+    return EgressRequest(
+        method="GET", host=host, port=80, status=200, allowed=allowed, bytes_in=3, bytes_out=2, seconds=0.5
+    )
+
+
+def test_a_flood_is_counted_and_marked_and_nothing_is_lost() -> None:
+    clock, kept = SteppedClock(), _Kept()
+    log = NetworkLog(kept, clock=clock, purpose="agent", attempt="a-1")
+    for number in range(300):
+        log.see(asked(f"h{number}.test", allowed=number % 2 == 0))
+    assert len(kept.kept) == 200
+    clock.advance(1.0)
+    log.see(asked("late.test", allowed=True))
+    gap, late = kept.kept[200:]
+    assert (gap.unlisted, gap.unlisted_refused, gap.bytes_in, gap.bytes_out, gap.host) == (100, 50, 300, 200, "")
+    assert (late.host, late.unlisted, late.attempt, late.purpose) == ("late.test", 0, "a-1", "agent")
+    log.end()
+    assert len(kept.kept) == 202
+
+
+def test_a_sandbox_has_so_many_lines_at_most() -> None:
+    clock, kept = SteppedClock(), _Kept()
+    log = NetworkLog(kept, clock=clock, purpose="agent", attempt=None)
+    for _ in range(6_000):
+        clock.advance(1.0)
+        log.see(asked("h.test", allowed=True))
+    log.end()
+    assert len(kept.kept) == 5_001
+    assert kept.kept[-1].unlisted == 1_000
+
+
+def test_a_mission_that_was_taken_over_is_no_failure_of_a_request() -> None:
+    class _Fenced(Unlogged):
+        def note(self, *payloads: Payload, durable: bool = False) -> None:
+            """Refuse."""
+            raise FencedError("taken over")
+
+    NetworkLog(_Fenced(), clock=SteppedClock(), purpose="agent", attempt=None).see(asked("h.test", allowed=True))
