@@ -17,6 +17,7 @@ from benchmarks import (
     engine,
     gateway,
     inspection,
+    isolate,
     machine,
     mission,
     promotion,
@@ -43,6 +44,7 @@ _ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "workers": workers.run,
     "gateway": gateway.run,
     "egress": egress.run,
+    "isolate": isolate.run,
 }
 _NAMES = (*_ONCE, "command", *_OVER_FILES)
 _ROUNDS = {
@@ -51,6 +53,7 @@ _ROUNDS = {
     "workers": 5,
     "gateway": 20,
     "egress": 20,
+    "isolate": 10,
     "command": 40,
     "ready": 15,
     "checkpoint": 15,

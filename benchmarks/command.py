@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare, timed
@@ -13,7 +14,7 @@ AIM = 0.0015
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with a plain process, and with a new bubblewrap of the same isolation for each command."""
-    fresh = _bubblewrap(shop.repository)
+    fresh = bubblewrap_argv(shop.repository, ["true"])
     async with opened.both() as (_, sandbox):
 
         async def ours() -> float:
@@ -48,7 +49,8 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         return [result]
 
 
-def _bubblewrap(directory: Path) -> list[str]:
+def bubblewrap_argv(directory: Path, command: Sequence[str]) -> list[str]:
+    """Return a command in a new bubblewrap with the namespaces of the product's sandboxes."""
     links = [path for name in ("bin", "sbin", "lib", "lib64") if (path := Path("/", name)).is_symlink()]
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
@@ -56,5 +58,5 @@ def _bubblewrap(directory: Path) -> list[str]:
         *("--ro-bind", "/usr", "/usr"),
         *(word for link in links for word in ("--symlink", str(link.readlink()), str(link))),
         *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/home"),
-        *("--bind", str(directory), "/workspace", "--remount-ro", "/", "--chdir", "/workspace", "true"),
+        *("--bind", str(directory), "/workspace", "--remount-ro", "/", "--chdir", "/workspace", *command),
     ]

@@ -111,25 +111,46 @@ def worker(until_idle: bool, slots: int, as_json: bool) -> int:
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD…")
 @repo_option
 @base_option
 @click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
 @time_option
+@click.option(
+    "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
+)
+@click.option("--language", metavar="NAME", help="python or javascript, where the snippet's name does not tell.")
+@click.option("--input", "given", metavar="JSON", help="What the snippet sees as the variable input.")
 @json_option
-def exec_(command: tuple[str, ...], as_json: bool, **options: Any) -> int:
+def exec_(
+    command: tuple[str, ...],
+    as_json: bool,
+    snippet: str | None,
+    language: str | None,
+    given: str | None,
+    **options: Any,
+) -> int:
     """Run one command in a sandbox on a fresh workspace, and promote nothing.
 
-    The exit code is the command's, or 125 where it could not be run.
+    The exit code is the command's, or 125 where it could not be run. With --snippet it is 0 for a value, else 1.
 
     \b
-    Example:
+    Examples:
       chargehand exec -- python -m pytest -q
+      chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.cli._exec import ExecOptions, exec_command
     from chargehand.cli._output import Output
+    from chargehand.cli._snippet import SnippetOptions, run_snippet_file
 
-    return exec_command(Output(as_json=as_json), ExecOptions(command=command, **options))
+    out = Output(as_json=as_json)
+    if snippet is not None or language is not None or given is not None:
+        others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
+        wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
+        return run_snippet_file(out, wanted)
+    if not command:
+        raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
+    return exec_command(out, ExecOptions(command=command, **options))
 
 
 @click.command()

@@ -16,7 +16,7 @@ from chargehand.app import App
 from chargehand.cli._output import Output
 from chargehand.cli._progress import progress
 from chargehand.core import ChargehandError
-from chargehand.sandbox import Part, ProbeReport
+from chargehand.sandbox import Part, ProbeReport, probe_snippets
 
 _GIT_FROM = (2, 31)
 _FREE_MB = 1024
@@ -28,6 +28,7 @@ def doctor(out: Output) -> int:
         parts = [_python(), _git(), _state(app.home)]
         report = _probe(app) if parts[-1].ok else None
         allowed = _allowed(app)
+        languages = asyncio.run(probe_snippets()) if report is not None and report.ok else ()
     tier_ok = report is not None and report.ok
     parts += report.parts if report is not None else ()
     parts.append(allowed)
@@ -38,9 +39,11 @@ def doctor(out: Output) -> int:
             "driver": report.driver if report is not None else None,
             "drivers": {"shadow": report.driver, "direct": report.direct} if report is not None else None,
             "parts": parts,
+            "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
         }
     )
     _show(out, parts, report)
+    _show_snippets(out, languages)
     if not tier_ok:
         return 5
     return 0 if all(part.ok for part in parts[:3]) else 1
@@ -110,6 +113,14 @@ def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:
         out.text(f"(tried, the best first: {tried}; strategy direct takes {report.direct})")
     else:
         out.text("no sandbox can be had here: missions are refused until that is mended", bold=True)
+
+
+def _show_snippets(out: Output, languages: tuple[Part, ...]) -> None:
+    """Tell which languages snippets may have; a missing one harms nothing else."""
+    for part in languages:
+        out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
+        if part.mend:
+            out.text(f"        mend: {part.mend}")
 
 
 def _spare(report: ProbeReport | None) -> tuple[Part, ...]:

@@ -245,7 +245,7 @@ REMEDIES: tuple[Remedy, ...] = (
         "engine",
         "base_differs demo_git depot engine_open error freeze_timeout freeze_unavailable git_failed "
         "infrastructure internal forwarder_failed gateway_socket launcher_lost network_socket registry_socket "
-        "request_too_large server_missing tier_closed workspace",
+        "request_too_large server_missing tier_closed workspace snippet_engine",
         "start it again; where it comes back, report it with `chargehand mission log MISSION --json`",
     ),
 )

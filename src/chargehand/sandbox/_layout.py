@@ -233,16 +233,25 @@ def _without_credentials(layout: Layout, binds: Sequence[Bind]) -> None:
                 layout.arguments += ["--ro-bind", layout.empty(), f"{target}/{name}"]
 
 
+def python_inside() -> tuple[list[str], str]:
+    """Return how a command starts the host's interpreter, isolated, and where its libraries lie or ""."""
+    executable = Path(os.path.realpath(sys.executable))
+    libraries = ""
+    if not executable.is_relative_to("/usr"):
+        executable = Path(f"{_RUN}/python") / executable.relative_to(os.path.realpath(sys.base_prefix))
+        libraries = f"{_RUN}/python/lib"
+    return [str(executable), "-I", "-S", "-E", "-B"], libraries
+
+
 def _host_python(layout: Layout) -> list[str]:
     """Show the interpreter that runs Chargehand, away from the project's PATH; return how to start it isolated."""
-    prefix = Path(os.path.realpath(sys.base_prefix))
-    executable = Path(os.path.realpath(sys.executable))
-    if not executable.is_relative_to("/usr"):
+    command, libraries = python_inside()
+    if libraries:
+        prefix = Path(os.path.realpath(sys.base_prefix))
         layout.bind("python", Bind(source=prefix, target=f"{_RUN}/python"))
         # Where the interpreter is linked against a libpython, the one beside it and no other may be found.
-        layout.arguments += ["--setenv", "LD_LIBRARY_PATH", f"{_RUN}/python/lib"]
-        executable = Path(f"{_RUN}/python") / executable.relative_to(prefix)
-    return [str(executable), "-I", "-S", "-E", "-B"]
+        layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
+    return command
 
 
 def _rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:

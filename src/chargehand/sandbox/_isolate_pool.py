@@ -1,0 +1,271 @@
+"""The `isolate` tier: sandboxes that are kept alive, and in them a fresh process for every snippet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import marshal
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from importlib.abc import InspectLoader
+from pathlib import Path
+from typing import Any
+
+from chargehand.core import (
+    Bind,
+    InfrastructureError,
+    MountPlan,
+    SandboxDiedError,
+    TierUnavailableError,
+    UsageError,
+)
+from chargehand.sandbox import _isolate_child
+from chargehand.sandbox._contract import WORKSPACE, ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox._isolate import (
+    LANGUAGES,
+    MOST_MEMORY_MB,
+    Language,
+    SnippetEngineError,
+    SnippetError,
+    SnippetResult,
+    SnippetSpec,
+)
+from chargehand.sandbox._isolate_filter import compile_snippet_filter
+from chargehand.sandbox._isolate_prelude import PRELUDE
+from chargehand.sandbox._isolate_reply import Report, TooMuchOutput
+from chargehand.sandbox._layout import python_inside
+from chargehand.sandbox._probe import Part
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._seccomp import machine_name
+from chargehand.sandbox._toolchain import Toolchain
+
+_START_SECONDS = 30.0
+_AFTER = 10.0
+"""Seconds after which the exec server ends a snippet where this process did not."""
+_TRIES = 2
+_ENGINE = "_quickjs"
+_INSTALL = 'pip install "quickjs-ng>=0.17"'
+_LIMITS = SandboxLimits(memory_mb=4 * MOST_MEMORY_MB, processes=16, tmp_mb=1, open_files=64, file_mb=1)
+_NOTHING = Toolchain(binds=(), path=(), id="isolate")
+
+
+class SnippetPool:
+    """Runs snippets of untrusted authors, up to `size` at once; use it as an asynchronous context manager.
+
+    It has a launcher and a tier of its own. Sandboxes are opened when they are first needed and kept; one that
+    died is replaced. What snippets leave ends with their process: no snippet finds anything of another.
+    """
+
+    def __init__(self, *, size: int = 2) -> None:
+        if size < 1:
+            raise UsageError(f"a pool of {size!r} sandboxes", hint="at least 1")
+        self._turns = asyncio.Semaphore(size)
+        self._idle: list[Sandbox] = []
+        self._held: set[Sandbox] = set()
+        self._tier: ProcessTier | None = None
+        self._changing = asyncio.Lock()
+        self._place = ""
+        self._filter = b""
+        self._child = b""
+        self._engine: Path | None = None
+
+    async def __aenter__(self) -> SnippetPool:
+        self._filter = compile_snippet_filter(machine_name())
+        self._child = _compiled_child()
+        self._engine = _find_engine()
+        self._place = tempfile.mkdtemp(prefix="chargehand-snippets-")
+        os.chmod(self._place, 0o555)
+        try:
+            self._tier = await ProcessTier(_NOTHING).__aenter__()
+        except BaseException:
+            os.rmdir(self._place)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every sandbox and the launcher. Idempotent."""
+        tier, self._tier = self._tier, None
+        await self._drop(*self._held)
+        if tier is not None:
+            await tier.close()
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    async def run(self, spec: SnippetSpec) -> SnippetResult:
+        """Run one snippet to its end; waits while `size` others run.
+
+        However the snippet ends is in the result. Raises `SnippetEngineError` where its engine does not start,
+        `SandboxDiedError` where sandboxes die under it again and again, `TierUnavailableError` with the mend where
+        this machine has no sandbox or not the language. Cancelling the call kills the snippet.
+        """
+        request = self._request(spec)
+        async with self._turns:
+            for _ in range(_TRIES - 1):
+                # A snippet has no effect outside, so it may run again where the sandbox died under it.
+                with contextlib.suppress(SandboxDiedError):
+                    return await self._run(spec, request)
+            return await self._run(spec, request)
+
+    def _request(self, spec: SnippetSpec) -> bytes:
+        if spec.language == "javascript" and self._engine is None:
+            raise TierUnavailableError("no engine for JavaScript snippets is installed", hint=_INSTALL)
+        request: dict[str, Any] = {
+            "language": spec.language,
+            "source": spec.source,
+            "input": _given(spec),
+            "memory": spec.memory_mb << 20,
+            "filter": self._filter,
+            "prelude": PRELUDE,
+        }
+        return self._child + marshal.dumps(request)
+
+    async def _run(self, spec: SnippetSpec, request: bytes) -> SnippetResult:
+        async with self._sandbox() as sandbox:
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(_START_SECONDS) as limit:
+                    report = Report(
+                        output_limit=spec.output_limit,
+                        on_ready=lambda: limit.reschedule(loop.time() + spec.seconds),
+                    )
+                    done = await self._exec(sandbox, spec, request, report)
+            except TimeoutError:
+                if not report.ready:
+                    raise _engine_failed(f"not ready after {_START_SECONDS:.0f} s", report) from None
+                message = f"stopped at its time limit of {spec.seconds:g} s"
+                return report.stopped(SnippetError(kind="time", name="TimeoutError", message=message))
+            except TooMuchOutput:
+                message = f"more than {spec.output_limit} bytes of console lines and value"
+                return report.stopped(SnippetError(kind="output", name="OutputLimit", message=message))
+        if not report.ready:
+            raise _engine_failed(f"exit code {done.exit_code}", report)
+        return report.result(done.exit_code)
+
+    async def _exec(self, sandbox: Sandbox, spec: SnippetSpec, request: bytes, report: Report) -> ExecResult:
+        python, libraries = python_inside()
+        return await sandbox.exec(
+            [*python, "-c", _isolate_child.BOOTSTRAP, str(len(self._child))],
+            timeout=_START_SECONDS + spec.seconds + _AFTER,
+            cwd="/",
+            environment={"LD_LIBRARY_PATH": libraries, "PYTHONHASHSEED": "0"},
+            stdin=request,
+            output_limit=1 << 40,  # `Report` counts, and stops it
+            on_output=report.take,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _sandbox(self) -> AsyncIterator[Sandbox]:
+        """Lend a sandbox; one that died is not lent again."""
+        sandbox = self._idle.pop() if self._idle else await self._open()
+        try:
+            yield sandbox
+        except InfrastructureError:
+            # What ended this one may have ended those that rest too, and another costs a few milliseconds.
+            await self._drop(sandbox, *self._idle)
+            raise
+        except BaseException:
+            self._idle.append(sandbox)
+            raise
+        else:
+            self._idle.append(sandbox)
+
+    async def _drop(self, *sandboxes: Sandbox) -> None:
+        self._idle = [each for each in self._idle if each not in sandboxes]
+        for sandbox in sandboxes:
+            self._held.discard(sandbox)
+            await sandbox.close()
+
+    async def _open(self) -> Sandbox:
+        tier = self._tier
+        if tier is None:
+            raise InfrastructureError("the snippet pool is closed", code="tier_closed")
+        try:
+            sandbox = await tier.open(self._spec())
+        except InfrastructureError:
+            await self._replace(tier)
+            assert self._tier is not None
+            sandbox = await self._tier.open(self._spec())
+        self._held.add(sandbox)
+        return sandbox
+
+    async def _replace(self, lost: ProcessTier) -> None:
+        """Start another launcher in place of one that is gone."""
+        async with self._changing:
+            if self._tier is lost:
+                await lost.close()
+                self._tier = await ProcessTier(_NOTHING).__aenter__()
+
+    def _spec(self) -> SandboxSpec:
+        binds: tuple[Bind, ...] = ()
+        if self._engine is not None:
+            binds = (Bind(source=self._engine, target=f"{_isolate_child.ENGINES}/{self._engine.name}"),)
+        plan = MountPlan(target=WORKSPACE, plain=Path(self._place))
+        return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
+
+
+async def run_snippet(spec: SnippetSpec) -> SnippetResult:
+    """Run one snippet in a pool of its own; see `SnippetPool.run`. For more than one keep a `SnippetPool`."""
+    async with SnippetPool(size=1) as pool:
+        return await pool.run(spec)
+
+
+async def probe_snippets() -> tuple[Part, ...]:
+    """Run a snippet of each language; each part says what was seen, and the mend where it cannot be had."""
+    parts = []
+    try:
+        async with SnippetPool(size=1) as pool:
+            for language in LANGUAGES:
+                parts.append(await _probed(pool, language))
+    except TierUnavailableError as error:
+        return tuple(_unavailable(language, error) for language in LANGUAGES)
+    return tuple(parts)
+
+
+async def _probed(pool: SnippetPool, language: Language) -> Part:
+    spec = SnippetSpec(language=language, source="input + 1", input=1, seconds=20.0)
+    try:
+        result = await pool.run(spec)
+    except (TierUnavailableError, InfrastructureError) as error:
+        return _unavailable(language, error)
+    ok = result.value == 2
+    return Part(name=f"snippets: {language}", ok=ok, detail=f"input + 1 is {result.value!r} for the input 1")
+
+
+def _unavailable(language: Language, error: TierUnavailableError | InfrastructureError) -> Part:
+    return Part(name=f"snippets: {language}", ok=False, detail=error.message, mend=error.hint)
+
+
+def _given(spec: SnippetSpec) -> Any:
+    """Return the input as its engine takes it; raises `UsageError` for what is not JSON."""
+    try:
+        text = json.dumps(spec.input, allow_nan=False)
+        return json.loads(text) if spec.language == "python" else text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the input of a snippet is not JSON: {error}", hint="give a JSON value") from error
+
+
+def _engine_failed(why: str, report: Report) -> SnippetEngineError:
+    said = report.errors.decode(errors="replace").strip().rpartition("\n")[2]
+    return SnippetEngineError(
+        f"the engine of a snippet did not start: {why}{': ' if said else ''}{said}",
+        hint="chargehand doctor tries each language",
+    )
+
+
+def _find_engine() -> Path | None:
+    """Return the file of the JavaScript engine, which this process never loads."""
+    found = importlib.util.find_spec(_ENGINE)
+    return Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
+
+
+def _compiled_child() -> bytes:
+    spec = _isolate_child.__spec__
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        raise InfrastructureError("the snippets' process has no code to send", code="server_missing")
+    return marshal.dumps(spec.loader.get_code(spec.name))

@@ -1,0 +1,260 @@
+"""The pool of snippets: values, lines, line numbers; many at once, cancelled, killed; and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract._places import descendants, our_cgroups, our_mounts
+
+from chargehand.core import InfrastructureError, TierUnavailableError
+from chargehand.sandbox import (
+    ConsoleLine,
+    SnippetEngineError,
+    SnippetPool,
+    SnippetSpec,
+    _isolate_child,
+    _isolate_pool,
+    language_of,
+    probe_snippets,
+    run_snippet,
+)
+
+pytestmark = [
+    pytest.mark.needs_bwrap,
+    pytest.mark.skipif(shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"),
+]
+ADD: dict[Any, str] = {"python": "input['a'] + input['b']", "javascript": "input.a + input.b"}
+
+
+def spec(language: Any, source: str, **more: Any) -> SnippetSpec:
+    return SnippetSpec(language=language, source=source, **more)
+
+
+def resident(pid: int) -> int:
+    """Return the memory in bytes that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_input_goes_in_and_a_value_comes_out(language: str) -> None:
+    result = await run_snippet(spec(language, ADD[language], input={"a": [1], "b": [2.5, None, "é\u2028"]}))
+    assert result.error is None
+    expected = {"python": [1, 2.5, None, "é\u2028"], "javascript": "12.5,,é\u2028"}
+    assert result.value == expected[language]
+
+
+async def test_values_lines_and_line_numbers() -> None:
+    async with SnippetPool(size=1) as pool:
+        said = await pool.run(
+            spec(
+                "python", "import sys\nprint('a', 1)\nprint('b\\nc', file=sys.stderr, end='')\nprint('d', end='')"
+            )
+        )
+        assert [(line.level, line.text) for line in said.console] == [
+            ("log", "a 1"),
+            ("error", "b"),
+            ("log", "d"),
+            ("error", "c"),
+        ]
+        said = await pool.run(
+            spec("javascript", "console.info('a', {b: [1n]}); console.warn(null, new Error('x'))")
+        )
+        assert said.console[0] == ConsoleLine(level="info", text='a {"b":["1n"]}')
+        assert said.console[1].level == "warn"
+        for language, source, name, line in (
+            ("python", "def f():\n    1 / 0\n\nf()", "ZeroDivisionError", 2),
+            ("python", "x = 1\nx ===", "SyntaxError", 2),
+            ("python", "import json\njson.loads('{')", "JSONDecodeError", 2),
+            ("python", "raise SystemExit(3)", "SystemExit", 1),
+            ("javascript", "\n\nnull.x", "TypeError", 3),
+            ("javascript", "let x = 1\nx ===", "SyntaxError", 2),
+            ("javascript", "\nawait 1\nnope", "ReferenceError", 3),
+            ("javascript", "\nasync function f() { await 1; throw new RangeError('r') }\nf()", "RangeError", 2),
+            ("javascript", "new Promise(() => {})", "PromiseNeverSettled", None),
+        ):
+            error = (await pool.run(spec(language, source))).error
+            assert error is not None
+            assert (error.kind, error.name, error.line) == ("exception", name, line), source
+
+
+@pytest.mark.parametrize(
+    ("language", "source", "value"),
+    [
+        ("python", "class A:\n    @property\n    def b(self): return 7\nclass C(A): pass\nC().b", 7),
+        ("python", "def g():\n    yield 1\nresult = list(g())", [1]),
+        (
+            "python",
+            "import json, math, re, datetime, collections, statistics, decimal, hashlib\nmath.floor(2.5)",
+            2,
+        ),
+        (
+            "python",
+            "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 3\nasyncio.run(f())",
+            3,
+        ),
+        ("python", "result = 1\n2", 2),
+        ("python", "__name__", "__main__"),
+        ("javascript", "class A { #x = 1; get x() { return this.#x } } new A().x", 1),
+        ("javascript", "return await (async () => 5)()", 5),
+        ("javascript", "const f = () => { return 4 }; f()", 4),
+        ("javascript", "Object.groupBy([1, 2, 3], x => x % 2 ? 'odd' : 'even')", {"odd": [1, 3], "even": [2]}),
+        ("javascript", "new Date(0)", "1970-01-01T00:00:00.000Z"),
+        ("javascript", "({a: undefined, b: 1})", {"b": 1}),
+    ],
+)
+async def test_real_snippets_run(language: str, source: str, value: object) -> None:
+    result = await run_snippet(spec(language, source))
+    assert (result.value, result.error) == (value, None)
+
+
+async def test_many_at_once_get_their_own_answers() -> None:
+    async with SnippetPool(size=3) as pool:
+        wanted = [("python" if number % 2 else "javascript", number) for number in range(24)]
+        results = await asyncio.gather(*(pool.run(spec(name, "input * 2", input=each)) for name, each in wanted))
+    assert [result.value for result in results] == [each * 2 for _, each in wanted]
+
+
+async def test_cancelling_kills_the_snippet_and_leaves_the_pool_fit() -> None:
+    async with SnippetPool(size=1) as pool:
+        await pool.run(spec("python", "1"))
+        before = set(descendants(os.getpid()))
+        task = asyncio.create_task(pool.run(spec("python", "while True: pass", seconds=60.0)))
+        waiting = asyncio.create_task(pool.run(spec("python", "2")))
+        while not set(descendants(os.getpid())) - before:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await waiting).value == 2
+        assert set(descendants(os.getpid())) <= before
+
+
+async def test_a_snippet_runs_again_where_its_sandbox_died() -> None:
+    async with SnippetPool(size=1) as pool:
+        await pool.run(spec("python", "1"))
+        sandboxes = {pid for pid, command in descendants(os.getpid()).items() if "bwrap" in command}
+        assert sandboxes
+        task = asyncio.create_task(pool.run(spec("python", "import time\ntime.sleep(0.5)\n7", seconds=20.0)))
+        await asyncio.sleep(0.2)
+        for pid in sandboxes:
+            os.kill(pid, signal.SIGKILL)
+        assert (await task).value == 7
+
+
+async def test_a_killed_launcher_is_replaced() -> None:
+    async with SnippetPool(size=2) as pool:
+        await asyncio.gather(*(pool.run(spec("javascript", "1")) for _ in range(2)))
+        launchers = [pid for pid, command in descendants(os.getpid()).items() if "_launcher.py" in command]
+        for pid in launchers:
+            os.kill(pid, signal.SIGKILL)
+        results = await asyncio.gather(*(pool.run(spec("python", "1 + 1")) for _ in range(3)))
+        assert [result.value for result in results] == [2, 2, 2]
+
+
+async def test_sandboxes_that_die_again_and_again_are_no_end_of_the_snippet() -> None:
+    async with SnippetPool(size=1) as pool:
+        task = asyncio.create_task(pool.run(spec("python", "import time\ntime.sleep(30)", seconds=40.0)))
+        while not task.done():
+            for pid, command in descendants(os.getpid()).items():
+                if _isolate_child.BOOTSTRAP[:20] in command and "bwrap" in command:
+                    os.kill(pid, signal.SIGKILL)
+            for pid, command in descendants(os.getpid()).items():
+                if command.startswith(shutil.which("bwrap") or "bwrap"):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        with pytest.raises((InfrastructureError, TierUnavailableError)):
+            await task
+
+
+async def test_an_engine_that_does_not_start_is_no_end_of_the_snippet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "_quickjs.abi3.so"
+    broken.write_bytes(b"no library")
+    broken.chmod(0o644)
+    monkeypatch.setattr(_isolate_pool, "_find_engine", lambda: broken)
+    async with SnippetPool(size=1) as pool:
+        with pytest.raises(SnippetEngineError, match="did not start") as caught:
+            await pool.run(spec("javascript", "1"))
+        assert caught.value.code == "snippet_engine"
+        assert (await pool.run(spec("python", "1"))).value == 1
+
+
+async def test_a_missing_engine_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_isolate_pool, "_find_engine", lambda: None)
+    python, javascript = await probe_snippets()
+    assert (python.ok, javascript.ok) == (True, False)
+    assert "quickjs-ng" in javascript.mend
+
+
+async def test_the_engine_is_never_loaded_here() -> None:
+    import sys
+
+    assert (await run_snippet(spec("javascript", "1"))).value == 1
+    assert not [name for name in sys.modules if "quickjs" in name]
+
+
+async def test_a_closed_pool_says_so() -> None:
+    pool = SnippetPool(size=1)
+    async with pool:
+        await pool.run(spec("python", "1"))
+    await pool.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        await pool.run(spec("python", "1"))
+
+
+async def run_flat(count: int) -> None:
+    """Run snippets of every end and compare memory, processes, mounts, groups and files before and after."""
+    ends = [
+        spec("python", "sum(range(1000))"),
+        spec("javascript", "[1, 2].map(x => x + 1)"),
+        spec("python", "1 / 0"),
+        spec("javascript", "new ArrayBuffer(17 << 20)"),
+        spec("python", "'x' * (17 << 20)"),
+        spec("javascript", "for (;;);", seconds=0.02),
+        spec("python", "import os\nos._exit(1)"),
+        spec("javascript", "for (let i = 0; i < 100; i++) console.log(i)"),
+    ]
+    mounts, groups = our_mounts(), set(our_cgroups())
+    files, open_before = set(os.listdir(tempfile.gettempdir())), len(os.listdir("/proc/self/fd"))
+    async with SnippetPool(size=2) as pool:
+        for wanted in ends * 2:
+            await pool.run(wanted)
+        running = set(descendants(os.getpid()))
+        held = {pid: resident(pid) for pid in (os.getpid(), *running)}
+        started = time.monotonic()
+        for number in range(count):
+            await pool.run(ends[number % len(ends)])
+        print(f"{count} snippets in {time.monotonic() - started:.1f} s")
+        assert set(descendants(os.getpid())) == running
+        for pid, size in held.items():
+            print(pid, size >> 10, resident(pid) >> 10)
+            assert resident(pid) - size < 2 << 20
+    assert not set(descendants(os.getpid())) & running
+    assert our_mounts() == mounts
+    assert set(our_cgroups()) <= groups
+    assert {name for name in set(os.listdir(tempfile.gettempdir())) - files if "snippets" in name} == set()
+    assert len(os.listdir("/proc/self/fd")) <= open_before + 1
+
+
+async def test_100_snippets_leave_nothing_and_memory_is_flat() -> None:
+    await run_flat(100)
+
+
+@pytest.mark.soak
+async def test_1000_snippets_leave_nothing_and_memory_is_flat() -> None:
+    await run_flat(1000)
+
+
+def test_a_suffix_tells_the_language() -> None:
+    assert [language_of(name) for name in ("a.py", "/b/c.js", "d.mjs")] == ["python", "javascript", "javascript"]
+    with pytest.raises(ValueError, match="does not tell"):
+        language_of("-")
