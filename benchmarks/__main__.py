@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 from benchmarks import (
+    base,
     checkpoint,
     command,
+    depth,
     egress,
     engine,
     gateway,
     inspection,
     isolate,
+    layers,
     machine,
     mission,
     promotion,
@@ -25,12 +29,15 @@ from benchmarks import (
     report,
     scale,
     startup,
+    watching,
     workers,
 )
 from benchmarks.measure import Result
-from benchmarks.shop import Shop, remove
+from benchmarks.shop import Opened, Shop, remove
 
-_OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
+_Row = Callable[..., Awaitable[list[Result]]]
+_OVER_FILES: dict[str, _Row] = {
+    "base": base.run,
     "ready": ready.run,
     "checkpoint": checkpoint.run,
     "promotion": promotion.run,
@@ -38,7 +45,12 @@ _OVER_FILES: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "scale": scale.run,
     "mission": mission.run,
 }
-_ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
+_FIRST_SIZE: dict[str, _Row] = {
+    "command": command.run,
+    "watching": watching.run,
+    "layers": layers.run,
+}
+_ONCE: dict[str, _Row] = {
     "startup": startup.run,
     "engine": engine.run,
     "workers": workers.run,
@@ -46,7 +58,7 @@ _ONCE: dict[str, Callable[..., Awaitable[list[Result]]]] = {
     "egress": egress.run,
     "isolate": isolate.run,
 }
-_NAMES = (*_ONCE, "command", *_OVER_FILES)
+_NAMES = (*_ONCE, *_FIRST_SIZE, *_OVER_FILES, "depth")
 _ROUNDS = {
     "startup": 15,
     "engine": 5,
@@ -55,19 +67,30 @@ _ROUNDS = {
     "egress": 20,
     "isolate": 10,
     "command": 40,
+    "watching": 5,
+    "layers": 5,
+    "base": 1,
     "ready": 15,
     "checkpoint": 15,
     "promotion": 15,
     "inspection": 15,
     "scale": 5,
     "mission": 12,
+    "depth": 15,
 }
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)} (default: all)")
-    parser.add_argument("--files", default="1000,20000,90000", help="sizes of the repositories")
+    parser.add_argument("--files", default="1000,20000,90000", help="sizes of the repositories, up to 500000")
+    parser.add_argument(
+        "--peers-up-to",
+        type=int,
+        default=100_000,
+        metavar="FILES",
+        help="above this size leave out the peers that copy every file (default: 100000)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--rounds", type=float, default=1.0, help="multiplies the number of rounds")
     parser.add_argument("--place", type=Path, help="directory for temporary files (default: the system's)")
@@ -75,28 +98,47 @@ def _arguments() -> argparse.Namespace:
     unknown = set(wanted.names) - set(_NAMES)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
+    if "depth" in wanted.names and "," not in wanted.files:
+        parser.error(f"depth compares two sizes, --files {wanted.files} is one")
     return wanted
 
 
 async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]:
+    """Measure at each size; the smallest repository stays for `depth` until the largest is there."""
     names = wanted.names or _NAMES
-    sizes = [int(size) for size in wanted.files.split(",")]
-    for size in sizes:
-        _say(f"{size:,} files: making the repository")
-        shop = Shop.make(place / str(size), files=size)
-        for name in (name for name in _ONCE if name in names and size == sizes[0]):
-            _say(name)
-            for result in await _ONCE[name](shop, rounds=_rounds(wanted, name)):
+    sizes = sorted({int(size) for size in wanted.files.split(",")})
+    ends = (sizes[0], sizes[-1]) if "depth" in names and len(sizes) > 1 else ()
+    async with contextlib.AsyncExitStack() as until_the_end:
+        kept: dict[Shop, Opened] = {}
+        for size in sizes:
+            _say(f"{size:,} files: making the repository")
+            shop = Shop.make(place / str(size), files=size, peers=size <= wanted.peers_up_to)
+            async with contextlib.AsyncExitStack() as now:
+                for table in (_ONCE,) if size == sizes[0] else ():
+                    async for result in _rows(wanted, table, shop):
+                        yield result
+                opened = await (until_the_end if size in ends else now).enter_async_context(shop.open())
+                for table in (_FIRST_SIZE, _OVER_FILES) if size == sizes[0] else (_OVER_FILES,):
+                    async for result in _rows(wanted, table, shop, opened):
+                        yield result
+            if size in ends:
+                kept[shop] = opened
+            else:
+                remove(shop.place)
+        if ends:
+            _say("depth")
+            for result in await depth.run(kept, rounds=_rounds(wanted, "depth")):
                 yield result
-        async with shop.open() as opened:
-            if size == sizes[0] and "command" in names:
-                for result in await command.run(shop, opened, rounds=_rounds(wanted, "command")):
-                    yield result
-            for name in (name for name in _OVER_FILES if name in names):
-                _say(f"{size:,} files: {name}")
-                for result in await _OVER_FILES[name](shop, opened, rounds=_rounds(wanted, name)):
-                    yield result
-        remove(shop.place)
+
+
+async def _rows(
+    wanted: argparse.Namespace, table: Mapping[str, _Row], shop: Shop, *opened: Opened
+) -> AsyncIterator[Result]:
+    for name, row in table.items():
+        if not wanted.names or name in wanted.names:
+            _say(f"{shop.files:,} files: {name}")
+            for result in await row(shop, *opened, rounds=_rounds(wanted, name)):
+                yield result
 
 
 async def _show(wanted: argparse.Namespace, place: Path) -> list[Result]:
@@ -134,6 +176,7 @@ def main() -> None:
         print(json.dumps(report.document(described, results), indent=1))
     else:
         print(f"\n{report.notes(results)}")
+        print(depth.summary(results))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from chargehand.sandbox import Sandbox
 from chargehand.workspace import Workspace
 
 CHANGES = (1, 100, 1000)
-AIMS = {100: 0.025}
+AIMS = {100: 0.025, 1000: 0.150}
 _EDIT = """
 import json, sys
 stamp, paths = json.load(sys.stdin)
@@ -31,7 +31,7 @@ _stamps = count(1)
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with git told the changed paths, and with git finding them, each with an index of its own."""
-    copy = shop.copy("plain")
+    copy = shop.copy("plain") if shop.peers else None
     results = []
     for number in CHANGES:
         if number > shop.files:
@@ -39,23 +39,31 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         changed = random.Random(number).sample(paths(shop.files), number)
         async with opened.both() as (workspace, sandbox):
             sides = [
-                Side(name="checkpoint", sample=_ours(workspace, sandbox, changed)),
+                Side(name="checkpoint", sample=checkpointed(workspace, sandbox, changed)),
                 Side(name="freeze, checkpoint, thaw", sample=_frozen(workspace, sandbox, changed)),
-                Side(
-                    name="git update-index, write-tree, commit-tree", sample=_plumbing(shop, opened, copy, changed)
-                ),
-                Side(name="git add -A, write-tree", sample=_add_all(shop, copy, changed)),
+                *(_peers(shop, opened, copy, changed) if copy else ()),
             ]
             case = f"{number:,} changed file{'s' if number > 1 else ''}"
             result = await compare(
                 "checkpoint", case, sides, rounds=rounds, files=shop.files, aim=AIMS.get(number)
             )
         results.append(result)
-    git(shop.repository, "worktree", "remove", "--force", str(copy))
+    if copy:
+        shop.take_down(copy)
     return results
 
 
-def _ours(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
+def _peers(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> list[Side]:
+    plumbing = _plumbing(shop, opened, copy, changed)
+    return [
+        Side(name="git update-index, write-tree, commit-tree", sample=plumbing),
+        Side(name="git add -A, write-tree", sample=_add_all(shop, copy, changed)),
+    ]
+
+
+def checkpointed(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
+    """Return what changes these files inside, freezes, and times the checkpoint alone."""
+
     async def sample() -> float:
         await edit_inside(sandbox, changed)
         await sandbox.freeze()

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.gateway_side import EVENT, PACE_SECONDS, PIECES
 from benchmarks.measure import Result, Side, Taken, compare
 from benchmarks.shop import Shop
+from benchmarks.throwaway import environment_with
 
 ADDED_AIM = 0.003
 DIRECT, OURS, PEER = "upstream directly", "Gateway, unix socket", "LiteLLM proxy"
@@ -31,7 +32,6 @@ _STREAMS = 200
 _ATTEMPTS = 50
 _SLOW_ROUNDS = 2
 _REQUEST_BYTES = 20_000
-_INSTALL_SECONDS = 600
 _START_SECONDS = 120
 _PEER_KEY = "sk-benchmark"
 _PEER_QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "DISABLE_ADMIN_UI": "True"}
@@ -334,14 +334,8 @@ def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
 
 
 def _installed(place: Path) -> str | None:
-    program = place / "bin/litellm"
-    install = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "litellm[proxy]"]
-    try:
-        for argv in ([sys.executable, "-m", "venv", str(place)], install):
-            subprocess.run(argv, check=True, capture_output=True, timeout=_INSTALL_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return str(program)
+    programs = environment_with("litellm[proxy]", place)
+    return None if programs is None else str(programs / "litellm")
 
 
 def _wait_until_alive(process: subprocess.Popen[bytes], port: int) -> None:

@@ -35,7 +35,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
             files=shop.files,
             aim=AIM,
         )
-    return [looks, await _taken_back(shop, opened, changed[:HUNKS], rounds=rounds)]
+    return [looks, await _taken_back(shop, opened, changed, rounds=rounds)]
 
 
 def _areas() -> Areas:
@@ -81,39 +81,41 @@ def _patch(shop: Shop, opened: Opened, tree: str) -> Sample:
 
 
 async def _taken_back(shop: Shop, opened: Opened, changed: list[str], *, rounds: int) -> Result:
-    """Take back the last line of each file, the one that was added."""
+    """Take back the last line, the one that was added, of some of the changed files."""
     depot = opened.depot
     async with opened.both() as (workspace, sandbox):
         await edit_inside(sandbox, changed)
         tree = workspace.checkpoint("measured").tree
-    drops = []
-    for path in changed:
+    drops, chosen = [], changed[:HUNKS]
+    for path in chosen:
         entry = depot.lookup(tree, path)
         assert entry is not None
         last = depot.read_blob(entry.id).count(b"\n")
         drops.append(Drop(path=path, lines=(LineRange(first=last, last=last),)))
 
+    expected = depot.replace_paths(tree, chosen, opened.base.tree)
+
     async def smart() -> float:
         with timed() as seconds:
             plan = plan_rollback(depot, tree, opened.base.tree, drops=drops)
             made = write_rollback(depot, plan)
-        assert made == opened.base.tree
+        assert made == expected
         return seconds[0]
 
     index = {"GIT_INDEX_FILE": str(shop.place / "reverse.index")}
-    patch = depot.patch(opened.base.tree, tree)
+    patch = depot.patch(opened.base.tree, tree, chosen)
 
     async def reversed_patch() -> float:
         git(depot.path, "read-tree", tree, environment=index)
         with timed() as seconds:
             git(depot.path, "apply", "--cached", "--reverse", environment=index, input=patch)
             made = git(depot.path, "write-tree", environment=index)
-        assert made == opened.base.tree
+        assert made == expected
         return seconds[0]
 
     return await compare(
         "inspection",
-        f"{len(changed)} changes taken back",
+        f"{len(chosen)} changes of {len(changed):,} taken back",
         [
             Side(name="plan and write a roll-back by hunk", sample=smart),
             Side(name="git apply --cached --reverse, write-tree", sample=reversed_patch),

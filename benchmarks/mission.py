@@ -48,10 +48,10 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         git(shop.repository, "branch", "--quiet", "-D", branch)
         return spent.wall
 
-    sides = [
-        Side(name="chargehand run", sample=ours, repeat=3),
-        Side(name="git worktree, commit, by hand", sample=by_hand, most=None if shop.files < MANY else 2),
-    ]
+    sides = [Side(name="chargehand run", sample=ours, repeat=3)]
+    if shop.peers:
+        most = None if shop.files < MANY else 2
+        sides.append(Side(name="git worktree, commit, by hand", sample=by_hand, most=most))
     result = await compare(
         "mission", "one line, check `true`", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
     )

@@ -23,17 +23,19 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     ours, theirs = _commit(shop, 0), _commit(shop, 1)
     for commit in (ours, theirs):
         opened.depot.resolve_base(commit)
-    copy = shop.copy("merging")
+    copy = shop.copy("merging") if shop.peers else None
     bare = shop.place / "bare.git"
     spend(["git", "clone", "--quiet", "--bare", str(shop.repository), str(bare)], environment=ENVIRONMENT)
 
     async def merge() -> float:
+        assert copy is not None
         git(copy, "reset", "--quiet", "--hard", ours)
         with timed() as seconds:
             git(copy, "merge", "--quiet", "--no-ff", "-m", "merged", theirs)
         return seconds[0]
 
     async def durable_merge() -> float:
+        assert copy is not None
         git(copy, "reset", "--quiet", "--hard", ours)
         with timed() as seconds:
             git(copy, "-c", "core.fsync=all", "merge", "--quiet", "--no-ff", "-m", "merged", theirs)
@@ -45,11 +47,10 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
             git(shop.repository, "push", "--quiet", str(bare), f"{commit}:refs/heads/pushed-{next(_numbers)}")
         return seconds[0]
 
-    promote = [
-        Side(name="merge, journal, swap", sample=_promote(opened, shop, ours, theirs)),
-        Side(name="git merge --no-ff", sample=merge),
-        Side(name="git merge --no-ff, core.fsync=all", sample=durable_merge),
-    ]
+    promote = [Side(name="merge, journal, swap", sample=_promote(opened, shop, ours, theirs))]
+    if copy is not None:
+        promote.append(Side(name="git merge --no-ff", sample=merge))
+        promote.append(Side(name="git merge --no-ff, core.fsync=all", sample=durable_merge))
     note = "ours is on the disk when it returns: the journal of events, the objects, the ref"
     results = [await compare("promotion", "merge", promote, rounds=rounds, files=shop.files, note=note)]
     out = [
@@ -57,7 +58,8 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         Side(name="git push to a bare repository", sample=push),
     ]
     results.append(await compare("promotion", "export", out, rounds=rounds, files=shop.files))
-    git(shop.repository, "worktree", "remove", "--force", str(copy))
+    if copy is not None:
+        shop.take_down(copy)
     return results
 
 
@@ -139,5 +141,6 @@ def _services(opened: Opened) -> Services:
         controls=opened.app.controls,
         version="benchmark",
         open_agent=unused,  # type: ignore[arg-type]
+        open_gateway=unused,  # type: ignore[arg-type]
         open_registries=unused,  # type: ignore[arg-type]
     )

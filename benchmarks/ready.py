@@ -37,11 +37,10 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         return spent.wall
 
     most = None if shop.files < MANY else 2
-    sides = [
-        Side(name="workspace and sandbox", sample=ours, repeat=5),
-        Side(name="git worktree add", sample=worktree, most=most),
-        Side(name="cp -a", sample=copy, most=most),
-    ]
+    sides = [Side(name="workspace and sandbox", sample=ours, repeat=5)]
+    if shop.peers:
+        sides.append(Side(name="git worktree add", sample=worktree, most=most))
+        sides.append(Side(name="cp -a", sample=copy, most=most))
     result = await compare(
         "ready", "first command answered", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
     )

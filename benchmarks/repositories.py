@@ -29,6 +29,7 @@ _WORDS = _VOCABULARY.split()
 _KINDS = (".py", ".py", ".py", ".c", ".h", ".js", ".md", ".json", ".txt")
 _FILES_A_DIRECTORY = 12
 _MEDIAN_BYTES, _SPREAD = 2500, 1.1  # log-normal: a mean of about 4.6 kB
+_WHOLE_SIZED = 100_000  # files; of more than these each is smaller, so that all together stay at half a gigabyte
 
 
 def git(directory: Path, *arguments: str, environment: dict[str, str] | None = None, input: bytes = b"") -> str:
@@ -47,7 +48,8 @@ def make_repository(directory: Path, *, files: int) -> Path:
     """Make a repository with one commit of `files` files on `main`, checked out."""
     directory.mkdir(parents=True)
     git(directory, "init", "--quiet", "--initial-branch=main")
-    command = ["git", "-C", str(directory), "fast-import", "--quiet"]
+    quick = ("-c", "core.compression=1")  # nothing here is like anything else: deltas would be looked for in vain
+    command = ["git", "-C", str(directory), *quick, "fast-import", "--quiet", "--depth=0"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE) as importer:
         assert importer.stdin is not None
         _write_commit(importer.stdin, files)
@@ -67,10 +69,11 @@ def paths(files: int) -> list[str]:
 
 def _write_commit(stream: IO[bytes], files: int) -> None:
     dice = random.Random(files)
+    median = _MEDIAN_BYTES * min(1.0, _WHOLE_SIZED / files)
     text = " ".join(dice.choices(_WORDS, k=200_000)).replace(" e", "\ne").encode()
     stream.write(b"commit refs/heads/main\ncommitter Ada <ada@example.org> 1700000000 +0000\ndata 5\nfirst\n")
     for number, path in enumerate(paths(files)):
-        size = min(400_000, int(dice.lognormvariate(0, _SPREAD) * _MEDIAN_BYTES))
+        size = min(400_000, int(dice.lognormvariate(0, _SPREAD) * median))
         start = dice.randrange(len(text) // 2)
         content = b"# %d %s\n" % (number, path.encode()) + text[start : start + size] + b"\n"
         stream.write(b"M 100644 inline %s\ndata %d\n%s\n" % (path.encode(), len(content), content))

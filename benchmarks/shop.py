@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.measure import timed
 from benchmarks.repositories import git, make_repository
 from chargehand.app import App
 from chargehand.core import Base, DriverName
@@ -27,12 +28,13 @@ class Shop:
 
     place: Path
     files: int
+    peers: bool = True
 
     @classmethod
-    def make(cls, place: Path, *, files: int) -> Shop:
-        """Make the repository."""
+    def make(cls, place: Path, *, files: int, peers: bool = True) -> Shop:
+        """Make the repository; without `peers` what copies all its files is left out of the comparisons."""
         make_repository(place / "repository", files=files)
-        return cls(place=place, files=files)
+        return cls(place=place, files=files, peers=peers)
 
     @property
     def repository(self) -> Path:
@@ -59,9 +61,11 @@ class Shop:
         app = self.app()
         try:
             probed = await app.probe()
-            depot = app.depot(app.project())
-            base = depot.resolve_base()
-            depot.base_layers(base)
+            project = app.project()
+            with timed() as prepared:
+                depot = app.depot(project)
+                base = depot.resolve_base()
+                depot.base_layers(base)
             toolchain = app.toolchain()
             async with ProcessTier(toolchain) as tier:
                 yield Opened(
@@ -71,6 +75,7 @@ class Shop:
                     tier=tier,
                     toolchain=toolchain,
                     driver=probed.require(),
+                    prepared=prepared[0],
                 )
         finally:
             app.close()
@@ -81,10 +86,14 @@ class Shop:
         git(self.repository, "worktree", "add", "--quiet", "--detach", str(target))
         return target
 
+    def take_down(self, copy: Path) -> None:
+        """Remove a worktree."""
+        git(self.repository, "worktree", "remove", "--force", str(copy))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What workspaces and sandboxes are made with."""
+    """What workspaces and sandboxes are made with; `prepared`: what depot and base took, in seconds."""
 
     app: App
     depot: Depot
@@ -92,6 +101,7 @@ class Opened:
     tier: ProcessTier
     toolchain: Toolchain
     driver: DriverName
+    prepared: float
 
     def workspace(self, tree: str | None = None) -> Workspace:
         """Make a workspace on the base."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +115,23 @@ class Bases:
                 raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
             os.utime(place / "meta.json")
         return found
+
+    def kept(self, commit: str, name: str) -> bytes | None:
+        """Return what `keep` put beside a base, `None` where it did not."""
+        try:
+            return (self.directory / commit / name).read_bytes()
+        except OSError:
+            return None
+
+    def keep(self, commit: str, name: str, content: bytes) -> None:
+        """Put what was found out about a base beside it, for as long as it is there; nothing where it is not.
+
+        A full disk is no matter either: what is kept only saves time.
+        """
+        place = self.directory / commit
+        with locked(self.lock(commit)), suppress(OSError):
+            if (place / "meta.json").exists():
+                replace_file(place / name, content)
 
     def _load(self, place: Path) -> BaseLayers | None:
         try:

@@ -77,7 +77,7 @@ class Depot:
         self.reader = ObjectReader(self.path / "objects")
         self.notes_lock = root / "locks" / "notes.lock"
         self._notes = NotesPlace(self.git, self.reader.objects)
-        self._bases = Bases(root, reader=self.reader, git=self.git, fault=fault, room=room)
+        self.bases = Bases(root, reader=self.reader, git=self.git, fault=fault, room=room)
 
     @classmethod
     def open(
@@ -139,7 +139,7 @@ class Depot:
         """
         shallow = self.path / "shallow"
         try:
-            return self._bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
+            return self.bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
         except NotFoundError as problem:
             raise _incomplete(base.commit, problem.message) from problem
 

@@ -111,6 +111,7 @@ class _Partial:
         self._writer = writer
         self._source, self._target = source, target
         self._changes = {change.path: change for change in depot.diff(source, target)}
+        self._above = {parent for path in self._changes for parent in _parents(path)}
         kinds = {change.kind for change in self._changes.values()}
         self._renames = depot.renames(target, source) if {"added", "deleted"} <= kinds else {}
         self._entries: dict[str, Entry | None] = {}
@@ -134,7 +135,7 @@ class _Partial:
         )
 
     def _take(self, drop: Drop) -> None:
-        concerned = _concerned(self._changes, drop.path)
+        concerned = self._concerned(drop.path)
         if not concerned:
             self._check_known(drop.path)
             self._unchanged.append(drop.path)
@@ -145,6 +146,14 @@ class _Partial:
         else:
             self._why[drop.path] = "is not a file in both"
             self._whole(concerned)
+
+    def _concerned(self, path: str) -> list[str]:
+        """Return the differing paths that are `path` or lie below it; all of them for the root."""
+        if path in ("", "."):
+            return list(self._changes)
+        if path not in self._above:
+            return [path] if path in self._changes else []
+        return [other for other in self._changes if other == path or other.startswith(path + "/")]
 
     def _check_known(self, path: str) -> None:
         depot = self._depot
@@ -214,13 +223,6 @@ def _joined(drops: Sequence[Drop]) -> list[Drop]:
 def _parents(path: str) -> set[str]:
     parts = path.split("/")
     return {"/".join(parts[:count]) for count in range(1, len(parts))}
-
-
-def _concerned(changes: dict[str, Change], path: str) -> list[str]:
-    """Return the differing paths that are `path` or lie below it; all of them for the root."""
-    if path in ("", "."):
-        return list(changes)
-    return [other for other in changes if other == path or other.startswith(path + "/")]
 
 
 def _target_entry(change: Change) -> Entry | None:

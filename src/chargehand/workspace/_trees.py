@@ -82,7 +82,10 @@ class ObjectReader:
         if id is None or id == EMPTY_TREE:
             return NOTHING
         known = self._trees.get(id)
-        if known is None:
+        if known is not None:
+            with suppress(KeyError):  # another thread may have let go of it
+                self._trees.move_to_end(id)
+        else:
             kind, content = self.read(id)
             if kind != pygit2.enums.ObjectType.TREE:
                 raise NotFoundError(f"{id.hex()!r} is not a tree", code="tree_not_found")

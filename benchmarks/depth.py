@@ -1,0 +1,64 @@
+"""Whether the size of the repository is felt: the same work in the smallest and in the largest, in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Mapping
+
+from benchmarks.checkpoint import CHANGES, checkpointed
+from benchmarks.measure import Result, Side, compare
+from benchmarks.repositories import paths
+from benchmarks.shop import Opened, Shop
+
+AIM_RATIO = 1.3
+
+
+async def run(shops: Mapping[Shop, Opened], *, rounds: int) -> list[Result]:
+    """Checkpoint as many changes in each repository: close together (about as many directories), and anywhere.
+
+    What lies close together shows what the repository's size costs. Anywhere, 1,000 changes are in 100
+    directories of a small repository and in 3,000 of a large one, and each directory is a tree to be written.
+    """
+    results = []
+    for number in CHANGES:
+        for close in (True, False) if number > 1 else (True,):
+            chosen = {shop: _chosen(shop, number, close=close) for shop in shops}
+            results.append(await _compared(shops, chosen, number, close=close, rounds=rounds))
+    return results
+
+
+async def _compared(
+    shops: Mapping[Shop, Opened], chosen: Mapping[Shop, list[str]], number: int, *, close: bool, rounds: int
+) -> Result:
+    sides = []
+    async with contextlib.AsyncExitStack() as stack:
+        for shop, opened in shops.items():
+            workspace, sandbox = await stack.enter_async_context(opened.both())
+            name = f"{shop.files:,} files, {_directories(chosen[shop]):,} directories"
+            sides.append(Side(name=name, sample=checkpointed(workspace, sandbox, chosen[shop])))
+        where = "" if number == 1 else ", close together" if close else ", anywhere"
+        case = f"checkpoint of {number:,} change{'s' if number > 1 else ''}{where}"
+        return await compare("depth", case, sides, rounds=rounds)
+
+
+def summary(results: list[Result]) -> str:
+    """Return what the rows say in one line, "" without such rows."""
+    words = [
+        f"{result.case.removeprefix('checkpoint of ')} {last.ratio(first):.2f}x"
+        for result in results
+        if result.benchmark == "depth"
+        for first, last in [(result.sides[0], result.sides[-1])]
+    ]
+    said = "; ".join(words)
+    return f"a checkpoint, from the smallest to the largest repository (aim {AIM_RATIO}x): {said}" if said else ""
+
+
+def _chosen(shop: Shop, number: int, *, close: bool) -> list[str]:
+    found = paths(shop.files)
+    return sorted(found)[:number] if close else random.Random(number).sample(found, number)
+
+
+def _directories(changed: list[str]) -> int:
+    """Return how many directories hold the changes, those above included: the trees that are written."""
+    return 1 + len({path.rsplit("/", depth)[0] for path in changed for depth in range(1, path.count("/") + 1)})

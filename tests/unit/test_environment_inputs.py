@@ -1,0 +1,109 @@
+"""The inputs of an environment's key: found once for each base, and by the difference for every other tree."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.workspace_kit import Yard
+
+from chargehand.workspace import BaseLayers, Depot, EnvironmentLayers
+from chargehand.workspace import _trees as trees
+
+NAMES = ("pyproject.toml", "web/package.json", "web.lock", "src/app.py", "src/b/requirements-dev.txt", "a/b/c.md")
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    yard = Yard(tmp_path)
+    put(yard, "pyproject.toml", "[project]\n")
+    put(yard, "tést/package.json", "{}\n")
+    return yard
+
+
+def put(yard: Yard, path: str, text: str | None) -> None:
+    """Write a file of the repository, or remove it, and commit."""
+    target = yard.repository / path
+    if text is None:
+        target.unlink(missing_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    yard.commit()
+
+
+def key(depot: Depot, commit: str | None = None, *, tree: str | None = None) -> str:
+    """Return the key of a commit's environment, or of a tree's over it."""
+    base = depot.resolve_base(commit)
+    return EnvironmentLayers(depot).key(base, command="x", inputs=("src/*.py",), tree=tree)
+
+
+def kept(yard: Yard, layers: BaseLayers) -> list[Path]:
+    """Return what is kept beside a base."""
+    return list(layers.tree.parent.glob("inputs-*"))
+
+
+def test_what_is_kept_gives_the_same_key_and_is_found_without_a_walk(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depot = yard.depot()
+    before = key(depot)
+    layers = depot.base_layers(yard.base())
+    assert not kept(yard, layers), "there was no base to keep it beside"
+    assert key(depot) == before
+    assert len(kept(yard, layers)) == 1
+    monkeypatch.setattr(Depot, "entries", None)
+    assert key(depot) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'[["pyproject.toml", 1]]', b"\xff"])
+def test_what_cannot_be_read_is_found_anew(yard: Yard, content: bytes) -> None:
+    depot = yard.depot()
+    layers = depot.base_layers(yard.base())
+    first = key(depot)
+    (file,) = kept(yard, layers)
+    file.write_bytes(content)
+    assert key(depot) == first
+    assert file.read_bytes() != content
+
+
+def test_other_patterns_and_other_bases_are_kept_apart(yard: Yard) -> None:
+    depot, keys = yard.depot(), set()
+    for text in ("[project]\n", "[project]\nname = 'x'\n"):
+        put(yard, "pyproject.toml", text)
+        depot.base_layers(yard.base())
+        for inputs in ((), ("src/*.py",)):
+            found = [EnvironmentLayers(depot).key(yard.base(), command="x", inputs=inputs) for _ in range(2)]
+            assert found[0] == found[1]
+            keys.add(found[0])
+    assert len(keys) == 4
+
+
+def test_a_trees_key_is_that_of_a_base_of_the_same_content(yard: Yard) -> None:
+    depot = yard.depot()
+    base = yard.base()
+    depot.base_layers(base)
+    dice = random.Random(5)
+    for number in range(20):
+        for path in dice.sample(NAMES, 3):
+            put(yard, path, dice.choice([None, f"{number}\n", "same\n"]))
+        there = yard.base()
+        expected = key(depot, there.commit)
+        assert key(depot, base.commit, tree=there.tree) == expected
+
+
+def test_a_tree_that_is_read_again_stays_in_memory(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    depot = yard.depot()
+    found = [bytes.fromhex(yard.base().tree)]
+    for number in range(3):
+        put(yard, "number", f"{number}\n")
+        found.append(bytes.fromhex(yard.base().tree))
+    monkeypatch.setattr(trees, "_CACHED_TREES", 2)
+    reader, read = depot.reader, []
+    original = reader.read
+    monkeypatch.setattr(reader, "read", lambda raw: (read.append(raw), original(raw))[1])
+    for tree in found[1:]:
+        reader.tree(found[0])
+        reader.tree(tree)
+    assert read.count(found[0]) == 1
