@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import container_kit
 from tests.postgres import Postgres, cluster
 
 GIT_IDENTITY = {
@@ -31,6 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("needs_bwrap") and not shutil.which("bwrap") and not in_ci:
             item.add_marker(pytest.mark.skip(reason="bubblewrap is not installed"))
+        if item.get_closest_marker("needs_container"):
+            missing = container_kit.missing(docker=bool(item.get_closest_marker("soak")))
+            if os.geteuid() != 0 or (missing and not in_ci):
+                item.add_marker(pytest.mark.skip(reason=missing or "container tests are set up for root"))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 

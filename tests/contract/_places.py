@@ -23,14 +23,16 @@ def toolchain() -> Toolchain:
 
 
 @contextmanager
-def workspace(root: Path, **limits: int) -> Iterator[SandboxSpec]:
-    """Make an empty workspace below `root`; new files appear in its `upper`."""
+def workspace(root: Path, *, plain: bool = False, **limits: int) -> Iterator[SandboxSpec]:
+    """Make an empty workspace below `root`; new files appear in its `upper`, in `base` if plain."""
     root.mkdir()
     for name in ("base", "upper", "work"):
         (root / name).mkdir()
     for path in (root, *root.iterdir()):
         os.chown(path, *sandbox_ids())
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
+    if plain:
+        plan = MountPlan(target="/workspace", plain=root / "base")
     try:
         yield SandboxSpec(mounts=plan, limits=SandboxLimits(**{"memory_mb": 512, "tmp_mb": 16, **limits}))
     finally:

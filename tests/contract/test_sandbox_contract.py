@@ -1,22 +1,27 @@
-"""The `process` tier keeps the contract of a sandbox."""
+"""Every tier keeps the contract of a sandbox."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
-from sandbox_contract import Open, Opened, SandboxContract
+from tests import container_kit
 
-from chargehand.sandbox import ProcessTier
+pytest.register_assert_rewrite(
+    *(f"chargehand.sandbox._conformance_{part}" for part in ("kit", "commands", "ends", "freezing"))
+)
 
-pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
+from chargehand.sandbox import ContainerTier, OpenedSandbox, ProcessTier, SandboxContract  # noqa: E402
+from chargehand.sandbox._conformance_kit import Open  # noqa: E402
 
 
+@pytest.mark.needs_bwrap
+@needs_bwrap
 class TestProcessTier(SandboxContract):
     @pytest.fixture
     async def open_sandbox(self, tmp_path: Path) -> AsyncIterator[Open]:
@@ -24,7 +29,7 @@ class TestProcessTier(SandboxContract):
             tier = await stack.enter_async_context(ProcessTier(toolchain()))
             count = 0
 
-            async def open_one(**limits: int) -> Opened:
+            async def open_one(**limits: int) -> OpenedSandbox:
                 nonlocal count
                 count += 1
                 root = tmp_path / f"place-{count}"
@@ -38,9 +43,82 @@ class TestProcessTier(SandboxContract):
                     for pid in mine:
                         os.kill(pid, signal.SIGKILL)
 
-                return Opened(sandbox, root / "upper", kill)
+                return OpenedSandbox(sandbox, root / "upper", kill)
 
             yield open_one
+
+
+@asynccontextmanager
+async def containers(program: str, place: Path) -> AsyncIterator[Open]:
+    """Open a tier of an engine, and give how containers are opened on empty workspaces below `place`."""
+    engine = container_kit.engine(program)
+    async with AsyncExitStack() as stack:
+        tier = await stack.enter_async_context(
+            ContainerTier(toolchain(), engine=engine, environ=container_kit.environment())
+        )
+        count = 0
+
+        async def open_one(**limits: int) -> OpenedSandbox:
+            nonlocal count
+            count += 1
+            root = place / f"place-{count}"
+            spec = stack.enter_context(workspace(root, plain=not engine.stages, **limits))
+            sandbox = await tier.open(spec)
+            stack.push_async_callback(sandbox.close)
+            pid = container_kit.pid_of(engine, sandbox.id)
+            written = root / ("upper" if engine.stages else "base")
+            return OpenedSandbox(sandbox, written, lambda: os.kill(pid, signal.SIGKILL))
+
+        yield open_one
+
+
+class ContainerContract(SandboxContract):
+    """The contract over containers; a subclass names the engine."""
+
+    program = ""
+
+    @pytest.fixture
+    async def open_sandbox(self, tmp_path: Path) -> AsyncIterator[Open]:
+        async with containers(self.program, tmp_path) as open_one:
+            yield open_one
+
+
+@pytest.mark.needs_container
+@pytest.mark.soak
+class TestPodman(ContainerContract):
+    program = "podman"
+
+
+@pytest.mark.needs_container
+@pytest.mark.soak
+class TestDocker(ContainerContract):
+    program = "docker"
+
+
+@pytest.mark.needs_container
+@pytest.mark.parametrize("program", ["podman", pytest.param("docker", marks=pytest.mark.soak)])
+async def test_what_is_the_engines_own_in_the_contract(program: str, tmp_path: Path) -> None:
+    """The whole contract takes minutes over containers (`soak`): here is what no exec server alone keeps."""
+    suite = ContainerContract()
+    suite.program = program
+    async with containers(program, tmp_path) as open_one:
+        await suite.test_the_environment_is_what_was_asked_for(open_one, pytest.MonkeyPatch())
+        await suite.test_a_seat_of_processes_is_a_limit_of_each_sandbox(open_one)
+        await suite.test_memory_is_limited(open_one)
+        await suite.test_two_sandboxes_do_not_see_each_other(open_one)
+        opened = await open_one()
+        await suite.test_it_says_what_it_is(opened.sandbox)
+        await suite.test_both_streams_come_apart_and_in_pieces(opened.sandbox)
+        await suite.test_large_output_is_whole(opened.sandbox)
+        await suite.test_a_time_limit_kills_the_whole_tree(opened)
+        await suite.test_frozen_time_does_not_count(opened.sandbox)
+        await suite.test_signals_work_inside(opened.sandbox)
+        await suite.test_a_sandbox_killed_from_outside_is_no_result(opened)
+        await suite.test_what_it_took_is_known_while_it_lives_and_after((await open_one()).sandbox)
+        await suite.test_nothing_changes_while_frozen(await open_one())
+        await suite.test_closing_while_frozen(await open_one())
+        await suite.test_killed_while_frozen(await open_one())
+    assert container_kit.containers(program) == []
 
 
 def bubblewraps() -> set[int]:

@@ -8,7 +8,7 @@ import os
 import pwd
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
-from chargehand.app._tiers import choose_driver, require_tier
+from chargehand.app._tiers import choose_driver, open_tier, require_tier, try_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
     AgentConfig,
@@ -34,6 +34,7 @@ from chargehand.core import (
     RepositoryError,
     SystemClock,
 )
+from chargehand.core import Tier as TierName
 from chargehand.credentials import Credentials, open_credentials
 from chargehand.durable import (
     LeasedWorkers,
@@ -52,12 +53,13 @@ from chargehand.missions import (
     Registries,
     Services,
     Steering,
+    Tier,
     Watch,
     cores,
     ignore,
     system_errors,
 )
-from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, discover, probe
+from chargehand.sandbox import ProbeReport, Toolchain, discover
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
 
@@ -78,7 +80,7 @@ class Place:
     project: ProjectRow
     depot: Depot
     driver: DriverName
-    tier: ProcessTier
+    tier: Tier
     toolchain: str
 
 
@@ -329,9 +331,10 @@ class App:
             search=self.environ.get("PATH", os.defpath), extra=extra, cache=self.home / "toolchain.json"
         )
 
-    async def probe(self) -> ProbeReport:
-        """Try for real what sandboxes this machine can offer."""
-        return await probe(self.toolchain(), scratch=self.home)
+    async def probe(self, tier: TierName = "process") -> ProbeReport:
+        """Try for real what sandboxes of a tier this machine can offer."""
+        config = replace(self.user_configuration().config.sandbox, tier=tier)
+        return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
     @contextlib.asynccontextmanager
     async def session(
@@ -360,9 +363,24 @@ class App:
             require_tier(resolved.config.sandbox.tier)
             toolchain = await asyncio.to_thread(self.toolchain, resolved)
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-            async with self.taking_orders(), ProcessTier(toolchain, alive=self.member.fileno()) as tier:
-                driver = await choose_driver(self.home, toolchain, strategy=resolved.config.project.strategy)
-                place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=toolchain.id)
+            opening = open_tier(
+                resolved.config.sandbox,
+                toolchain,
+                scratch=self.home,
+                alive=self.member.fileno(),
+                environ=self.environ,
+            )
+            async with self.taking_orders(), opening as tier:
+                driver = await choose_driver(
+                    self.home,
+                    toolchain,
+                    strategy=resolved.config.project.strategy,
+                    config=resolved.config.sandbox,
+                    environ=self.environ,
+                )
+                image = resolved.config.sandbox.container_image
+                tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
+                place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
                 services = self._services(place, resolved, watch)
                 missions = Missions(services)
                 await missions.recover()
@@ -384,7 +402,7 @@ class App:
             store=self.store,
             depot=place.depot,
             tier=place.tier,
-            tier_name="process",
+            tier_name=resolved.config.sandbox.tier,
             driver=place.driver,
             toolchain=place.toolchain,
             config=resolved.config,

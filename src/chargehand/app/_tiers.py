@@ -5,32 +5,81 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from chargehand.core import DriverName, Strategy, TierUnavailableError
-from chargehand.sandbox import Toolchain, probe
+from chargehand.core import DriverName, SandboxConfig, Strategy, TierUnavailableError
+from chargehand.missions import Tier
+from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, probe
 
-_TIERS = ("process",)
+_TIERS = ("process", "container")
 
 
 def require_tier(tier: str) -> None:
     """Raise `TierUnavailableError` unless this version has the tier."""
     if tier not in _TIERS:
         raise TierUnavailableError(
-            f"the sandbox tier {tier!r} is not available in this version", hint="use --sandbox process"
+            f"the sandbox tier {tier!r} is not available in this version",
+            hint=f"use --sandbox {' or '.join(_TIERS)}",
         )
 
 
-async def choose_driver(home: Path, toolchain: Toolchain, *, strategy: Strategy) -> DriverName:
+def open_tier(
+    config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[Tier]:
+    """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
+    if config.tier != "container":
+        return ProcessTier(toolchain, alive=alive)
+    from chargehand.sandbox import ContainerTier
+
+    return ContainerTier(
+        toolchain,
+        program=config.container_program or "",
+        image=config.container_image or "",
+        scratch=scratch,
+        alive=alive,
+        environ=environ,
+    )
+
+
+async def try_tier(
+    config: SandboxConfig, toolchain: Toolchain, *, home: Path, environ: Mapping[str, str]
+) -> ProbeReport:
+    """Return what the configured tier can offer here, tried for real."""
+    if config.tier != "container":
+        return await probe(toolchain, scratch=home)
+    from chargehand.sandbox import probe_container
+
+    return await probe_container(
+        toolchain,
+        scratch=home,
+        environ=environ,
+        program=config.container_program or "",
+        image=config.container_image or "",
+    )
+
+
+async def choose_driver(
+    home: Path,
+    toolchain: Toolchain,
+    *,
+    strategy: Strategy,
+    config: SandboxConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> DriverName:
     """Return a strategy's workspace driver on this machine, proven by a probe when nothing is known of it yet.
 
     Raises `TierUnavailableError` with the mend where no sandbox can be had.
     """
+    config, environ = config or SandboxConfig(), environ or {}
     place, key = home / "probe.json", _machine(home, toolchain)
+    if config.tier == "container":
+        place, key = home / "probe-container.json", [*key, *_engines(config, environ)]
     known = _known(place, key, strategy)
     if known is not None:
         return known
-    report = await probe(toolchain, scratch=home)
+    report = await try_tier(config, toolchain, home=home, environ=environ)
     driver = report.require(strategy)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     drivers = {"shadow": report.driver, "direct": report.direct}
@@ -44,6 +93,14 @@ def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     stamp = os.stat(bwrap).st_mtime if bwrap else 0
     system = os.uname()
     return [system.release, system.version, os.geteuid(), os.stat(home).st_dev, bwrap, stamp, toolchain.id]
+
+
+def _engines(config: SandboxConfig, environ: Mapping[str, str]) -> list[object]:
+    """Return what a container engine is known by: where it is and of when, and what it was told to use."""
+    search = environ.get("PATH", os.defpath)
+    found = [shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")]
+    stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
+    return [*found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
 
 
 def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | None:

@@ -70,7 +70,7 @@ def demo(keep: bool, as_json: bool) -> int:
 @click.option("--forbid", multiple=True, metavar="AREA", help="Keep this area from being changed.")
 @time_option
 @click.option("--attempts", metavar="N", help="Let the agent try at most this often.")
-@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process.")
+@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process or container.")
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
 @click.option("--partial", is_flag=True, help="Let in what remains after violating files were set back.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from chargehand.app import App
 from chargehand.cli._output import Output
 from chargehand.cli._progress import progress
-from chargehand.core import ChargehandError
+from chargehand.core import ChargehandError, Tier
 from chargehand.sandbox import Part, ProbeReport, probe_snippets
 
 _GIT_FROM = (2, 31)
@@ -26,7 +26,8 @@ def doctor(out: Output) -> int:
     """Write each part with ok or failed and its mend; exit 5 where no sandbox can be had, 1 for other failures."""
     with App.open() as app, progress(out, "trying"):
         parts = [_python(), _git(), _state(app.home)]
-        report = _probe(app) if parts[-1].ok else None
+        report = _probe(app, "process") if parts[-1].ok else None
+        other = _probe(app, "container") if parts[-1].ok and _has_engine(app) else None
         allowed = _allowed(app)
         languages = asyncio.run(probe_snippets()) if report is not None and report.ok else ()
     tier_ok = report is not None and report.ok
@@ -39,22 +40,31 @@ def doctor(out: Output) -> int:
             "driver": report.driver if report is not None else None,
             "drivers": {"shadow": report.driver, "direct": report.direct} if report is not None else None,
             "parts": parts,
+            "container": other,
             "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
         }
     )
     _show(out, parts, report)
+    if other is not None:
+        _show_container(out, other)
     _show_snippets(out, languages)
     if not tier_ok:
         return 5
     return 0 if all(part.ok for part in parts[:3]) else 1
 
 
-def _probe(app: App) -> ProbeReport:
+def _probe(app: App, tier: Tier) -> ProbeReport:
     try:
-        return asyncio.run(app.probe())
+        return asyncio.run(app.probe(tier))
     except ChargehandError as error:
         part = Part(name="sandbox", ok=False, detail=error.message, mend=error.hint)
-        return ProbeReport(tier="process", parts=(part,))
+        return ProbeReport(tier=tier, parts=(part,))
+
+
+def _has_engine(app: App) -> bool:
+    """Tell whether the container tier is worth a try: an engine is installed."""
+    search = app.environ.get("PATH", os.defpath)
+    return any(shutil.which(name, path=search) for name in ("podman", "docker"))
 
 
 def _python() -> Part:
@@ -121,6 +131,17 @@ def _show_snippets(out: Output, languages: tuple[Part, ...]) -> None:
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
         if part.mend:
             out.text(f"        mend: {part.mend}")
+
+
+def _show_container(out: Output, report: ProbeReport) -> None:
+    """Write what the second tier offers: nobody misses it where the first one works."""
+    failed = [part for part in report.parts if not part.ok and part not in report.drivers]
+    for part in failed:
+        out.text(f"no      container: {part.name}: {part.detail}")
+        if part.mend:
+            out.text(f"        mend: {part.mend}")
+    if report.ok:
+        out.text(f"--sandbox container works too, with workspaces by {report.driver}: {report.parts[0].detail}")
 
 
 def _spare(report: ProbeReport | None) -> tuple[Part, ...]:

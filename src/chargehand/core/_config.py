@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 AgentKind = Literal["command", "native"]
 Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible", "script"]
-Tier = Literal["process", "none"]
+Tier = Literal["process", "container", "none"]
 Strategy = Literal["shadow", "direct"]
 
 
@@ -136,7 +136,14 @@ class LimitsConfig:
 class SandboxConfig:
     """[sandbox]: where agents and checks run."""
 
-    tier: Tier = _key("process, or none (no sandbox: your own risk)", default="process")
+    tier: Tier = _key("process, container, or none (no sandbox: your own risk)", default="process")
+    container_program: str | None = _key(
+        "container engine, podman or docker, by name or path; absent: the first that works", form="name"
+    )
+    container_image: str | None = _key(
+        "image that the engine has, with python3, sh and the project's programs; absent: the host's own /usr",
+        form="name",
+    )
     network: tuple[str, ...] = _key(
         "hosts that agents, setup and `exec` may reach, `private:` before one that is not public; empty: none",
         default=(),

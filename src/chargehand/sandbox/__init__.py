@@ -25,6 +25,10 @@ from chargehand.sandbox._processes import ProcessSeen
 from chargehand.sandbox._toolchain import Toolchain, discover
 
 if TYPE_CHECKING:
+    from chargehand.sandbox._conformance import SandboxContract
+    from chargehand.sandbox._conformance_kit import OpenedSandbox
+    from chargehand.sandbox._container import ContainerTier
+    from chargehand.sandbox._container_probe import probe_container
     from chargehand.sandbox._egress import EgressProxy
     from chargehand.sandbox._isolate import (
         ConsoleLine,
@@ -44,12 +48,14 @@ __all__ = [
     "WORKSPACE",
     "AllowList",
     "ConsoleLine",
+    "ContainerTier",
     "EgressLimits",
     "EgressProxy",
     "EgressRequest",
     "ExecResult",
     "OnOutput",
     "OpenSandbox",
+    "OpenedSandbox",
     "Part",
     "ProbeReport",
     "ProcessSeen",
@@ -59,6 +65,7 @@ __all__ = [
     "Resolve",
     "Rule",
     "Sandbox",
+    "SandboxContract",
     "SandboxLimits",
     "SandboxSpec",
     "SandboxUsage",
@@ -76,6 +83,7 @@ __all__ = [
     "mirror_environment",
     "parse_rule",
     "probe",
+    "probe_container",
     "probe_snippets",
     "run_snippet",
     "without_grants",
@@ -85,13 +93,17 @@ _LAZY = {
     **dict.fromkeys(("RegistryMirror", "mirror_environment"), "_mirror"),
     "RegistryConfig": "_mirror_config",
     "EgressProxy": "_egress",
+    "ContainerTier": "_container",
+    "probe_container": "_container_probe",
+    "SandboxContract": "_conformance",
+    "OpenedSandbox": "_conformance_kit",
     **dict.fromkeys(
         ("ConsoleLine", "SnippetEngineError", "SnippetError", "SnippetResult", "SnippetSpec", "language_of"),
         "_isolate",
     ),
     **dict.fromkeys(("SnippetPool", "probe_snippets", "run_snippet"), "_isolate_pool"),
 }
-"""What most commands never use, by the module that has it; the registry mirror's HTTP client alone costs 0.2 s."""
+"""What most commands never use: the mirror's HTTP client costs them 0.2 s, the contract needs pytest."""
 
 
 def __getattr__(name: str) -> Any:

@@ -19,9 +19,9 @@ from chargehand.sandbox._toolchain import LIBRARIES, SHIMS
 HOME = "/home/agent"
 USER = "agent"
 INSIDE_ID = 1000
-_RUN = "/run/chargehand"
-_SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_ETC = (
+RUN = "/run/chargehand"
+SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC = (
     "alternatives",
     "ld.so.cache",
     "ld.so.conf",
@@ -35,15 +35,15 @@ _ETC = (
     "protocols",
     "services",
 )
-_HIDDEN = tuple(
+HIDDEN = tuple(
     f"/proc/{name}"
     for name in (
         *("keys", "key-users", "interrupts", "timer_list", "sched_debug", "latency_stats", "kcore", "kmsg"),
         *("acpi", "asound", "scsi"),
     )
 )
-_SETTINGS = ("etc/npmrc", "lib/node_modules/npm/npmrc", "pip.conf", "etc/pip.conf", ".cargo/credentials.toml")
-_FILES: Mapping[str, str] = {
+SETTINGS = ("etc/npmrc", "lib/node_modules/npm/npmrc", "pip.conf", "etc/pip.conf", ".cargo/credentials.toml")
+FILES: Mapping[str, str] = {
     "etc-passwd": (
         f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}:{USER}:{HOME}:/bin/sh\n"
     ),
@@ -120,7 +120,7 @@ def plan_layout(
     `server_size` is that of the compiled exec server in bytes; `memory_bound` says that a control group limits
     memory, so that no limit per process is needed.
     """
-    layout = Layout(staging=_staging_directory(), cgroups=cgroups)
+    layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *_ISOLATION]
     _system(layout)
     _scratch(layout, spec.limits)
@@ -136,23 +136,30 @@ def plan_layout(
     return layout
 
 
-def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
-    """Show the host's sockets, and what makes ports of them inside."""
+def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
+    """Return the host's sockets that a sandbox sees, each with its name and the port it has inside."""
     wanted = (
         ("registries", REGISTRY_PORT, spec.registries),
         ("gateway", GATEWAY_PORT, spec.gateway),
         ("egress", EGRESS_PORT, spec.egress),
     )
-    for name, port, socket in wanted:
-        if socket is None:
-            continue
+    return tuple((name, port, socket) for name, port, socket in wanted if socket is not None)
+
+
+def forwarder(python: Sequence[str], port: int, target: str) -> list[str]:
+    """Return the command that makes a port of a socket inside; it ends once something listens there."""
+    listening = [*python, f"{RUN}/forward.py", str(port), target]
+    return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
+
+
+def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
+    """Show the host's sockets, and what makes ports of them inside."""
+    for name, port, socket in forwarded(spec):
         if not layout.forwarders:
-            layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{_RUN}/forward.py"))
-        target = f"{_RUN}/{name}.sock"
+            layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{RUN}/forward.py"))
+        target = f"{RUN}/{name}.sock"
         layout.bind(name, Bind(source=socket, target=target, writable=True))
-        # The command that starts it ends once it listens.
-        forwarder = [*layout.python, f"{_RUN}/forward.py", str(port), target]
-        layout.forwarders.append(["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *forwarder])
+        layout.forwarders.append(forwarder(layout.python, port, target))
 
 
 _ISOLATION = (
@@ -178,7 +185,8 @@ def base_environment(spec: SandboxSpec, *, path: Sequence[str]) -> dict[str, str
     }
 
 
-def _staging_directory() -> str:
+def staging_directory() -> str:
+    """Return the directory that is covered in a mount namespace of its own; raises `TierUnavailableError`."""
     for candidate in _launcher.STAGING:
         if os.path.isdir(candidate):
             return candidate
@@ -194,15 +202,15 @@ def _system(layout: Layout) -> None:
     if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
         # Distributions leave `python` to the user; checks are written with it, so it comes last on PATH.
         layout.arguments += ["--symlink", "/usr/bin/python3", f"{SHIMS}/python"]
-    for name in _SYSTEM_LINKS:
+    for name in SYSTEM_LINKS:
         path = f"/{name}"
         if os.path.islink(path):
             layout.arguments += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             layout.arguments += ["--ro-bind", path, path]
-    for name in _ETC:
+    for name in ETC:
         layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name, text in _FILES.items():
+    for name, text in FILES.items():
         layout.file(name, text, f"/etc/{name.removeprefix('etc-')}")
 
 
@@ -212,12 +220,12 @@ def _scratch(layout: Layout, limits: SandboxLimits) -> None:
     layout.tmpfs("tmp", "/tmp", limits.tmp_mb)
     layout.tmpfs("home", HOME, limits.tmp_mb)
     layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
-    layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", _RUN]
+    layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", RUN]
 
 
 def _hide(layout: Layout) -> None:
     """Cover what the kernel shows of the whole machine to anybody: on a mount without devices none can be read."""
-    for path in _HIDDEN:
+    for path in HIDDEN:
         if os.path.isdir(path):
             layout.arguments += ["--tmpfs", path, "--remount-ro", path]
         elif os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH:
@@ -228,7 +236,7 @@ def _without_credentials(layout: Layout, binds: Sequence[Bind]) -> None:
     """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
     prefixes = {"/usr": "/usr", "/usr/local": "/usr/local"} | {str(b.source): b.target for b in binds}
     for source, target in prefixes.items():
-        for name in _SETTINGS:
+        for name in SETTINGS:
             if os.path.isfile(f"{source}/{name}"):
                 layout.arguments += ["--ro-bind", layout.empty(), f"{target}/{name}"]
 
@@ -238,8 +246,8 @@ def python_inside() -> tuple[list[str], str]:
     executable = Path(os.path.realpath(sys.executable))
     libraries = ""
     if not executable.is_relative_to("/usr"):
-        executable = Path(f"{_RUN}/python") / executable.relative_to(os.path.realpath(sys.base_prefix))
-        libraries = f"{_RUN}/python/lib"
+        executable = Path(f"{RUN}/python") / executable.relative_to(os.path.realpath(sys.base_prefix))
+        libraries = f"{RUN}/python/lib"
     return [str(executable), "-I", "-S", "-E", "-B"], libraries
 
 
@@ -248,7 +256,7 @@ def _host_python(layout: Layout) -> list[str]:
     command, libraries = python_inside()
     if libraries:
         prefix = Path(os.path.realpath(sys.base_prefix))
-        layout.bind("python", Bind(source=prefix, target=f"{_RUN}/python"))
+        layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
         # Where the interpreter is linked against a libpython, the one beside it and no other may be found.
         layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
     return command

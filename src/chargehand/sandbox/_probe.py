@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from chargehand.core import ChargehandError, DriverName, MountPlan, Strategy, TierUnavailableError, sandbox_ids
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
@@ -110,15 +111,10 @@ async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
     if not all(part.ok for part in parts):
         return ProbeReport(tier="process", parts=tuple(parts))
     async with ProcessTier(toolchain) as tier:
-        parts += [await _workspace(driver, tier, scratch) for driver in DRIVERS]
+        parts += [await try_driver(driver, tier, scratch) for driver in DRIVERS]
         driver = ProbeReport(tier="process", parts=tuple(parts)).driver
         if driver is not None:
-            with _scratch_plan(scratch, driver) as plan:
-                sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
-                try:
-                    parts += [await _try(name, trial, sandbox) for name, trial in _TRIALS.items()]
-                finally:
-                    await sandbox.close()
+            parts += await try_trials(driver, tier, scratch)
     return ProbeReport(tier="process", parts=tuple(parts))
 
 
@@ -134,7 +130,25 @@ def _bubblewrap() -> Part:
     return Part(name="bubblewrap", ok=bool(path), detail=path or "not found on PATH", mend=advice)
 
 
-async def _workspace(driver: DriverName, tier: ProcessTier, scratch: Path) -> Part:
+class OpensSandboxes(Protocol):
+    """A tier that is open."""
+
+    async def open(self, spec: SandboxSpec, /) -> Sandbox:
+        """Open one sandbox; raises `TierUnavailableError`."""
+        ...
+
+
+async def try_trials(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> list[Part]:
+    """Try each promise in a sandbox with small limits, on a workspace of `driver`."""
+    with _scratch_plan(scratch, driver) as plan:
+        sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
+        try:
+            return [await _try(name, trial, sandbox) for name, trial in _TRIALS.items()]
+        finally:
+            await sandbox.close()
+
+
+async def try_driver(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> Part:
     """Try one driver: make a small workspace of its kind, mount it and work in it."""
     try:
         with _scratch_plan(scratch, driver) as plan:

@@ -61,7 +61,7 @@ class ProcessTier:
             raise tier_unavailable("bwrap: not found")
         self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
         self._filter = compile_filter(machine_name())
-        self._server = _compiled_server()
+        self._server = compiled_server()
         self._cgroups.sweep()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
@@ -158,7 +158,7 @@ class ProcessTier:
         try:
             await sandbox.start(self._server)
             for forwarder in layout.forwarders:
-                await _start_forwarder(sandbox, forwarder)
+                await start_forwarder(sandbox, forwarder)
         except BaseException:
             await sandbox.close()
             raise
@@ -231,7 +231,7 @@ def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]
     return in_force | (cgroup.limits_in_force if cgroup else {})
 
 
-def _compiled_server() -> bytes:
+def compiled_server() -> bytes:
     """Return the exec server as the interpreter inside takes it: compiling it there would cost 10 ms each time."""
     spec = _server.__spec__
     if spec is None or not isinstance(spec.loader, InspectLoader):
@@ -239,7 +239,8 @@ def _compiled_server() -> bytes:
     return marshal.dumps(spec.loader.get_code(spec.name))
 
 
-async def _start_forwarder(sandbox: ProcessSandbox, command: Sequence[str]) -> None:
+async def start_forwarder(sandbox: ProcessSandbox, command: Sequence[str]) -> None:
+    """Run what makes a port of a host's socket inside; raises `InfrastructureError` (`forwarder_failed`)."""
     result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
     if result.stdout != b"ready\n":
         raise InfrastructureError(

@@ -117,6 +117,8 @@ class Server:
 
     def __init__(self, sock: int) -> None:
         self.sock = sock
+        self.out = 1 if sock == 0 else sock
+        """Where replies go: standard output where orders come by standard input, else the same socket."""
         self.inbox = bytearray()
         self.command: Command | None = None
         self.childless = True
@@ -134,7 +136,7 @@ class Server:
         """Send one frame, waiting where the host reads slowly."""
         frame = memoryview(FRAME.pack(kind, len(body)) + body)
         while frame:
-            frame = frame[os.write(self.sock, frame) :]
+            frame = frame[os.write(self.out, frame) :]
 
     def run(self) -> None:
         """Serve until the host closes the socket."""
@@ -474,6 +476,7 @@ def main() -> None:
     """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
     sock = int(sys.argv[1])
     os.set_inheritable(sock, False)
+    os.set_inheritable(1 if sock == 0 else sock, False)
     _make_unreadable()
     _limit({name: int(value) for name, value in (word.split("=") for word in sys.argv[3:])})
     os.umask(0o022)

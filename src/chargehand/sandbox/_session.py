@@ -88,6 +88,10 @@ class ProcessSandbox:
         self._writer.write(server)
         await self._wait(self._signals.get(), seconds=START_SECONDS)
 
+    def use_cgroup(self, cgroup: Cgroup | None) -> None:
+        """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
+        self._cgroup = cgroup
+
     async def _read(self) -> None:
         """Hand each frame to whom it concerns until the sandbox ends."""
         try:
@@ -269,6 +273,7 @@ class ProcessSandbox:
         await _to_the_end(self._closing)
 
     async def _release(self) -> None:
+        self.usage()  # a group that an engine made goes with its container
         if self._cgroup is not None:
             if not self._thawed.is_set():
                 self._cgroup.kill()  # while nothing runs, so that nothing writes between the thaw and the end

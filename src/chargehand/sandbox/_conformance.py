@@ -1,0 +1,19 @@
+"""The conformance suite: what every sandbox tier must keep, as checks that its author runs.
+
+pytest collects them from a subclass that gives the fixture `open_sandbox`, with `asyncio_mode = "auto"`. They use
+no more than `sh`, the usual small programs and `python3` inside, and look at the workspace from the host.
+"""
+
+from __future__ import annotations
+
+from chargehand.sandbox._conformance_commands import CommandContract
+from chargehand.sandbox._conformance_ends import EndContract
+from chargehand.sandbox._conformance_freezing import FreezeContract
+
+
+class SandboxContract(CommandContract, EndContract, FreezeContract):
+    """All that a sandbox promises, one test each; subclass it and give the fixture `open_sandbox`.
+
+    `open_sandbox(**limits)` opens a sandbox on a fresh, empty workspace, with the given fields of `SandboxLimits`,
+    and returns an `OpenedSandbox`.
+    """

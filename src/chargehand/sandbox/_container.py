@@ -1,0 +1,278 @@
+"""The `container` tier: one container of podman or docker for each sandbox, our exec server as its process 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import marshal
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chargehand.core import Bind, InfrastructureError, SandboxDiedError, TierUnavailableError, new_id
+from chargehand.sandbox import _container_guard, _container_inside, _container_start, _server
+from chargehand.sandbox._cgroups import Cgroup
+from chargehand.sandbox._container_engine import Engine, engine_environment, find_engine
+from chargehand.sandbox._container_layout import ROOT, Contents, direct, plan_contents, staged, write_root
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._layout import base_environment, staging_directory
+from chargehand.sandbox._process import compiled_server, start_forwarder
+from chargehand.sandbox._seccomp import compile_filter, machine_name
+from chargehand.sandbox._session import ProcessSandbox
+from chargehand.sandbox._toolchain import Toolchain
+
+_ISOLATED = ("-I", "-S", "-E")
+_OPEN_AT_ONCE = 4
+"""Engines lock their store: more that start at a time only wait for each other."""
+
+
+class ContainerSandbox(ProcessSandbox):
+    """A sandbox of the `container` tier; made by `ContainerTier.open`, keeps the promises of `Sandbox`."""
+
+    tier = "container"
+
+
+@dataclass(slots=True)
+class _Running:
+    """One container from outside: the engine's client, its first process on this machine (0: not known yet)."""
+
+    name: str
+    client: asyncio.subprocess.Process
+    ended: asyncio.Future[int]
+    watching: asyncio.Task[None] | None = None
+    pid: int = 0
+
+
+class ContainerTier:
+    """Opens sandboxes of the `container` tier; close it to end everything it started.
+
+    One instance per Chargehand process; an asynchronous context manager. `program` names the engine, `image` an
+    image that it has; without one containers show the host's own /usr and toolchain. `scratch` is a directory of
+    ours for the containers' root directories. `alive` is a descriptor that is held open until the last container
+    is gone, also where this process is killed. `engine` is one that was found before. Entering raises
+    `TierUnavailableError` where no engine works.
+    """
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        *,
+        program: str = "",
+        image: str = "",
+        scratch: Path | None = None,
+        alive: int | None = None,
+        environ: Mapping[str, str] | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._toolchain = toolchain
+        self._program = program
+        self._image = image
+        self._scratch = scratch
+        self._alive = alive
+        self._environ = dict(os.environ if environ is None else environ)
+        self._prefix = _container_guard.owner_prefix()
+        self._running: dict[str, _Running] = {}
+        self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
+        self._found = engine
+        self._engine: Engine | None = None
+        self._guard: asyncio.subprocess.Process | None = None
+        self._roots: tempfile.TemporaryDirectory[str] | None = None
+        self._code = b""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine in use; raises `InfrastructureError` (`tier_closed`) outside of the context."""
+        if self._engine is None:
+            raise InfrastructureError("the container tier is closed", code="tier_closed")
+        return self._engine
+
+    async def __aenter__(self) -> ContainerTier:
+        engine = self._found
+        if engine is None:
+            engine = await asyncio.to_thread(
+                find_engine, program=self._program, image=self._image, environ=self._environ
+            )
+        await asyncio.to_thread(_container_guard.sweep, engine.argv)
+        self._code = _code_for(engine)
+        self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
+        os.chmod(self._roots.name, 0o755)
+        self._guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, _container_guard.__file__, self._prefix, *engine.argv),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=engine_environment(self._environ),
+            pass_fds=() if self._alive is None else (self._alive,),
+            start_new_session=True,
+            cwd="/",
+        )
+        self._engine = engine
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self, spec: SandboxSpec) -> ContainerSandbox:
+        """Open one sandbox; raises `TierUnavailableError` with what the engine said where it refuses."""
+        engine = self.engine
+        name = new_id("sandbox")
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            async with self._starting:
+                return await self._open(engine, name, spec, errors)
+        except SandboxDiedError:
+            said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            raise TierUnavailableError(
+                f"the container sandbox cannot start: {said or 'no reason given'}",
+                hint="see what `chargehand doctor` says of the container tier, or use --sandbox process",
+            ) from None
+        finally:
+            os.close(errors)
+
+    async def _open(self, engine: Engine, name: str, spec: SandboxSpec, errors: int) -> ContainerSandbox:
+        if not engine.image:
+            spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                running = await self._start(engine, name, contents, spec.limits, theirs, errors)
+        except BaseException:
+            ours.close()
+            raise
+        sandbox = ContainerSandbox(
+            name,
+            ours,
+            running.ended,
+            kill=lambda: self._kill(running),
+            pid=lambda: running.pid or None,
+            cgroup=None,
+            environment=base_environment(spec, path=engine.path if engine.image else self._toolchain.path),
+            limits_in_force=_limits_in_force(spec.limits, engine),
+        )
+        try:
+            await sandbox.start(self._code)
+            running.pid = await asyncio.to_thread(_container_guard.container_pid, engine.argv, running.name)
+            sandbox.use_cgroup(_cgroup_of(running.pid))
+            for forwarder in contents.forwarders:
+                await start_forwarder(sandbox, forwarder)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _start(
+        self,
+        engine: Engine,
+        name: str,
+        contents: Contents,
+        limits: SandboxLimits,
+        theirs: socket.socket,
+        errors: int,
+    ) -> _Running:
+        assert self._roots is not None
+        place = Path(self._roots.name, name)
+        place.mkdir(mode=0o755)
+        root = place / "root"
+        await asyncio.to_thread(write_root, contents, root)
+        if engine.image:
+            contents.binds += [
+                Bind(source=root / "etc" / each, target=f"/etc/{each}") for each in ("passwd", "group")
+            ]
+        container = f"{self._prefix}{name}"
+        staging = staging_directory() if engine.stages else ""
+        if engine.stages:
+            mounts, words = staged(contents, root, staging)
+        else:
+            mounts, words = [], direct(contents, inodes=engine.kind == "docker")
+        argv = engine.run(
+            contents, limits, name=container, root=f"{staging}/{ROOT}" if staging else str(root), mounts=words
+        )
+        request = {"argv": argv, "mounts": mounts, "staging": staging, "stdio": engine.kind == "docker"}
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, _container_start.__file__, json.dumps(request)),
+            stdin=theirs.fileno(),
+            stdout=errors,
+            stderr=errors,
+            env=engine_environment(self._environ),
+            start_new_session=True,
+            cwd="/",
+        )
+        running = _Running(container, client, asyncio.get_running_loop().create_future())
+        self._running[name] = running
+        running.watching = asyncio.create_task(self._watch(name, running, place))
+        return running
+
+    async def _watch(self, name: str, running: _Running, place: Path) -> None:
+        """Wait for the end of a container and remove what is left of it."""
+        code = await running.client.wait()
+        if code < 0:  # the client was killed, which alone ends no container
+            await asyncio.to_thread(_container_guard.remove, self.engine.argv, running.name)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        self._running.pop(name, None)
+        if not running.ended.done():
+            running.ended.set_result(code)
+
+    def _kill(self, running: _Running) -> None:
+        """End a container at once: by its first process where we see it, else through the engine."""
+        if running.ended.done() or running.client.returncode is not None:
+            return
+        if running.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(running.pid, signal.SIGKILL)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            running.client.kill()  # then `_watch` has the engine remove it
+
+    async def close(self) -> None:
+        """End every sandbox that is still open."""
+        engine, guard = self._engine, self._guard
+        if engine is None or guard is None:
+            return
+        for running in list(self._running.values()):
+            await asyncio.to_thread(_container_guard.remove, engine.argv, running.name)
+        watching = [running.watching for running in self._running.values() if running.watching]
+        if watching:
+            await asyncio.wait(watching)
+        self._engine = None
+        assert guard.stdin is not None
+        guard.stdin.close()
+        await guard.wait()
+        if self._roots is not None:
+            self._roots.cleanup()
+
+
+def _code_for(engine: Engine) -> bytes:
+    """Return what the interpreter inside is sent: our filter of system calls, and below it the exec server.
+
+    An image's interpreter may be of another version, which takes text and no compiled code.
+    """
+    server = compiled_server()
+    if engine.image:
+        server = marshal.dumps(Path(_server.__file__).read_text())
+    inside = Path(_container_inside.__file__).read_text()
+    return marshal.dumps(f"{inside}\nrun({compile_filter(machine_name())!r}, {server!r})\n")
+
+
+def _cgroup_of(pid: int) -> Cgroup | None:
+    """Return the control group that the engine made, where this process may freeze it and read what it counts."""
+    directories, unified = _container_guard.cgroup_directories(pid) if pid else ({}, False)
+    group = Cgroup(tuple(directories.values()), unified)
+    writable = group.freezer is not None and os.access(group.freezer, os.W_OK)
+    return group if writable else None
+
+
+def _limits_in_force(limits: SandboxLimits, engine: Engine) -> dict[str, str]:
+    return {
+        "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
+        "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
+        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
+        "freeze": f"cgroup of {engine.kind}, or signals to the whole process namespace",
+    }
