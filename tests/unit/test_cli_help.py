@@ -50,6 +50,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "artifact": "list show",
         "agent": "list probe",
         "model": "list probe",
+        "policy": "show test why allow",
         "project": "list show setup trust",
         "audit": "verify export",
         "config": "show set",

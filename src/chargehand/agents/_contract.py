@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from chargehand.core import AgentKind
 from chargehand.models import Dialect
+from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
@@ -128,6 +129,13 @@ class AttemptContext(Protocol):
         """Return a person's answer to the question of that id within the attempt.
 
         Raises `WaitingError` while there is none: the attempt ends here and begins again with the answer.
+        """
+        ...
+
+    async def judge(self, name: str, action: Action) -> Judgement:
+        """Return whether an action may happen, `allow` or `deny`; to be asked before it, and noted by this.
+
+        `name` is the step that it is part of. Raises `WaitingError` while a person has to be asked, as `ask` does.
         """
         ...
 

@@ -19,6 +19,7 @@ from chargehand.agents._conversation import (
     to_messages,
     unanswered,
 )
+from chargehand.agents._judged import action_of, refusal
 from chargehand.agents._model_client import ModelClient, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
@@ -314,7 +315,7 @@ class _Attempt:
 
     async def _call(self, turn: _Turn, call: ToolCall, name: str) -> None:
         async def called() -> object:
-            return await self._answer(name, call) if call.name == ASK else await self._tool(call)
+            return await self._answer(name, call) if call.name == ASK else await self._judged(name, call)
 
         if call.name in MUTATING:
             output, tree = await self._context.act(name, [call.name, call.arguments], called)
@@ -323,6 +324,15 @@ class _Attempt:
         else:
             output = await self._context.step(name, [call.name, call.arguments], called)
         self._result(turn, call, output)
+
+    async def _judged(self, name: str, call: ToolCall) -> dict[str, Any]:
+        """Carry out a call that the rules allow; one that they deny is answered with the rule and its reason."""
+        action = action_of(call.name, call.arguments)
+        if action is not None:
+            judgement = await self._context.judge(name, action)
+            if judgement.effect != "allow":
+                return {**_shown(ToolResult(text=refusal(judgement), failed=True)), "seconds": 0.0}
+        return await self._tool(call)
 
     async def _tool(self, call: ToolCall) -> dict[str, Any]:
         began = time.monotonic()

@@ -19,6 +19,7 @@ from chargehand.app._models import (
     served_model,
 )
 from chargehand.app._ollama import find_ollama
+from chargehand.app._policy import REPOSITORY_RULES, add_override, user_rules_path
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
@@ -29,6 +30,7 @@ __all__ = [
     "DEFAULT_MODELS",
     "NATIVE",
     "REPOSITORY_FILE",
+    "REPOSITORY_RULES",
     "SLOTS",
     "USUAL_KEYS",
     "App",
@@ -42,6 +44,7 @@ __all__ = [
     "Session",
     "UntrustedKey",
     "Worker",
+    "add_override",
     "address_of",
     "agent_from_option",
     "check_user_value",
@@ -68,4 +71,5 @@ __all__ = [
     "state_home",
     "trust_needed",
     "user_config_path",
+    "user_rules_path",
 ]

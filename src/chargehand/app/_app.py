@@ -21,6 +21,7 @@ from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
+from chargehand.app._policy import load_rules
 from chargehand.app._tiers import choose_driver, open_tier, require_tier, try_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
@@ -59,6 +60,7 @@ from chargehand.missions import (
     ignore,
     system_errors,
 )
+from chargehand.policy import Rules
 from chargehand.sandbox import ProbeReport, Toolchain, discover
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
@@ -307,6 +309,13 @@ class App:
         found = detect_checks(reader, base.tree)
         return Detected(checks=found.commands, why=found.why, setup=detect_setup(reader, base.tree))
 
+    def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
+        """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
+        rules = load_rules(self.environ, depot, base.tree if base is not None else None)
+        if len(rules.sources) > 1:  # those that are shipped are right, and parsed when they are first asked
+            rules.check()
+        return rules
+
     def user_configuration(self) -> Resolved:
         """Return the configuration in force outside of any repository."""
         return resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
@@ -381,14 +390,15 @@ class App:
                 image = resolved.config.sandbox.container_image
                 tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
                 place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
-                services = self._services(place, resolved, watch)
+                rules = await asyncio.to_thread(self.rules, depot, base)
+                services = self._services(place, resolved, watch, rules)
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
                     project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver
                 )
 
-    def _services(self, place: Place, resolved: Resolved, watch: Watch) -> Services:
+    def _services(self, place: Place, resolved: Resolved, watch: Watch, rules: Rules) -> Services:
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,
@@ -418,6 +428,7 @@ class App:
             ),
             clock=self.clock,
             watch=watch,
+            rules=rules,
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or cores(),
         )

@@ -11,6 +11,7 @@ from pathspec import GitIgnoreSpec
 from chargehand.core import Change, ConfigError, Finding, shown_path
 
 OWN_CONFIG = "chargehand.toml"
+_OWN = (OWN_CONFIG, "chargehand.cedar")
 _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 
 
@@ -60,8 +61,9 @@ class AreaRules:
             )
 
     def _broken(self, path: str) -> tuple[str, str] | None:
-        if path == OWN_CONFIG or path.startswith(OWN_CONFIG + "/"):
-            return "config_protected", f"{OWN_CONFIG} may never be changed by an agent"
+        own = next((name for name in _OWN if path == name or path.startswith(name + "/")), None)
+        if own is not None:
+            return "config_protected", f"{own} may never be changed by an agent"
         if _matches(self._forbid, path):
             return "area_forbidden", f"{shown_path(path)} lies in a forbidden area"
         if self._allow is not None and not _matches(self._allow, path):

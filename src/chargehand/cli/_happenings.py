@@ -70,6 +70,15 @@ def _captured(event: core.StateCaptured) -> str:
     return f"kept what went on ({event.why}, {running}) as artifact {event.artifact[:12]}"
 
 
+def _judged(event: core.ActionJudged) -> str:
+    """Tell what was not simply allowed."""
+    if event.effect == "allow" and not event.overridden and not event.answer:
+        return ""
+    aside = f", rule {', '.join(event.overridden)} set aside" if event.overridden else ""
+    word = {"allow": "allowed", "deny": "denied", "ask": "to be asked"}.get(event.effect, event.effect)
+    return f"{word}: {_first_line(event.subject or event.text)} (rule {event.rule}: {event.reason}{aside})"
+
+
 def _breaker(event: core.BreakerChanged) -> str:
     who = f"{event.agent} with {event.model}" if event.model else event.agent
     why = f" after {event.failures} failures in a row: {_first_line(event.reason)}" if event.failures else ""
@@ -273,6 +282,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MissionAdmitted: _admitted,
     core.StateCaptured: _captured,
     core.BreakerChanged: _breaker,
+    core.ActionJudged: _judged,
     core.MessageSent: _message,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,

@@ -15,6 +15,7 @@ from chargehand.cli._commands_checkpoint import checkpoint
 from chargehand.cli._commands_gateway import gateway
 from chargehand.cli._commands_mission import mission
 from chargehand.cli._commands_models import model
+from chargehand.cli._commands_policy import policy
 from chargehand.cli._commands_project import project
 from chargehand.cli._commands_secret import secret
 from chargehand.cli._commands_settings import audit, config
@@ -89,6 +90,7 @@ _GROUPS: tuple[click.Command, ...] = (
     model,
     gateway,
     project,
+    policy,
     secret,
     audit,
     config,

@@ -46,6 +46,7 @@ from chargehand.core._events import (
 from chargehand.core._ids import Kind, new_id
 from chargehand.core._payloads import (
     PROMOTE,
+    ActionJudged,
     AgentSelected,
     ApplyChanged,
     ApprovalGiven,
@@ -125,6 +126,7 @@ __all__ = [
     "PROMOTE",
     "SANDBOX_UID",
     "SETTLED",
+    "ActionJudged",
     "AgentConfig",
     "AgentKind",
     "AgentSelected",

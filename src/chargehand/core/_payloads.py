@@ -282,6 +282,30 @@ class AttemptResumed(Payload):
     ignored_state: str
 
 
+@event("action.judged")
+@dataclass(frozen=True, kw_only=True)
+class ActionJudged(Payload):
+    """An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
+
+    `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
+    `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
+    `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
+    `rules` tells the rules that were in force from others.
+    """
+
+    attempt: str
+    kind: str
+    text: str
+    effect: str
+    rule: str
+    reason: str
+    subject: str = ""
+    parts: int = 1
+    overridden: tuple[str, ...] = ()
+    answer: str = ""
+    rules: str = ""
+
+
 @event("state.captured")
 @dataclass(frozen=True, kw_only=True)
 class StateCaptured(Payload):

@@ -182,7 +182,7 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
     _remedy(
         "person",
-        "area_invalid config_invalid engine_database engine_url no_base_url",
+        "area_invalid config_invalid engine_database engine_url no_base_url policy_invalid",
         "mend the configuration: `chargehand config show --origin` tells where each value comes from",
     ),
     _remedy(

@@ -20,7 +20,9 @@ from chargehand.core import (
 from chargehand.missions._control import Control
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
+from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
+from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Scan, Workspace
 
@@ -88,6 +90,7 @@ class Context:
         self._tree = tree
         self._inspector = inspector
         self._unseen: Scan | None = None
+        self._judge = Judge(services, journal, attempt, self.ask)
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
@@ -182,6 +185,10 @@ class Context:
                 durable=True,
             )
         raise WaitingError(text, code="question")
+
+    async def judge(self, name: str, action: Action) -> Judgement:
+        """Return whether an action may happen; see `AttemptContext.judge`."""
+        return await self._judge.judge(name, action)
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Bound a block, pauses not counted; see `AttemptContext.limited`."""

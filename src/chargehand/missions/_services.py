@@ -16,6 +16,7 @@ from chargehand.durable import Role, Slots, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models import CallRecord
+from chargehand.policy import Rules
 from chargehand.sandbox import EgressRequest, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import MissionRow, Store
 from chargehand.workspace import Depot
@@ -110,6 +111,7 @@ class Services:
     open_egress: OpenEgress
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore
+    rules: Rules = field(default_factory=Rules)
     attempts_at_once: int = 5
     checks_at_once: int = field(default_factory=cores)
 

@@ -1,0 +1,53 @@
+"""What a native agent's call does, in the words of policy, and what the model is told where it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chargehand.agents._patch import parse_patch
+from chargehand.agents._patch_model import PatchProblem
+from chargehand.agents._tools import ToolResult, checked_call
+from chargehand.policy import Action, FileRead, FileWrite, Judgement, Several, Shell
+
+
+def action_of(name: str, arguments: object) -> Action | None:
+    """Return what a call would do, `None` for one that does nothing: its tool tells what is wrong with it."""
+    checked = checked_call(name, arguments)
+    if isinstance(checked, ToolResult):
+        return None
+    match name:
+        case "bash":
+            return Shell(text=checked["command"])
+        case "edit":
+            return FileWrite(path=checked["path"])
+        case "apply_patch":
+            return _patch(checked["patch"])
+        case _:
+            return FileRead(path=_path(checked))
+
+
+def refusal(judgement: Judgement) -> str:
+    """Return what the model is told of a call that is denied."""
+    return (
+        f"not done: {judgement.subject[:300]!r} is denied by rule {judgement.rule}: {judgement.reason}. "
+        "Nothing of this call was carried out. Take another way, or say in your summary what is missing."
+    )
+
+
+def _path(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("path") or ".")
+
+
+def _patch(text: str) -> Action | None:
+    try:
+        changes = parse_patch(text)
+    except PatchProblem:
+        return None
+    actions: list[FileWrite] = []
+    for change in changes:
+        moved = change.move_to is not None
+        actions.append(FileWrite(path=change.path, removal=moved or change.action == "delete"))
+        if change.move_to is not None:
+            actions.append(FileWrite(path=change.move_to))
+    return Several(actions=tuple(actions))

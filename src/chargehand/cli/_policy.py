@@ -1,0 +1,157 @@
+"""`chargehand policy …`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+
+from chargehand.app import App, add_override
+from chargehand.cli._output import Output
+from chargehand.cli._prepare import current_project, find_mission
+from chargehand.core import ActionJudged, UsageError, decode, shown_path
+from chargehand.policy import (
+    Action,
+    Command,
+    Effect,
+    FileRead,
+    FileWrite,
+    Judgement,
+    Rules,
+    Shell,
+    Surroundings,
+    facts_schema,
+    judge,
+)
+
+_EXITS: dict[Effect, int] = {"allow": 0, "deny": 1, "ask": 3}
+_COLOURS: dict[str, str] = {"allow": "green", "deny": "red", "ask": "yellow"}
+
+
+def rules_here(app: App, repo: Path | None) -> Rules:
+    """Return the rules in force: of a repository at its HEAD, or outside of any."""
+    if current_project(app, repo) is None:
+        return app.rules()
+    found = app.find(repo)
+    return app.rules(found.depot, found.base)
+
+
+def show_rules(out: Output, *, repo: Path | None, facts: bool, cedar: bool) -> int:
+    """Write the rules in force with their origin, or what they may ask."""
+    if facts:
+        out.document({"schema": facts_schema()})
+        out.text(facts_schema().rstrip("\n"))
+        return 0
+    with App.open() as app:
+        rules = rules_here(app, repo)
+    rows = rules.all
+    out.document({"digest": rules.digest, "rules": rows, "sources": [_source(each) for each in rules.sources]})
+    if cedar:
+        for source in rules.sources:
+            out.text(f"// {source.origin}: {source.name}", bold=True)
+            out.text(source.text.rstrip("\n"))
+        return 0
+    out.table(
+        ("RULE", "EFFECT", "FROM", "WHY"),
+        [(rule.id, rule.effect, rule.place, _why(rule.overrides, rule.reason)) for rule in rows],
+    )
+    out.text("deny is stronger than ask, ask than allow; what no rule knows is denied")
+    return 0
+
+
+def _why(overrides: str, reason: str) -> str:
+    return f"sets {overrides} aside: {reason}" if overrides else reason
+
+
+def _source(source: object) -> dict[str, str]:
+    return {name: getattr(source, name) for name in ("origin", "name", "text")}
+
+
+def judge_action(out: Output, wanted: Mapping[str, object], *, cwd: str | None, repo: Path | None) -> int:
+    """Write how an action is judged and what it was taken apart into; the exit code tells the effect."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if len(given) != 1:
+        raise UsageError(
+            f"{len(given)} actions were given",
+            hint="give one: `chargehand policy test -- CMD…`, --shell TEXT, --read PATH or --write PATH",
+        )
+    ((name, value),) = given.items()
+    with App.open() as app:
+        rules = rules_here(app, repo)
+    around = Surroundings(cwd=None if cwd is None else posixpath.normpath(posixpath.join("/workspace", cwd)))
+    judgement = judge(_action(name, value), around, rules)
+    out.document(judgement)
+    show_judgement(out, judgement)
+    return _EXITS[judgement.effect]
+
+
+def _action(name: str, value: object) -> Action:
+    if name == "command" and isinstance(value, tuple):
+        return Command(argv=value)
+    text = str(value)
+    match name:
+        case "shell":
+            return Shell(text=text)
+        case "read":
+            return FileRead(path=text)
+        case _:
+            return FileWrite(path=text)
+
+
+def show_judgement(out: Output, judgement: Judgement) -> None:
+    """Write a judgement and its parts."""
+    out.text(f"{judgement.effect}: {judgement.reason} (rule {judgement.rule})", fg=_COLOURS[judgement.effect])
+    rows = [
+        (part.effect, part.rule, part.kind, _indented(part.text, part.via), _aside(part.overridden))
+        for part in judgement.parts
+    ]
+    if rows:
+        out.table(("EFFECT", "RULE", "KIND", "WHAT", ""), rows)
+
+
+def _indented(text: str, via: tuple[str, ...]) -> str:
+    return f"{text}  [{' > '.join(via)}]" if via else text
+
+
+def _aside(overridden: tuple[str, ...]) -> str:
+    return f"{', '.join(overridden)} set aside" if overridden else ""
+
+
+def show_judgements(out: Output, mission: str, *, every: bool) -> int:
+    """Write what was judged in a mission, line by line of its log."""
+    counted: dict[str, int] = {}
+    with App.open() as app:
+        found = find_mission(app, mission)
+        for event in app.store.log.read(found):
+            if event.type != ActionJudged.type or event.payload is None:
+                continue
+            judged = decode(event.type, event.payload)
+            assert isinstance(judged, ActionJudged)
+            counted[judged.effect] = counted.get(judged.effect, 0) + 1
+            if every or judged.effect != "allow" or judged.overridden or judged.answer:
+                out.document({"mission": found, "seq": event.seq, "time": event.time, "judged": judged})
+                _show_judged(out, event.seq, judged)
+    told = ", ".join(f"{count} {effect}" for effect, count in sorted(counted.items()))
+    out.text(f"{found}: {told or 'nothing was judged: only the tools of native agents are'}")
+    return 0
+
+
+def _show_judged(out: Output, seq: int, judged: ActionJudged) -> None:
+    out.text(
+        f"{seq:>4}  {judged.effect:<5}  {judged.kind}: {shown_path(judged.text)}", fg=_COLOURS.get(judged.effect)
+    )
+    about = f" ({shown_path(judged.subject)})" if judged.subject not in ("", judged.text) else ""
+    out.text(f"      rule {judged.rule}{about}: {judged.reason}")
+    if judged.overridden:
+        out.text(f"      set aside by it: {', '.join(judged.overridden)}")
+    if judged.answer:
+        out.text(f"      a person said: {judged.answer}")
+
+
+def override(out: Output, rule: str, *, reason: str, when: str) -> int:
+    """Set a rule aside in the user's own file."""
+    with App.open() as app:
+        path = add_override(app.environ, rule, reason=reason, when=when)
+    out.document({"rule": rule, "reason": reason, "when": when, "path": str(path)})
+    out.text(f"{rule} is set aside by a rule in {shown_path(str(path))}; remove the rule there to undo it")
+    return 0

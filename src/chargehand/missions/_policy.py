@@ -1,0 +1,143 @@
+"""What an attempt's agent is about to do, judged by the rules in force and noted before it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from chargehand.core import ActionJudged, printable
+from chargehand.missions._journal import Journal
+from chargehand.missions._services import Services
+from chargehand.models import Redactor
+from chargehand.policy import (
+    Action,
+    Command,
+    FileRead,
+    FileWrite,
+    GitAction,
+    Judgement,
+    Network,
+    Other,
+    Several,
+    Shell,
+    Surroundings,
+    judge,
+)
+
+YES = frozenset({"yes", "y", "allow", "ok"})
+"""The answers that let what was asked for happen, once; any other is a no."""
+OPTIONS = ("yes", "no")
+_LONGEST = 400
+_SHOWN = 2_000
+_REDACTOR = Redactor()
+
+
+class Judge:
+    """Judges the actions of one attempt; each judgement is an event.
+
+    `ask` puts a question to a person, as `AttemptContext.ask` does.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        attempt: str,
+        ask: Callable[[str, str, Sequence[str]], Awaitable[str]],
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._attempt = attempt
+        self._ask = ask
+
+    async def judge(self, name: str, action: Action) -> Judgement:
+        """Return whether an action is allowed or denied; see `AttemptContext.judge`."""
+        rules = self._services.rules
+        around = Surroundings(
+            sandboxed=self._services.config.sandbox.tier != "none",
+            hosts=self._services.config.sandbox.network,
+        )
+        judgement = await asyncio.to_thread(judge, action, around, rules)
+        asked = self._journal.state.questions.get(f"{self._attempt}/{name}")
+        answered = asked is not None and asked.answer is not None
+        if judgement.effect != "ask" or not answered:  # an answer is noted with what became of it
+            self._note(action, judgement)
+        if judgement.effect != "ask":
+            return judgement
+        answer = await self._ask(name, question(action, judgement), OPTIONS)
+        decided = _decided(judgement, answer)
+        self._note(action, decided, answer=answer)
+        return decided
+
+    def _note(self, action: Action, judgement: Judgement, answer: str = "") -> None:
+        self._journal.note(
+            ActionJudged(
+                attempt=self._attempt,
+                kind=_kind(action),
+                text=_short(words(action)),
+                effect=judgement.effect,
+                rule=judgement.rule,
+                reason=_short(judgement.reason),
+                subject=_short(judgement.subject),
+                parts=len(judgement.parts),
+                overridden=judgement.overridden[:20],
+                answer=_short(answer),
+                rules=self._services.rules.digest,
+            )
+        )
+
+
+def question(action: Action, judgement: Judgement) -> str:
+    """Return what a person is asked."""
+    what = printable(words(action))
+    shown = what if len(what) <= _SHOWN else f"{what[:_SHOWN]} … ({len(what)} characters)"
+    return f"May the agent do this? {shown}\n(rule {judgement.rule}: {judgement.reason})"
+
+
+def words(action: Action) -> str:
+    """Return an action as a person reads it."""
+    match action:
+        case Shell():
+            return action.text
+        case Command():
+            return " ".join(action.argv)
+        case GitAction():
+            return " ".join(("git", *action.words))
+        case FileRead() | FileWrite():
+            return action.path
+        case Network():
+            return f"{action.host}:{action.port}"
+        case Other():
+            return f"{action.kind} {action.name}"
+        case Several():
+            return ", ".join(words(each) for each in action.actions)
+
+
+def _kind(action: Action) -> str:
+    match action:
+        case Shell():
+            return "shell"
+        case Command() | GitAction():
+            return "command"
+        case FileRead():
+            return "read"
+        case FileWrite():
+            return "delete" if action.removal else "write"
+        case Network():
+            return "network"
+        case Other():
+            return action.kind
+        case Several():
+            return _kind(action.actions[0]) if action.actions else "nothing"
+
+
+def _decided(judgement: Judgement, answer: str) -> Judgement:
+    if answer.strip().lower() in YES:
+        return replace(judgement, effect="allow", reason="a person allowed it, this once")
+    return replace(judgement, effect="deny", reason=f"a person was asked and said: {answer.strip()[:1000]}")
+
+
+def _short(text: str) -> str:
+    clean = _REDACTOR.text(printable(text))
+    return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"

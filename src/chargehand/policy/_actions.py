@@ -1,0 +1,136 @@
+"""What can be judged, and what a judgement is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Effect = Literal["allow", "ask", "deny"]
+ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
+"""How strong an effect is: the strongest of all that apply counts."""
+WORKSPACE = "/workspace"
+Purpose = Literal["agent", "setup", "check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program with its arguments, given to no shell; `cwd` is absolute, else the context's."""
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """A command line for bash; every simple command in it is judged, and the strongest effect counts."""
+
+    text: str
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRead:
+    """A file that is read."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWrite:
+    """A file that is written, or with `removal` goes away."""
+
+    path: str
+    removal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A connection; `port` is 0 where it is not known, `host` "" likewise."""
+
+    host: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitAction:
+    """A git command by its words after `git`."""
+
+    words: tuple[str, ...]
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """Anything else, such as a call to a forge, a model or a plugin; `name` says which, `facts` more of it."""
+
+    kind: str
+    name: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """Actions that happen together or not at all."""
+
+    actions: tuple[Action, ...]
+
+
+Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Other | Several
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One thing that an action was taken apart into, judged by itself.
+
+    `kind` is `command`, `read`, `write`, `delete`, `network`, `shell` or `other`; `via` are the programs and forms
+    it was found in; `overridden` are the rules that a person's rule set aside.
+    """
+
+    kind: str
+    text: str
+    effect: Effect
+    rule: str
+    reason: str
+    via: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is to be done about an action: the strongest of its parts, `subject` names which."""
+
+    effect: Effect
+    rule: str
+    reason: str
+    subject: str
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """The rules that a person set aside for any part."""
+        return tuple(dict.fromkeys(rule for part in self.parts for rule in part.overridden))
+
+
+def as_given(path: str) -> str:
+    """Return a path as it stands: links are followed only where the caller can."""
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an action is judged in.
+
+    `workspace` and `cwd` are absolute; `sandboxed` says that the operating system bounds what a program reaches;
+    `hosts` may be reached; `resolve` follows links where the caller can; `script` returns a script's text where
+    it is known. `who` is the agent or person that acts.
+    """
+
+    workspace: str = WORKSPACE
+    cwd: str | None = None
+    sandboxed: bool = True
+    purpose: Purpose = "agent"
+    hosts: tuple[str, ...] = ()
+    who: str = "agent"
+    resolve: Callable[[str], str] = as_given
+    script: Callable[[str], str | None] | None = None

@@ -1,0 +1,102 @@
+"""Where a path lies, by its text: normalised against a directory, and named by what it means there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from fnmatch import fnmatchcase
+
+from chargehand.policy._actions import Surroundings
+
+HOME = "/home/agent"
+"""What `~` and `$HOME` stand for: the sandbox's own home, which holds nothing of the person's."""
+_GLOB = re.compile(r"[*?\[]")
+_STREAMS = re.compile(r"/dev/(null|stdin|stdout|stderr|tty|zero|u?random|full|fd/\d+)|-")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run/chargehand")
+_CI = (
+    ".github", ".gitlab-ci.yml", ".gitlab", ".circleci", ".travis.yml", "Jenkinsfile", "azure-pipelines.yml",
+    ".buildkite", ".drone.yml", ".woodpecker", ".woodpecker.yml", ".forgejo", ".gitea", "bitbucket-pipelines.yml",
+    "appveyor.yml", ".cirrus.yml",
+)  # fmt: skip
+_OWN = ("chargehand.toml", "chargehand.cedar")
+_SECRET = (
+    ".env", ".env.*", ".envrc", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_ed25519", "id_ecdsa",
+    "id_dsa", ".ssh", ".aws", ".gnupg", ".kube", ".docker",
+)  # fmt: skip
+_EXAMPLES = re.compile(r"\.env\.(example|sample|template|dist|defaults?|test|ci)")
+
+
+def absolute(path: str | None, cwd: str | None, around: Surroundings) -> str | None:
+    """Return a path from the root without `.`, `..` and links as far as known; `None` where it is not known."""
+    if path is None or "\0" in path:
+        return None
+    if path == "~" or path.startswith("~/"):
+        path = HOME + path[1:]
+    if not path.startswith("/"):
+        if cwd is None:
+            return None
+        path = posixpath.join(cwd, path)
+    return around.resolve(posixpath.normpath(path).replace("//", "/"))
+
+
+def places(path: str | None, around: Surroundings) -> frozenset[str]:
+    """Return what a path is, in words that rules use.
+
+    One of `workspace`, `root` (the workspace itself, or above it), `temp`, `home`, `stream`, `device`, `system`,
+    `unknown`; with it `git`, `ci`, `own`, `secret` where they apply. A pattern is all that it may match.
+    """
+    if path is None:
+        return frozenset({"unknown"})
+    found = {_area(path, around)}
+    if found == {"stream"}:
+        return frozenset(found)
+    relative = posixpath.relpath(path, around.workspace) if "workspace" in found else ""
+    first, *_ = relative.split("/")
+    parts = path.split("/")
+    if any(_may_be(part, (".git",)) for part in parts):
+        found.add("git")
+    if relative and _may_be(first, _CI):
+        found.add("ci")
+    if relative in _OWN or (_GLOB.search(relative) and _may_be(relative, _OWN)):
+        found.add("own")
+    if any(_is_secret(part) for part in parts):
+        found.add("secret")
+    return frozenset(found)
+
+
+def _area(path: str, around: Surroundings) -> str:
+    if _STREAMS.fullmatch(path):
+        return "stream"
+    glob = _GLOB.search(path)
+    if glob is not None:  # a pattern matches below the last directory that stands before it
+        directory = path[: glob.start()].rpartition("/")[0]
+        path = f"{directory}/*"
+    below = around.workspace.rstrip("/") + "/"
+    if path.startswith(below):
+        return "workspace"
+    if path == around.workspace or below.startswith(path.rstrip("/") + "/"):
+        return "root"
+    return _elsewhere(path)
+
+
+def _elsewhere(path: str) -> str:
+    if any(path.startswith(place + "/") for place in _TEMPORARY) or path in _TEMPORARY:
+        return "temp"
+    if path.startswith(("/dev/", "/proc/sys", "/sys/")):
+        return "device"
+    return "home" if path.startswith(("/home", "/root", "/Users/")) else "system"
+
+
+def _may_be(part: str, names: tuple[str, ...]) -> bool:
+    """Tell whether a name, or a pattern as a shell has it, may be one of the names."""
+    if part == "*":  # too wide to be meant
+        return False
+    lowered = part.lower()  # a file system that ignores case, and git there
+    if not _GLOB.search(part):
+        return any(lowered == name.lower() for name in names)
+    # a leading dot is matched by a dot alone
+    return any((part[0] == "." or name[0] != ".") and fnmatchcase(name, part) for name in names)
+
+
+def _is_secret(part: str) -> bool:
+    return any(fnmatchcase(part, pattern) for pattern in _SECRET) and not _EXAMPLES.fullmatch(part)

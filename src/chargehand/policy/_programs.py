@@ -1,0 +1,184 @@
+"""What well-known programs do with their words: which are files they write or remove, which are hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from chargehand.policy._shell import find_roots
+from chargehand.policy._wrappers import below
+
+Argv = Sequence[str | None]
+_REMOVES = frozenset({"rm", "rmdir", "unlink", "shred", "srm"})
+_WRITES = frozenset({"touch", "mkdir", "tee", "truncate", "mknod", "mkfifo", "sponge"})
+_MODES = frozenset({"chmod", "chown", "chgrp", "chattr", "setfacl"})
+_COPIES = frozenset({"cp", "ln", "install", "rsync", "link"})
+_IN_PLACE = {"sed": "-i --in-place", "perl": "-i", "yq": "-i --inplace", "sd": "", "clang-format": "-i"}
+_OUTPUTS = {
+    "curl": "-o --output", "wget": "-O --output-document -P", "sort": "-o --output", "gcc": "-o", "cc": "-o",
+    "tar": "-C --directory", "unzip": "-d",
+}  # fmt: skip
+_VALUED = {
+    "git": "-C -c --git-dir --work-tree --exec-path --namespace --config-env", "yarn": "--cwd", "go": "-C",
+    "npm": "--prefix -C -w --workspace", "pnpm": "-C --dir -F --filter", "pip": "--python --proxy --log",
+    "cargo": "--manifest-path -Z --config -C --color", "docker": "-H -c --context --config -l",
+    "podman": "--root --url", "poetry": "-C -P --directory --project", "uv": "--directory --project --config-file",
+    "kubectl": "-n --namespace --context", "make": "-C -f -j", "gh": "-R --repo", "apt": "-o -c",
+    "apt-get": "-o -c", "conda": "-n -p", "systemctl": "-H -M", "hg": "-R --cwd",
+}  # fmt: skip
+_SIZED = {"truncate": "-s -r", "touch": "-d -t -r", "mkdir": "-m", "chmod": "", "install": "-m -o -g -t",
+          "cp": "-t", "mv": "-t", "ln": "-t", "shred": "-n -s", "tee": "", "rm": ""}  # fmt: skip
+_URL = re.compile(r"(?:https?|ftps?|git|ssh|wss?|svn|rsync)://\S+")
+_SCP = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+|localhost):(?!//)\S*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Files that a command names, `None` for those that are not known."""
+
+    reads: tuple[str | None, ...] = ()
+    writes: tuple[str | None, ...] = ()
+    removes: tuple[str | None, ...] = ()
+
+
+def positionals(words: Argv, valued: str = "") -> list[str | None]:
+    """Return the words that are no options and no options' values."""
+    found: list[str | None] = []
+    skipping, options = False, True
+    taking = valued.split()
+    for word in words:
+        if skipping:
+            skipping = False
+        elif options and word == "--":
+            options = False
+        elif options and word is not None and word.startswith("-") and len(word) > 1:
+            skipping = word in taking
+        else:
+            found.append(word)
+    return found
+
+
+def subcommands(program: str, words: Argv) -> list[str]:
+    """Return the first two words that are no options, "?" for one that is not known."""
+    if program == "cargo" and words and words[0] is not None and words[0].startswith("+"):
+        words = words[1:]
+    return ["?" if word is None else word for word in positionals(words, _VALUED.get(program, ""))[:2]]
+
+
+def flags(words: Argv) -> list[str]:
+    """Return the options: `--x=y` as `--x`, `-ab` as itself and as `-a` and `-b`."""
+    found: dict[str, None] = {}
+    for word in words:
+        if word == "--":
+            break
+        if word is None or not word.startswith("-") or len(word) < 2:
+            continue
+        found[word.partition("=")[0]] = None
+        if not word.startswith("--"):
+            found |= {f"-{letter}": None for letter in word[1:] if letter.isalpha()}
+    return list(found)
+
+
+def touched(program: str, words: Argv) -> Touched:
+    """Return the files that a command names."""
+    plain = positionals(words, _SIZED.get(program, ""))
+    if program in _REMOVES:
+        return Touched(removes=tuple(plain))
+    if program in _WRITES:
+        return Touched(writes=tuple(plain))
+    if program in _MODES:
+        return Touched(writes=tuple(plain[1:]))
+    if program == "mv":
+        return Touched(removes=tuple(plain[:-1] or plain), writes=(*plain[-1:], *_given(words, "-t")))
+    if program in _COPIES:
+        return Touched(reads=tuple(plain[:-1]), writes=(*plain[-1:], *_given(words, "-t")))
+    if program == "dd":
+        return Touched(writes=_named(words, "of="), reads=_named(words, "if="))
+    if program == "find":
+        roots = tuple(map(below, find_roots(words)))
+        return Touched(reads=roots, removes=roots if "-delete" in words else ())
+    return _by_option(program, words)
+
+
+def _by_option(program: str, words: Argv) -> Touched:
+    in_place = _IN_PLACE.get(program, "").split()
+    plain = positionals(words, "-e -f --expression --file" if program in ("sed", "perl") else "")
+    if any(word is not None and word.startswith(flag) for word in words for flag in in_place):
+        own_script = not any(word in ("-e", "-f") or (word or "").startswith("--expression") for word in words)
+        return Touched(writes=tuple(plain[1:] if own_script else plain))
+    writes = tuple(word for flag in _OUTPUTS.get(program, "").split() for word in _given(words, flag))
+    return Touched(writes=writes, reads=tuple(word for word in plain if word is not None and _is_path(word)))
+
+
+def _is_path(word: str) -> bool:
+    return not _URL.fullmatch(word) and len(word) < 4096 and "\n" not in word and " " not in word.strip()
+
+
+def _given(words: Argv, flag: str) -> list[str | None]:
+    found: list[str | None] = []
+    for index, word in enumerate(words):
+        if word == flag and index + 1 < len(words):
+            found.append(words[index + 1])
+        elif word is not None and flag.startswith("--") and word.startswith(flag + "="):
+            found.append(word.partition("=")[2])
+        elif word is not None and not flag.startswith("--") and word.startswith(flag) and word != flag:
+            found.append(word.removeprefix(flag))
+    return found
+
+
+def _named(words: Argv, prefix: str) -> tuple[str | None, ...]:
+    unknown: list[str | None] = [None for word in words if word is None]
+    return (*(word.removeprefix(prefix) for word in words if word and word.startswith(prefix)), *unknown)
+
+
+_CALLERS = {
+    "curl": "-o -X -H -d -u -A -e -b -c -F -T -m -w --output --request --header --data --user --max-time "
+    "--write-out --data-raw --data-binary --retry --connect-timeout --form --cookie --json",
+    "wget": "-O -o -P -t -T --output-document --header --timeout --tries", "http": "", "https": "", "xh": "",
+    "ssh": "-p -i -l -o -F -J -L -R -D -W", "sftp": "-P -i -o", "telnet": "", "nc": "-p -s -w -X -x -i",
+    "ncat": "-p", "netcat": "-p -s -w", "ftp": "", "socat": "", "ping": "-c -W -w -i", "dig": "", "nslookup": "",
+    "aria2c": "-o -d",
+    "scp": "-P -i -o", "rsync": "-e --rsh", "nmap": "-p",
+}  # fmt: skip
+_LISTENS = frozenset({"-l", "--listen", "-lk", "-lp", "-lv", "-lvp", "-nlvp", "-lnvp"})
+
+
+def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
+    """Return the hosts and ports that a command calls, "" for one not known; `None`: none as far as known."""
+    named = [host for word in words if word is not None for host in _in_word(word, program)]
+    if program not in _CALLERS:
+        return named if program in ("git", "pip") and named else None
+    if any(word in _LISTENS for word in words) or set(words) & {"--version", "--help", "-V"}:
+        return None
+    if named:
+        return named
+    if program in ("rsync", "scp"):
+        return [("", 0)] if any(word is None for word in words) else None
+    plain = positionals(words, _CALLERS[program])
+    if not plain or plain[0] is None:
+        return [("", 0)]
+    return [_bare(plain[0], plain[1] if len(plain) > 1 else None)]
+
+
+def _in_word(word: str, program: str) -> list[tuple[str, int]]:
+    found = _URL.search(word)
+    if found is not None and (word.startswith(found[0]) or program == "git"):
+        return [_parts(found[0])]
+    remote = _SCP.fullmatch(word) if program in ("scp", "rsync", "git", "sftp", "ssh") else None
+    return [(remote[1], 22)] if remote else []
+
+
+def _parts(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.port or {"http": 80, "https": 443, "ssh": 22}.get(parts.scheme, 0)
+    except ValueError:
+        return "", 0
+
+
+def _bare(word: str, port: str | None) -> tuple[str, int]:
+    """Return the host of a word without a scheme, such as `user@host:80/path`."""
+    host, number = _parts(f"tcp://{word}")
+    return host, int(port) if port is not None and port.isdigit() and not number else number

@@ -1,0 +1,268 @@
+"""Rules in Cedar: read from several places, checked against the facts there are, asked all at once.
+
+Every rule is given to Cedar as a `permit`, whatever its effect: Cedar then names all that match (of a request
+that a `forbid` decides it would name nothing else), and the strongest effect is found here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, Literal
+
+from chargehand.core import ConfigError, nearest
+from chargehand.policy._actions import Effect
+
+Origin = Literal["default", "user", "repository"]
+_ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
+_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
+LARGEST = 1_000_000
+"""Characters of one source of rules at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Text with rules: `name` is the file as a person knows it."""
+
+    origin: Origin
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule; `key` is its name among all rules, `overrides` the rule of Chargehand's that it sets aside."""
+
+    key: str
+    id: str
+    effect: Effect
+    reason: str
+    origin: Origin
+    place: str
+    overrides: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The rules that match a request, in their order, and what Cedar could not evaluate."""
+
+    rules: tuple[Rule, ...]
+    errors: tuple[str, ...] = ()
+
+
+def default_source() -> Source:
+    """Return the rules that are shipped."""
+    text = files("chargehand.policy").joinpath("default.cedar").read_text("utf-8")
+    return Source(origin="default", name="default.cedar", text=text)
+
+
+def facts_schema() -> str:
+    """Return the facts that rules may ask about, as a Cedar schema."""
+    return files("chargehand.policy").joinpath("facts.cedarschema").read_text("utf-8")
+
+
+class Rules:
+    """All rules in force: what is shipped, the person's own, and what a repository restricts further.
+
+    Parsed when they are first asked, once. A person's rule may override one of the shipped by its id
+    (`@overrides("git-push")`); a repository's can only ask or deny. Raises `ConfigError` (`policy_invalid`) naming
+    file, line and rule.
+    """
+
+    def __init__(self, sources: Iterable[Source] = ()) -> None:
+        self.sources: tuple[Source, ...] = (default_source(), *sources)
+        self._lock = threading.Lock()
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells these rules from others."""
+        told = "\0".join(f"{source.origin}\0{source.text}" for source in self.sources)
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+    @property
+    def all(self) -> tuple[Rule, ...]:
+        """Every rule, in order."""
+        return tuple(self._loaded.rules.values())
+
+    @property
+    def _loaded(self) -> _Loaded:
+        with self._lock:
+            return self._parsed
+
+    @cached_property
+    def _parsed(self) -> _Loaded:
+        return _load(self.sources)
+
+    def matching(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
+        """Return for each request of Cedar's form the rules that match it."""
+        import cedarpy
+
+        loaded = self._loaded
+        wanted = [dict(request) for request in requests]
+        answers = cedarpy.is_authorized_batch(wanted, loaded.policies, loaded.entities)
+        return [
+            Match(
+                rules=tuple(
+                    sorted((loaded.rules[key] for key in answer.diagnostics.reasons), key=lambda rule: rule.order)
+                ),
+                errors=tuple(answer.diagnostics.errors),
+            )
+            for answer in answers
+        ]
+
+    def check(self) -> None:
+        """Parse the rules now; raises `ConfigError`."""
+        _ = self._loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    policies: Any
+    entities: Any
+    rules: Mapping[str, Rule]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    line: int
+    text: str
+
+
+def _load(sources: Sequence[Source]) -> _Loaded:
+    import cedarpy
+
+    schema = cedarpy.Schema.from_str(facts_schema())
+    rules: dict[str, Rule] = {}
+    policies: dict[str, Any] = {}
+    for source in sources:
+        if len(source.text) > LARGEST:
+            raise _wrong(source, 1, "", f"it has {len(source.text)} characters, more than {LARGEST}")
+        for rule, policy in _read(source, len(rules), schema):
+            if rule.key in rules:
+                raise _wrong(source, int(rule.place.rpartition(":")[2]), rule.id, "another rule has the same id")
+            rules[rule.key], policies[rule.key] = rule, {**policy, "effect": "permit"}
+    _check_overrides(sources, rules)
+    whole = json.dumps({"templates": {}, "staticPolicies": policies, "templateLinks": []})
+    return _Loaded(
+        policies=cedarpy.PolicySet.from_json_str(whole),
+        entities=cedarpy.Entities.from_json_str("[]"),
+        rules=rules,
+    )
+
+
+def _read(source: Source, before: int, schema: Any) -> Iterator[tuple[Rule, dict[str, Any]]]:
+    found = list(statements(source.text))
+    for number, (statement, policy) in enumerate(zip(found, _policies(source, found, schema), strict=True)):
+        annotations = {key: value or "" for key, value in policy.get("annotations", {}).items()}
+        rule = _rule(source, statement, policy["effect"], annotations, before + number)
+        yield rule, policy
+
+
+def _policies(source: Source, found: Sequence[_Statement], schema: Any) -> list[dict[str, Any]]:
+    """Parse a source's rules; what is shipped is known to be right, and loaded as a whole."""
+    import cedarpy
+
+    if source.origin == "default":
+        whole = json.loads(cedarpy.policies_to_json_str(source.text))["staticPolicies"]
+        return [whole[f"policy{number}"] for number in range(len(whole))]
+    return [_policy(source, statement, schema) for statement in found]
+
+
+def _policy(source: Source, statement: _Statement, schema: Any) -> dict[str, Any]:
+    """Parse one rule; one that is a template, or asks for facts that there are not, is wrong as well."""
+    import cedarpy
+
+    named = _named(statement.text)
+    try:
+        whole = json.loads(cedarpy.policies_to_json_str(statement.text))
+    except ValueError as error:
+        raise _wrong(source, statement.line, named, str(error)) from error
+    found: list[dict[str, Any]] = list(whole["staticPolicies"].values())
+    if len(found) != 1:
+        raise _wrong(source, statement.line, named, "templates are not understood")
+    checked = cedarpy.validate_policies(statement.text, schema)
+    if not checked.validation_passed:
+        said = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
+        raise _wrong(source, statement.line, named, said)
+    return found[0]
+
+
+def _rule(source: Source, statement: _Statement, effect: str, annotations: Mapping[str, str], order: int) -> Rule:
+    def wrong(message: str) -> ConfigError:
+        return _wrong(source, statement.line, annotations.get("id", ""), message)
+
+    name = annotations.get("id", "")
+    if not _ID.fullmatch(name):
+        raise wrong('it needs an @id("…") of small letters, digits, ".", "_" and "-"')
+    for key in annotations:
+        if key not in _ANNOTATIONS:
+            raise wrong(f"there is no annotation @{key}: {nearest(key, _ANNOTATIONS)}")
+    decision = annotations.get("decision")
+    if decision not in (None, "ask") or (decision and effect == "forbid"):
+        raise wrong('@decision is "ask" and stands at a permit: permit is allow, forbid is deny')
+    made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"
+    overrides = annotations.get("overrides", "")
+    if overrides and (source.origin != "user" or made == "deny"):
+        raise wrong("only a permit in your own file can override a rule")
+    if overrides and not annotations.get("reason", "").strip():
+        raise wrong('a rule that overrides another needs a @reason("…")')
+    if source.origin == "repository" and made == "allow":
+        raise wrong("a repository's rules can only ask or deny, never allow")
+    return Rule(
+        key=f"{source.origin}:{name}",
+        id=name if source.origin == "default" else f"{source.origin}:{name}",
+        effect=made,
+        reason=annotations.get("reason", "") or f"rule {name} says so",
+        origin=source.origin,
+        place=f"{source.name}:{statement.line}",
+        overrides=overrides,
+        order=order,
+    )
+
+
+def _check_overrides(sources: Sequence[Source], rules: Mapping[str, Rule]) -> None:
+    known = [rule.id for rule in rules.values() if rule.origin == "default" and rule.effect != "allow"]
+    for rule in rules.values():
+        if rule.overrides and rule.overrides not in known:
+            name, _, line = rule.place.rpartition(":")
+            source = next(each for each in sources if each.name == name and each.origin == rule.origin)
+            message = f"there is no rule {rule.overrides!r} to override: {nearest(rule.overrides, known)}"
+            raise _wrong(source, int(line), rule.id, message)
+
+
+def statements(text: str) -> Iterator[_Statement]:
+    """Yield the rules of a text with the lines they begin at; what is no rule is yielded as well."""
+    line, start, held = 1, 1, ""
+    for token in _TOKENS.findall(text):
+        if not held.strip():
+            held, start = ("", line) if token.isspace() or token.startswith("//") else (token, line)
+        elif not token.startswith("//"):
+            held += token
+        line += token.count("\n")
+        if token == ";":
+            yield _Statement(line=start, text=held)
+            held = ""
+    if held.strip():
+        yield _Statement(line=start, text=held)
+
+
+def _named(text: str) -> str:
+    found = re.search(r'@id\("([^"]*)"\)', text)
+    return found[1] if found else ""
+
+
+def _wrong(source: Source, line: int, rule: str, message: str) -> ConfigError:
+    named = f" rule {rule!r}:" if rule else ""
+    return ConfigError(
+        f"{source.name}:{line}:{named} {message}",
+        code="policy_invalid",
+        hint="mend the rule: `chargehand policy show --facts` lists what rules may ask",
+    )

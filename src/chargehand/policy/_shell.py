@@ -1,0 +1,360 @@
+"""A shell line taken apart: every simple command in it, wherever it stands, and every file it is redirected to.
+
+Parsed by tree-sitter's grammar of bash; a line that the grammar does not take whole is not parsed at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from chargehand.policy._words import UNKNOWN, Values, Variables, expand, node_text
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+LONGEST = 100_000
+"""Characters of a line that is taken apart."""
+_DEEPEST = 150
+_VARIANTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simple:
+    """A program with its words (`None`: not known); `feed` is what a pipe or here-document gives it.
+
+    `feed` is `None` where nothing is fed in, and holds `None` where what is fed in is not known. `cwd` is `None`
+    where the line goes to a directory that is not known.
+    """
+
+    argv: tuple[str | None, ...]
+    cwd: str | None
+    via: tuple[str, ...] = ()
+    feed: tuple[str | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect:
+    """A file that the shell itself opens; `path` is `None` where it is not known."""
+
+    path: str | None
+    writes: bool
+    cwd: str | None
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What a line does; `problem` says why it could not be taken apart, "" where it could."""
+
+    commands: tuple[Simple, ...] = ()
+    redirects: tuple[Redirect, ...] = ()
+    functions: frozenset[str] = frozenset()
+    recursive: bool = False
+    problem: str = ""
+
+
+@functools.cache
+def _parser() -> Parser:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
+    """Take a line apart; never raises."""
+    if len(text) > LONGEST:
+        return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
+    if "\0" in text:
+        return Parsed(problem="it has a NUL character")
+    tree = _parser().parse(text.encode("utf-8", "surrogateescape"))
+    if tree.root_node.has_error:
+        return Parsed(problem="it is not whole, or not bash")
+    if _depth(tree.root_node) > _DEEPEST:
+        return Parsed(problem="it is nested too deeply")
+    walk = _Walk(Variables(tree.root_node), cwd, via)
+    walk.visit(tree.root_node)
+    return walk.parsed()
+
+
+def _depth(root: Node) -> int:
+    deepest, level = 0, [root]
+    while level and deepest <= _DEEPEST:
+        deepest += 1
+        level = [child for node in level for child in node.named_children]
+    return deepest
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through a line in the order it runs."""
+
+    variables: Variables
+    cwd: str | None
+    via: tuple[str, ...]
+    commands: list[Simple] = field(default_factory=list)
+    redirects: list[Redirect] = field(default_factory=list)
+    functions: set[str] = field(default_factory=set)
+    inside: list[str] = field(default_factory=list)
+    recursive: bool = False
+
+    def parsed(self) -> Parsed:
+        return Parsed(
+            commands=tuple(self.commands),
+            redirects=tuple(self.redirects),
+            functions=frozenset(self.functions),
+            recursive=self.recursive,
+        )
+
+    def visit(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
+        match node.type:
+            case "command":
+                self._command(node, feed)
+            case "declaration_command" | "unset_command":
+                self._declaration(node)
+            case "pipeline":
+                self._pipeline(node, feed)
+            case "redirected_statement":
+                self._redirected(node, feed)
+            case "subshell" | "command_substitution" | "process_substitution":
+                self._apart(node, feed)
+            case "if_statement" | "case_statement" | "while_statement" | "for_statement" | "c_style_for_statement":
+                self._branches(node, feed)
+            case "function_definition":
+                self._function(node)
+            case "file_redirect" | "herestring_redirect" | "heredoc_redirect":
+                self._redirect(node)
+            case _:
+                self._children(node, feed)
+
+    def _children(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
+        for child in node.named_children:
+            self.visit(child, feed)
+
+    def _apart(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+        before, self_via = self.cwd, self.via
+        if node.type != "subshell":
+            self.via = (*self.via, "$()" if node.type == "command_substitution" else "<()")
+        self._children(node, feed)
+        self.cwd, self.via = before, self_via
+
+    def _branches(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+        before = self.cwd
+        self._children(node, feed)
+        if self.cwd != before:  # where it stands afterwards depends on what was taken
+            self.cwd = None
+
+    def _function(self, node: Node) -> None:
+        name = node.child_by_field_name("name")
+        before = self.cwd
+        self.inside.append(node_text(name) if name is not None else "")
+        self.functions.add(self.inside[-1])
+        body = node.child_by_field_name("body")
+        if body is not None:
+            self.visit(body)
+        for redirect in node.children_by_field_name("redirect"):
+            self.visit(redirect)
+        self.inside.pop()
+        self.cwd = before
+
+    def _pipeline(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+        before = self.cwd
+        for child in node.named_children:
+            first = len(self.commands)
+            self.visit(child, feed)
+            feed = feed_of(self.commands[first:], feed)
+            self.cwd = before
+
+    def _redirected(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+        body = node.child_by_field_name("body")
+        redirects = node.children_by_field_name("redirect")
+        given = [text for redirect in redirects for text in self._given(redirect)]
+        feed = tuple(given) if given else feed
+        more = [word for redirect in redirects for word in self._stray(redirect)]
+        first = len(self.commands)
+        if body is not None and body.type == "command":
+            self._command(body, feed, more)
+        elif body is not None:
+            self.visit(body, feed)
+        for redirect in redirects:
+            self._redirect(redirect, feed_of(self.commands[first:], feed))
+
+    def _given(self, redirect: Node) -> list[str | None]:
+        """Return what a here-document or here-string feeds in."""
+        if redirect.type == "herestring_redirect":
+            words = [word for child in redirect.named_children for word in expand(child, self.variables)]
+            return [value for word in words for value in (word or (None,))]
+        if redirect.type == "file_redirect":
+            return [None] if any(child.type == "<" for child in redirect.children) else []
+        if redirect.type != "heredoc_redirect":
+            return []
+        body = next((child for child in redirect.named_children if child.type == "heredoc_body"), None)
+        if body is None:
+            return [""]
+        start = next((node_text(child) for child in redirect.named_children if child.type == "heredoc_start"), "")
+        quoted = start[:1] in ("'", '"', "\\")
+        live = any(child.type != "heredoc_content" for child in body.named_children)
+        return [None] if live and not quoted else [node_text(body)]
+
+    def _stray(self, redirect: Node) -> list[Values]:
+        """Return the words of the command itself that stand behind a redirection."""
+        found = redirect.children_by_field_name("argument")
+        if redirect.type == "file_redirect":
+            found = redirect.children_by_field_name("destination")[1:]
+        stray = [word for child in found for word in expand(child, self.variables)]
+        nested = [word for child in redirect.children_by_field_name("redirect") for word in self._stray(child)]
+        return [*stray, *nested]
+
+    def _redirect(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
+        if node.type == "file_redirect":
+            operator = next((child.type for child in node.children if not child.is_named), ">")
+            for target in node.children_by_field_name("destination")[:1]:
+                self._opened(target, operator)
+        if node.type == "heredoc_redirect":
+            for child in node.named_children:
+                self._heredoc_part(child, feed)
+            return
+        self._children(node)
+
+    def _heredoc_part(self, child: Node, feed: tuple[str | None, ...] | None) -> None:
+        if child.type == "pipeline":  # `cat <<E | sh`: the rest of the line hangs below the here-document
+            self._pipeline(child, feed)
+        else:
+            self.visit(child)
+
+    def _opened(self, target: Node, operator: str) -> None:
+        words = expand(target, self.variables)
+        if (operator in (">&", "<&") and node_text(target).rstrip("-").isdigit()) or node_text(target) == "-":
+            return
+        for value in words[0] or (None,) if len(words) == 1 else (None,):
+            writes = ">" in operator
+            self.redirects.append(Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via))
+
+    def _declaration(self, node: Node) -> None:
+        words = [word for child in node.named_children if child.type != "variable_assignment" for word in
+                 expand(child, self.variables)]  # fmt: skip
+        self._add([(node.children[0].type,), *words], None)
+        self._children(node)
+
+    def _command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
+        words: list[Values] = []
+        for child in node.named_children:
+            if child.type == "command_name":
+                words += [word for part in child.named_children for word in expand(part, self.variables)]
+            elif child.type.endswith("_redirect"):
+                self._redirect(child)
+                words += self._stray(child)
+                feed = tuple(self._given(child)) or feed
+            elif child.type != "variable_assignment":
+                words += expand(child, self.variables)
+        for child in node.named_children:
+            if not child.type.endswith("_redirect"):
+                self._children(child) if child.type == "command_name" else self.visit(child)
+        self._add([*words, *more], feed)
+
+    def _add(self, words: Sequence[Values], feed: tuple[str | None, ...] | None) -> None:
+        if not words:
+            return
+        for argv in _variants(words):
+            self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed))
+            self.recursive |= argv[0] is not None and argv[0] in self.inside
+            if argv[0] in ("cd", "pushd", "popd"):
+                self.cwd = _gone_to(argv, self.cwd)
+
+
+def _variants(words: Sequence[Values]) -> Iterable[tuple[str | None, ...]]:
+    """Return every command that the words may be; where these are too many, words of many values are not known."""
+    known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
+    count = 1
+    for index, word in enumerate(known):
+        count *= len(word)
+        if count > _VARIANTS:
+            known[index] = (None,)
+            count //= len(word)
+    return itertools.product(*known)
+
+
+def _gone_to(argv: Sequence[str | None], cwd: str | None) -> str | None:
+    words = [word for word in argv[1:] if word is None or not word.startswith("-") or word == "-"]
+    if not words and argv[0] == "cd":
+        return "/home/agent"
+    target = words[0] if words else None
+    if argv[0] == "popd" or target is None or target == "-" or target.startswith("+"):
+        return None
+    if target.startswith("~"):
+        target = "/home/agent" + target[1:] if target[1:2] in ("", "/") else "/home"
+    if target.startswith("/"):
+        return posixpath.normpath(target)
+    return None if cwd is None else posixpath.normpath(posixpath.join(cwd, target))
+
+
+def under(parsed: Parsed, via: tuple[str, ...]) -> Parsed:
+    """Return what was found with the forms it was found in put before."""
+    return replace(
+        parsed,
+        commands=tuple(replace(each, via=(*via, *each.via)) for each in parsed.commands),
+        redirects=tuple(replace(each, via=(*via, *each.via)) for each in parsed.redirects),
+    )
+
+
+_FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
+
+
+def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> tuple[str | None, ...]:
+    """Return what a part of a pipe prints, as far as it can be told: lines of text, or names of files."""
+    if len(commands) != 1:
+        return (None,)
+    argv = commands[0].argv
+    program = posixpath.basename(argv[0] or "")
+    words = argv[1:]
+    plain = [word for word in words if word is None or not word.startswith("-")]
+    if program in ("echo", "printf"):
+        return _said(program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")])
+    if program == "find":
+        return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
+    if program in ("ls", "fd", "fdfind"):
+        return tuple(None if word is None else f"{word}/*" for word in plain) or ("*",)
+    if program == "git" and words[:1] in (("ls-files",), ("diff",), ("status",)):
+        return ("./*",)
+    if program in ("grep", "rg", "egrep", "fgrep") and any(_lists(word) for word in words):
+        return tuple(None if word is None else f"{word}/*" for word in plain[1:]) or ("*",)
+    if program in _FILTERS and feed is not None and len(plain) <= ("grep" in program or program == "rg"):
+        return feed
+    return (None,)
+
+
+def _said(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
+    if any(word is None for word in words):
+        return (None,)
+    if program == "echo":
+        return (" ".join(word or "" for word in words),)
+    shape, *rest = [word or "" for word in words] or [""]
+    text = shape.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\n")
+    if "%" not in text:
+        return (text,) if "\\" not in text else (None,)
+    return tuple(rest) if set(text.split()) <= {"%s", "%s\n"} and rest else (None,)
+
+
+def find_roots(words: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the directories that `find` begins at, an unknown one as "$"."""
+    roots: list[str] = []
+    for word in words:
+        if word is not None and (word.startswith("-") or word in ("(", "!")):
+            if word in ("-H", "-L", "-P"):
+                continue
+            break
+        roots.append("$" if word is None else word)
+    return tuple(roots) or (".",)
+
+
+def _lists(word: str | None) -> bool:
+    if word is None or not word.startswith("-"):
+        return False
+    return word in ("--files-with-matches", "--files", "--files-without-match") or (
+        not word.startswith("--") and bool({"l", "L"} & set(word))
+    )

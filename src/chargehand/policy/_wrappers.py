@@ -1,0 +1,294 @@
+"""Programs that run other programs: what they run is found and judged as well."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+from chargehand.policy._shell import Simple, find_roots
+
+Argv = tuple[str | None, ...]
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_VERSIONED = re.compile(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
+INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno", "bun", "fish", "tclsh"})
+_VARIANTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapper:
+    """How a program names what it runs: options that take a value, words before it, and what must come first."""
+
+    valued: str = ""
+    skip: int = 0
+    assignments: bool = False
+    after: tuple[str, ...] = ()
+
+
+_WRAPPERS = {
+    "env": _Wrapper("-u --unset -C --chdir", assignments=True),
+    "sudo": _Wrapper("-u -g -h -p -C -r -t -T -U -D -R --user --group --chdir", assignments=True),
+    "doas": _Wrapper("-u -C"),
+    "nice": _Wrapper("-n --adjustment"),
+    "ionice": _Wrapper("-c -n -p --class --classdata"),
+    "chrt": _Wrapper("-T -P -D", skip=1),
+    "taskset": _Wrapper("", skip=1),
+    "timeout": _Wrapper("-s --signal -k --kill-after", skip=1),
+    "nohup": _Wrapper(),
+    "setsid": _Wrapper(),
+    "time": _Wrapper("-f -o --format --output"),
+    "stdbuf": _Wrapper("-i -o -e --input --output --error"),
+    "unbuffer": _Wrapper(),
+    "command": _Wrapper(),
+    "builtin": _Wrapper(),
+    "exec": _Wrapper("-a"),
+    "coproc": _Wrapper(),
+    "xargs": _Wrapper("-a -d -E -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines"),
+    "parallel": _Wrapper("-j --jobs -I -N -a --arg-file -S --delay --timeout --workdir --colsep"),
+    "busybox": _Wrapper(),
+    "toybox": _Wrapper(),
+    "chroot": _Wrapper("", skip=1),
+    "unshare": _Wrapper("-S -G -R -w --root --wd --setuid --setgid"),
+    "nsenter": _Wrapper("-t --target -S -G"),
+    "setpriv": _Wrapper("--reuid --regid --groups"),
+    "runuser": _Wrapper("-u"),
+    "fakeroot": _Wrapper("-l -s -i"),
+    "firejail": _Wrapper(),
+    "strace": _Wrapper("-e -o -p -s -u -E -P -a -O -S -b -I"),
+    "ltrace": _Wrapper("-e -o -p -s -u -a -n -l"),
+    "flock": _Wrapper("-w --wait --timeout -E", skip=1),
+    "watch": _Wrapper("-n --interval"),
+    "systemd-run": _Wrapper("-p --property -u --unit -E --setenv"),
+    "cross-env": _Wrapper("", assignments=True),
+    "npx": _Wrapper("-p --package"),
+    "bunx": _Wrapper(),
+    "uvx": _Wrapper("--from --with -p --python"),
+    "npm": _Wrapper("", after=("exec", "x")),
+    "pnpm": _Wrapper("-C --dir -F --filter", after=("exec", "dlx")),
+    "yarn": _Wrapper("--cwd", after=("exec", "dlx")),
+    "bun": _Wrapper("", after=("x",)),
+    "uv": _Wrapper("--with --python -p --extra --group --directory --project", after=("run",)),
+    "poetry": _Wrapper("-C --directory -P --project", after=("run",)),
+    "pdm": _Wrapper("-p --project", after=("run",)),
+    "hatch": _Wrapper("-e --env", after=("run",)),
+    "pipenv": _Wrapper("", after=("run",)),
+    "pipx": _Wrapper("--spec --python", after=("run",)),
+    "rye": _Wrapper("", after=("run",)),
+    "conda": _Wrapper("-n --name -p --prefix", after=("run",)),
+    "bundle": _Wrapper("", after=("exec",)),
+    "rustup": _Wrapper("", after=("run",), skip=1),
+    "direnv": _Wrapper("", after=("exec",), skip=1),
+    "ssh": _Wrapper("-p -i -l -o -F -J -L -R -D -W -b -c -e -m", skip=1),
+}  # fmt: skip
+"""What is run by what; `after` names the sub-command behind which it stands."""
+
+
+def program_of(word: str | None) -> str:
+    """Return a program's plain name, "" where it is not known or may be several."""
+    if word is None or re.search(r"[*?\[]", word.removeprefix("[").removeprefix("[")):
+        return ""
+    name = posixpath.basename(word)
+    versioned = _VERSIONED.fullmatch(name)
+    return versioned[1] if versioned else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    """What a command runs: programs, lines for a shell (`None`: not known), script files."""
+
+    commands: tuple[Argv, ...] = ()
+    lines: tuple[str | None, ...] = ()
+    scripts: tuple[str | None, ...] = ()
+    label: str = ""
+
+
+def inner_of(command: Simple) -> Inner:
+    """Return what a command runs besides itself."""
+    program = program_of(command.argv[0])
+    words = command.argv[1:]
+    if program in SHELLS:
+        return _shell(program, words, command.feed)
+    special = _SPECIAL.get(program)
+    if special is not None:
+        return special(words)
+    if program in INTERPRETERS and "-m" in words and program == "python":
+        rest = words[words.index("-m") + 1 :]
+        return Inner(commands=(rest,) if rest else (), label="python -m")
+    wrapper = _WRAPPERS.get(program)
+    if wrapper is None:
+        return Inner()
+    rest = _behind(wrapper, words)
+    if program in ("xargs", "parallel"):
+        return Inner(commands=_fed(rest, words, command.feed), label=program)
+    if program == "ssh" or (program == "watch" and rest):
+        known = [word for word in rest if word is not None]
+        return Inner(lines=(" ".join(known) if len(known) == len(rest) else None,) if rest else (), label=program)
+    split = _env_split(words) if program == "env" else ()
+    return Inner(commands=(rest,) if rest else (), lines=split, label=program)
+
+
+def _behind(wrapper: _Wrapper, words: Argv) -> Argv:
+    """Return the words of the command that a wrapper runs."""
+    if wrapper.after:
+        at = next((index for index, word in enumerate(words) if word in wrapper.after), None)
+        before = words[: max((at or 0) - 1, 0)]
+        if at is None or any(word is not None and not word.startswith("-") for word in before):
+            return ()
+        words = words[at + 1 :]
+    valued, skip, index = wrapper.valued.split(), wrapper.skip, 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            index += 1
+            return words[index + skip :]
+        if word is not None and len(word) > 1 and word.startswith("-"):
+            index += 2 if word in valued else 1
+        elif word is not None and wrapper.assignments and _ASSIGNMENT.match(word):
+            index += 1
+        elif skip:
+            skip, index = skip - 1, index + 1
+        else:
+            return words[index:]
+    return ()
+
+
+def _env_split(words: Argv) -> tuple[str | None, ...]:
+    for index, word in enumerate(words):
+        if word in ("-S", "--split-string", "-vS", "-iS"):
+            return tuple(words[index + 1 : index + 2])
+        if word is not None and word.startswith(("-S", "--split-string=")):
+            return (word.removeprefix("-S").removeprefix("--split-string="),)
+    return ()
+
+
+def _fed(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[Argv, ...]:
+    """Return what `xargs` and `parallel` run: their words, with what they are given put in or behind."""
+    if ":::" in rest:
+        at = rest.index(":::")
+        feed, rest = rest[at + 1 :], rest[:at]
+    if not rest:
+        rest = ("echo",)
+    feed = feed if feed is not None else (None,)
+    place = "{}" if any(word and word.startswith("-I") for word in words) or "{}" in rest else None
+    for index, word in enumerate(words):
+        if word == "-I" and index + 1 < len(words):
+            place = words[index + 1]
+    values: list[str | None] = [part for value in feed for part in (value.split() if value else [value])]
+    if place is not None:
+        return tuple(tuple(_put(word, place, value) for word in rest) for value in (values or [None])[:_VARIANTS])
+    whole = rest + tuple(values)
+    one_each = [(*rest, value) for value in values[:_VARIANTS]] if len(values) > 1 else []
+    return (whole, *one_each)
+
+
+def _put(word: str | None, place: str, value: str | None) -> str | None:
+    if word is None or place not in word:
+        return word
+    return None if value is None else word.replace(place, value)
+
+
+def _shell(program: str, words: Argv, feed: tuple[str | None, ...] | None) -> Inner:
+    """Return what a shell runs: the text behind `-c`, a script file, or what is fed in."""
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word is None:
+            return Inner(scripts=(None,), label=program)
+        if word in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"):
+            index += 2
+        elif word.startswith("-") and not word.startswith("--") and "c" in word:
+            index += 1
+            while index < len(words) and (words[index] or "").startswith("-"):
+                index += 1
+            return Inner(lines=words[index : index + 1] or (None,), label=f"{program} -c")
+        elif word == "-s" or word == "-":
+            break
+        elif word.startswith(("-", "+")):
+            index += 1
+        else:
+            return Inner(scripts=(word,), label=f"{program} file")
+    if feed is None:
+        return Inner()
+    whole = None if any(part is None for part in feed) else "\n".join(part or "" for part in feed)
+    return Inner(lines=(whole,), label=f"{program} <")
+
+
+def _eval(words: Argv) -> Inner:
+    known = [word for word in words if word is not None]
+    return Inner(lines=(" ".join(known) if len(known) == len(words) else None,) if words else (), label="eval")
+
+
+def _trap(words: Argv) -> Inner:
+    plain = [word for word in words if word is None or not word.startswith("-")]
+    return Inner(lines=tuple(plain[:1]) if len(plain) > 1 else (), label="trap")
+
+
+def _alias(words: Argv) -> Inner:
+    bodies = [None if word is None else word.partition("=")[2] for word in words if word is None or "=" in word]
+    return Inner(lines=tuple(bodies), label="alias")
+
+
+def _source(words: Argv) -> Inner:
+    return Inner(scripts=tuple(words[:1]), label="source")
+
+
+def _su(words: Argv) -> Inner:
+    for index, word in enumerate(words):
+        if word in ("-c", "--command"):
+            return Inner(lines=tuple(words[index + 1 : index + 2]), label="su -c")
+    return Inner()
+
+
+def _find(words: Argv) -> Inner:
+    """Return what `find -exec` runs, `{}` being whatever lies below its directories."""
+    found: list[Argv] = []
+    index = 0
+    while index < len(words):
+        if words[index] in ("-exec", "-execdir", "-ok", "-okdir"):
+            end = next((at for at in range(index, len(words)) if words[at] in (";", "+")), len(words))
+            command = words[index + 1 : end]
+            found += [tuple(_put(word, "{}", below(root)) for word in command) for root in find_roots(words)[:8]]
+            index = end
+        index += 1
+    return Inner(commands=tuple(each for each in found if each), label="find -exec")
+
+
+def below(root: str) -> str | None:
+    """Return the pattern of all that lies below a directory as `find_roots` names it."""
+    return None if root == "$" else f"{root}/*"
+
+
+def _git(words: Argv) -> Inner:
+    """Return what git runs for others: aliases on its command line, and for bisect, rebase and submodules."""
+    lines: list[str | None] = []
+    commands: list[Argv] = []
+    aliases: dict[str, str] = {}
+    for index, word in enumerate(words):
+        after = words[index + 1] if index + 1 < len(words) else None
+        if word == "-c" and after is not None and after.startswith("alias."):
+            name, _, body = after.removeprefix("alias.").partition("=")
+            aliases[name] = body
+        elif word is not None and word in aliases:
+            body = aliases[word]
+            lines.append(body.removeprefix("!") if body.startswith("!") else f"git {body}")
+        elif word in ("-x", "--exec") and "rebase" in words:
+            lines.append(after)
+    if words[:2] == ("bisect", "run"):
+        commands.append(words[2:])
+    if words[:2] == ("submodule", "foreach"):
+        known = [word for word in words[2:] if word != "--recursive"]
+        lines.append(" ".join(word or "" for word in known) if all(known) else None)
+    return Inner(commands=tuple(each for each in commands if each), lines=tuple(lines), label="git")
+
+
+_SPECIAL = {
+    "eval": _eval,
+    "trap": _trap,
+    "alias": _alias,
+    "source": _source,
+    ".": _source,
+    "su": _su,
+    "find": _find,
+    "git": _git,
+}

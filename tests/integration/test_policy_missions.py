@@ -1,0 +1,93 @@
+"""Actions of a native agent judged on real missions: only the model's words are scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
+
+from chargehand.core import ActionJudged, decode
+from chargehand.missions import transcript
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> NativeShop:
+    return NativeShop(tmp_path)
+
+
+def judged(shop: NativeShop, mission: str) -> list[ActionJudged]:
+    with shop.opened() as app:
+        found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
+    return [payload for payload in found if isinstance(payload, ActionJudged)]
+
+
+def results(shop: NativeShop, mission: str) -> list[str]:
+    with shop.opened() as app:
+        lines = transcript(app.store, app.look.state(mission))
+        return [line.text for line in lines if line.speaker == "result"]
+
+
+PUSH = says("", call("bash", command="touch pushed && git push origin main"))
+
+
+def test_a_refused_command_is_not_run_and_the_work_goes_on(shop: NativeShop) -> None:
+    shop.model("scripted", scripted((PUSH, says("", call("bash", command="ls")), *MENDS)))
+    state = shop.native()
+    assert state.status == "promoted", state.reasons
+    refused, listed, _ = results(shop, state.id)
+    assert "git-push" in refused
+    assert "pushed" not in listed
+    assert [(each.kind, each.effect, each.rule) for each in judged(shop, state.id)] == [
+        ("shell", "deny", "git-push"),
+        ("shell", "allow", "program"),
+        ("write", "allow", "write-workspace"),
+    ]
+
+
+def test_an_override_is_told_in_the_mission_it_acts_on(shop: NativeShop) -> None:
+    (shop.directory / "policy.cedar").write_text(
+        '@id("mirror") @overrides("git-push") @reason("a mirror of mine") permit (principal, action, resource);'
+    )
+    shop.model("scripted", scripted((PUSH, *MENDS)))
+    state = shop.native()
+    assert state.status == "promoted", state.reasons
+    first, *_ = judged(shop, state.id)
+    assert (first.effect, first.rule, first.overridden) == ("allow", "user:mirror", ("git-push",))
+    assert "not done" not in results(shop, state.id)[0]
+
+
+@pytest.mark.parametrize(("answer", "ran"), [("yes", True), ("better not", False)])
+def test_what_is_to_be_asked_waits_for_a_person(shop: NativeShop, answer: str, ran: bool) -> None:
+    fetch = says("", call("bash", command="touch asked; git fetch 2>/dev/null; ls"))
+    shop.model("scripted", scripted((says("", edit(*GOOD)), fetch, says("", call("bash", command="ls")), FINISH)))
+    state = shop.native()
+    assert state.status == "waiting", state.reasons
+    question = state.open_question
+    assert question is not None
+    assert "git fetch" in question.text
+    assert "git-fetch" in question.text
+    assert len(results(shop, state.id)) == 1
+    with shop.opened() as app:
+        app.steering.answer(state.id, answer)
+    state = shop.work(state.id)
+    _, asked, listed, *_ = results(shop, state.id)
+    assert ("asked" in listed) is ran
+    assert ran or "better not" in asked
+    effects = [(each.effect, each.answer) for each in judged(shop, state.id) if each.rule == "git-fetch"]
+    assert effects == [("ask", ""), ("allow" if ran else "deny", answer)]
+
+
+def test_a_repository_can_only_restrict(tmp_path: Path) -> None:
+    from tests.integration.workshop import FILES
+
+    rule = (
+        '@id("no-ls") forbid (principal, action == Action::"command", resource) when { context.program == "ls" };'
+    )
+    shop = NativeShop(tmp_path, {**FILES, "chargehand.cedar": rule})
+    shop.model("scripted", scripted((says("", call("bash", command="ls")), *MENDS)))
+    state = shop.native()
+    assert state.status == "promoted", state.reasons
+    assert judged(shop, state.id)[0].rule == "repository:no-ls"

@@ -1,0 +1,128 @@
+"""The parser of shell lines under fire, and rules whose effect is flipped."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chargehand.policy import Command, Effect, FileWrite, Network, Other, Rules, Shell, Source, Surroundings, judge
+from chargehand.policy._rules import statements
+
+RULES = Rules()
+AROUND = Surroundings()
+NAMES = st.from_regex(r"[a-z]{3,8}", fullmatch=True).map("x-".__add__)
+WORDS = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=6)
+COMMANDS = st.tuples(NAMES, st.lists(WORDS, max_size=3)).map(lambda made: (made[0], *made[1]))
+_PIECES = st.sampled_from(
+    [*"|&;<>(){}[]$`'\"\\ \n\t#!*?~=-", "git push", "rm -rf /", "$(", "${", "<<E", "E\n", "if ", "then ", "fi",
+     "for x in ", "do ", "done", "case ",
+     "esac", "&&", "||", ";;", "[[", "]]", "((", "))", "<(", "$'", "x=", "$x", "ü"]
+)  # fmt: skip
+FORMS = (
+    "{0}",
+    "{0} | cat",
+    "true && {0}",
+    "({0})",
+    "echo $({0})",
+    'echo "$({0})"',
+    "f() {{ {0}; }}; f",
+    "if {0}; then :; fi",
+    "while {0}; do break; done",
+    "env A=b {0}",
+    "timeout 5 nice {0}",
+    "find . -exec {0} \\;",
+    "case x in x) {0};; esac",
+    "sh -c {1}",
+    "eval {1}",
+    "bash <<'E-O-F'\n{0}\nE-O-F",
+    "cat <<'E-O-F' | sh\n{0}\nE-O-F",
+    "diff <({0}) /dev/null",
+)
+
+
+@given(st.lists(_PIECES | st.text(max_size=5), max_size=25).map("".join))
+@settings(max_examples=250, deadline=None)
+def test_whatever_is_written_is_judged(line: str) -> None:
+    judgement = judge(Shell(text=line), AROUND, RULES)
+    assert judgement.effect in ("allow", "ask", "deny")
+    if judgement.rule == "shell-unparsable":
+        assert judgement.effect == "ask"
+
+
+@pytest.mark.parametrize("line", ["git push (", "git push 'x", "if git push", "for", "git push $(", "((((", "\0"])
+def test_what_cannot_be_taken_apart_is_asked_for(line: str) -> None:
+    judgement = judge(Shell(text=line), AROUND, RULES)
+    assert (judgement.effect, judgement.rule) == ("ask", "shell-unparsable")
+
+
+@given(st.lists(COMMANDS, min_size=1, max_size=4), st.lists(st.sampled_from(FORMS), min_size=4, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_every_program_is_found_in_every_form(commands: list[tuple[str, ...]], forms: list[str]) -> None:
+    lines = [shlex.join(command) for command in commands]
+    parts = [form.format(line, shlex.quote(line)) for form, line in zip(forms, lines, strict=False)]
+    judgement = judge(Shell(text="\n".join(parts)), AROUND, RULES)
+    found = {part.text for part in judgement.parts if part.kind == "command"}
+    assert {" ".join(command) for command in commands} <= found, judgement.parts
+
+
+@given(COMMANDS)
+@settings(max_examples=60, deadline=None)
+def test_a_list_is_judged_as_it_is(command: tuple[str, ...]) -> None:
+    judgement = judge(Command(argv=command), AROUND, RULES)
+    assert judgement.parts[0].text == " ".join(command)
+
+
+ACTIONS = {
+    "command": Command(argv=("some-tool", "x")),
+    "shell": Shell(text="some-tool x"),
+    "write": FileWrite(path="a.txt"),
+    "delete": FileWrite(path="a.txt", removal=True),
+    "network": Network(host="localhost", port=80),
+    "other": Other(kind="model", name="m"),
+}
+CEDAR = {"shell": "command"}
+
+
+def written(name: str, effect: Effect, text: str = "") -> str:
+    asks = ' @decision("ask")' if effect == "ask" else ""
+    word = "forbid" if effect == "deny" else "permit"
+    return f'@id("mine"){asks} {word} (principal, action == Action::"{CEDAR.get(name, name)}", resource);\n{text}'
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("effect", ["allow", "ask", "deny"])
+@pytest.mark.parametrize("origin", ["user", "repository"])
+def test_a_flipped_rule_flips_the_effect(name: str, effect: Effect, origin: str) -> None:
+    if origin == "repository" and effect == "allow":
+        return
+    source = Source(
+        origin="user" if origin == "user" else "repository", name="x.cedar", text=written(name, effect)
+    )
+    judgement = judge(ACTIONS[name], AROUND, Rules([source]))
+    assert judgement.effect == effect
+    assert effect == "allow" or judgement.rule == f"{origin}:mine"
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES.all if rule.effect != "allow"], ids=lambda rule: rule.id)
+def test_every_shipped_rule_can_be_set_aside(rule: object) -> None:
+    text = f'@id("a") @overrides("{getattr(rule, "id")}") @reason("so") permit (principal, action, resource);'  # noqa: B009
+    loaded = Rules([Source(origin="user", name="x.cedar", text=text)])
+    assert [each.overrides for each in loaded.all if each.origin == "user"] == [getattr(rule, "id")]  # noqa: B009
+
+
+def test_without_any_rule_the_answer_is_deny() -> None:
+    judgement = judge(Other(kind="forge", name="merge"), AROUND, RULES)
+    assert (judgement.effect, judgement.rule) == ("deny", "none")
+
+
+def test_shipped_rules_keep_the_schema_and_are_named_once() -> None:
+    import cedarpy
+
+    from chargehand.policy import default_source, facts_schema
+
+    checked = cedarpy.validate_policies(default_source().text, facts_schema())
+    assert checked.validation_passed, checked.errors
+    assert len(list(statements(default_source().text))) == len(RULES.all)

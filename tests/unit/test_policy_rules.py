@@ -1,0 +1,141 @@
+"""Rules of a person and of a repository: what they may say, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chargehand.app import add_override, user_rules_path
+from chargehand.core import ConfigError, NotFoundError, UsageError
+from chargehand.policy import FileWrite, Network, Other, Rules, Shell, Source, Surroundings, judge
+
+ANY = "(principal, action, resource)"
+AROUND = Surroundings()
+
+
+def user(text: str) -> Rules:
+    return Rules([Source(origin="user", name="policy.cedar", text=text)])
+
+
+def repository(text: str) -> Rules:
+    return Rules([Source(origin="repository", name="chargehand.cedar", text=text)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"// one\n\npermit {ANY};", ":3: it needs an @id"),
+        ('@id("a") permit (principal, action, resource) when { context.progam == "x" };', "'a'"),
+        ('@id("a")\npermit (principal, action == Action::"comand", resource);', "comand"),
+        (f'@id("a") permit {ANY};\n@id("b") permit (principal action);', ":2: rule 'b'"),
+        (f'@id("a") permit {ANY};\n@id("a") permit {ANY};', "the same id"),
+        (f'@id("a") @decision("maybe") permit {ANY};', "@decision"),
+        (f'@id("a") @decision("ask") forbid {ANY};', "@decision"),
+        (f'@id("a") @resaon("x") permit {ANY};', "did you mean 'reason'?"),
+        (f'@id("a") @overrides("git-push") permit {ANY};', "needs a @reason"),
+        (f'@id("a") @overrides("git-psh") @reason("x") permit {ANY};', "did you mean 'git-push'?"),
+        (f'@id("a") permit {ANY}', "policy.cedar:1"),
+    ],
+)
+def test_a_wrong_rule_is_named_with_file_and_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        user(text).check()
+    assert said in caught.value.message
+    assert caught.value.code == "policy_invalid"
+    assert caught.value.message.startswith("policy.cedar:")
+
+
+@pytest.mark.parametrize("more", ["", '@overrides("git-push") @reason("x")'])
+def test_a_repository_cannot_allow(more: str) -> None:
+    with pytest.raises(ConfigError):
+        repository(f'@id("a") {more} permit {ANY};').check()
+
+
+def test_a_repository_that_asks_does_not_open_what_is_denied() -> None:
+    rules = repository(f'@id("a") @decision("ask") permit {ANY};')
+    assert judge(Other(kind="forge", name="merge"), AROUND, rules).effect == "deny"
+    assert judge(Shell(text="ls"), AROUND, rules).effect == "ask"
+    assert judge(Shell(text="git push"), AROUND, rules).effect == "deny"
+
+
+def test_an_override_sets_aside_its_rule_and_nothing_else() -> None:
+    rules = user(f'@id("a") @overrides("git-push") @reason("mirror") permit {ANY};')
+    pushed = judge(Shell(text="git push"), AROUND, rules)
+    assert (pushed.effect, pushed.rule, pushed.overridden) == ("allow", "user:a", ("git-push",))
+    assert judge(Shell(text="git push https://evil.example/x"), AROUND, rules).effect == "deny"
+    assert judge(Other(kind="forge", name="merge"), AROUND, rules).effect == "deny"
+
+
+def test_an_override_does_not_set_aside_a_repositorys_rule() -> None:
+    mine = Source(origin="user", name="u", text=f'@id("a") @overrides("git-push") @reason("m") permit {ANY};')
+    theirs = Source(origin="repository", name="r", text=f'@id("a") forbid {ANY};')
+    assert judge(Shell(text="git push"), AROUND, Rules([mine, theirs])).rule == "repository:a"
+
+
+@pytest.mark.parametrize(
+    ("path", "effect"),
+    [
+        ("src/a.py", "allow"),
+        ("/tmp/x", "allow"),
+        (".github/workflows/x.yml", "ask"),
+        ("src/../.git/config", "deny"),
+        ("chargehand.toml", "deny"),
+        ("chargehand.cedar", "deny"),
+        ("../x", "deny"),
+        ("/etc/passwd", "deny"),
+        (".env", "ask"),
+        (".env.example", "allow"),
+        ("größe mit leer.txt", "allow"),
+    ],
+)
+def test_files_are_judged_by_where_they_lie(path: str, effect: str) -> None:
+    assert judge(FileWrite(path=path), AROUND, Rules()).effect == effect
+
+
+def test_links_are_followed_where_the_caller_can() -> None:
+    around = Surroundings(resolve=lambda path: path.replace("/workspace/link", "/workspace/.git"))
+    assert judge(FileWrite(path="link/config"), around, Rules()).rule == "write-git"
+
+
+@pytest.mark.parametrize(
+    ("host", "effect"),
+    [("localhost", "allow"), ("127.0.0.9", "allow"), ("a.example", "allow"), ("b.example", "deny")],
+)
+def test_hosts_are_judged_by_the_list(host: str, effect: str) -> None:
+    assert judge(Network(host=host), Surroundings(hosts=("a.example",)), Rules()).effect == effect
+
+
+def test_setup_may_install() -> None:
+    assert judge(Shell(text="pip install -e ."), Surroundings(purpose="setup"), Rules()).effect == "allow"
+
+
+def test_an_unbounded_program_is_asked_for() -> None:
+    around = Surroundings(sandboxed=False)
+    assert judge(Shell(text="some-tool"), around, Rules()).rule == "program-unbounded"
+
+
+def test_a_line_with_too_many_parts_is_asked_for() -> None:
+    assert judge(Shell(text="a;" * 1000), AROUND, Rules()).rule == "shell-unparsable"
+
+
+def test_an_override_is_written_where_it_is_right_and_else_nothing_is(tmp_path: Path) -> None:
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    path = user_rules_path(environ)
+    when = 'context has line && context.line like "git fetch mirror*"'
+    assert add_override(environ, "git-fetch", reason='my "mirror"', when=when) == path
+    add_override(environ, "git-fetch", reason="again", when="context has program")
+    before = path.read_text()
+    with pytest.raises(ConfigError):
+        add_override(environ, "git-fetch", reason="x", when="context.line like 3")
+    with pytest.raises(NotFoundError):
+        add_override(environ, "git-read", reason="x")
+    with pytest.raises(UsageError):
+        add_override(environ, "git-push", reason="  ")
+    assert path.read_text() == before
+    loaded = user(before)
+    assert [rule.id for rule in loaded.all if rule.origin == "user"] == [
+        "user:allow-git-fetch",
+        "user:allow-git-fetch-2",
+    ]
