@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import example, given
@@ -18,6 +21,11 @@ ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 ARCH: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 MACHINES: tuple[Machine, ...] = ("x86_64", "aarch64")
 JUDGED = {"clone", "socket", "socketpair", "ioctl", "mknod", "mknodat", *_seccomp._ON_A_PROCESS}
+DIGESTS: dict[Machine, str] = {
+    "x86_64": "2905cb5e9c8c23108bec4276839c1bab9cc42a361f657f9788bd4262758f2759",
+    "aarch64": "f5f2f080d12e6eb6e1675c4b8fbd9384c6e0abe5ae8571b5b89571c1aa2ce31e",
+}
+"""A change here is a change of what every sandbox may do: look at each call that came or went."""
 words = st.integers(0, 2**64 - 1)
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
@@ -60,6 +68,27 @@ def test_it_fits_what_the_kernel_takes(machine: Machine) -> None:
         if code not in (0x20, 0x06):
             assert place + 1 + max(jump_true, jump_false) < len(program) // 8
     assert struct.unpack_from("<H", program, len(program) - 8) == (0x06,)
+
+
+@each_machine
+def test_its_bytes_are_always_the_same(machine: Machine) -> None:
+    assert hashlib.sha256(compile_filter(machine)).hexdigest() == DIGESTS[machine]
+
+
+def test_its_bytes_do_not_hang_on_the_process() -> None:
+    program = (
+        "import hashlib; from chargehand.sandbox._seccomp import compile_filter as c;"
+        f"print(*(hashlib.sha256(c(m)).hexdigest() for m in {MACHINES!r}))"
+    )
+    for seed in ("1", "2"):
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        assert said.stdout.split() == list(DIGESTS.values())
 
 
 @each_machine

@@ -1,9 +1,11 @@
-"""Which host programs a sandbox may use: found by asking them, remembered until one of them changes."""
+"""Which host programs a sandbox may use: found by asking them, shown where they lie, and nothing beside them."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,33 @@ import pytest
 from chargehand.core import ConfigError
 from chargehand.sandbox import Toolchain, discover
 
+ELF = b"\x7fELF" + bytes(60)
+
 
 def program(prefix: Path, name: str, answer: str, *, code: int = 0) -> Path:
     """Make a stand-in that answers with one line and counts how often it was asked."""
     path = prefix / "bin" / name
+    script(path, f"echo x >> {prefix}/asked-{name}\necho '{answer}'\nexit {code}\n")
+    return path
+
+
+def script(path: Path, text: str = "exit 0\n", *, first: str = "#!/bin/sh") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho x >> {prefix}/asked-{name}\necho '{answer}'\nexit {code}\n")
+    path.write_text(f"{first}\n{text}")
     path.chmod(0o755)
+    return path
+
+
+def binary(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(ELF)
+    path.chmod(0o755)
+    return path
+
+
+def link(path: Path, target: Path | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
     return path
 
 
@@ -27,112 +49,305 @@ def asked(prefix: Path, name: str) -> int:
 
 
 @pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home" / "ada"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/id_ed25519").write_text("secret")
+    (home / ".netrc").write_text("secret")
+    return home
+
+
+@pytest.fixture
 def prefix(tmp_path: Path) -> Path:
     prefix = tmp_path / "opt" / "python-9.9"
     program(prefix, "python3", str(prefix))
     return prefix
 
 
-def targets(toolchain: Toolchain) -> dict[str, Path]:
-    return {bind.target: bind.source for bind in toolchain.binds}
+def found_at(
+    home: Path, *directories: Path, environ: Mapping[str, str] | None = None, **options: object
+) -> Toolchain:
+    cache = options.get("cache")
+    assert cache is None or isinstance(cache, Path)
+    search = ":".join(map(str, directories))
+    return discover(search=search, environ={"HOME": str(home), **(environ or {})}, cache=cache)
 
 
-def test_an_interpreter_of_any_prefix_is_shown_at_a_neutral_path(prefix: Path) -> None:
-    found = discover(search=str(prefix / "bin"))
-    assert targets(found) == {"/opt/toolchain/python3": prefix}
-    assert found.path[0] == "/opt/toolchain/python3/bin"
-    assert "/usr/bin" in found.path
-    assert not [place for place in found.path if str(prefix) in place]
-    assert not any(bind.writable for bind in found.binds)
+def sources(toolchain: Toolchain) -> dict[str, str]:
+    """Return what is shown of what a test made, by path inside."""
+    return {bind.target: str(bind.source) for bind in toolchain.binds if not bind.target.startswith("/etc/")}
 
 
-def test_the_prefix_is_a_real_path(prefix: Path, tmp_path: Path) -> None:
-    link = tmp_path / "current"
-    link.symlink_to(prefix)
-    program(prefix, "python3", str(link))
-    assert targets(discover(search=str(link / "bin"))) == {"/opt/toolchain/python3": prefix}
+def names(toolchain: Toolchain) -> dict[str, str]:
+    """Return the links by name."""
+    return {os.path.basename(path): target for path, target in toolchain.links}
 
 
-def test_a_library_that_the_interpreter_is_linked_against_comes_along(prefix: Path) -> None:
-    (prefix / "lib").mkdir()
-    library = prefix / "lib/libpython9.9.so.1.0"
-    library.touch()
-    found = targets(discover(search=str(prefix / "bin")))
-    assert found["/opt/toolchain/lib/libpython9.9.so.1.0"] == library
+class TestInterpreters:
+    """Prefixes that an interpreter names are shown at the paths they have."""
+
+    def test_any_prefix_at_its_own_path(self, home: Path, prefix: Path) -> None:
+        found = found_at(home, prefix / "bin")
+        assert sources(found) == {str(prefix): str(prefix)}
+        assert found.path[0] == f"{prefix}/bin"
+        assert "/usr/bin" in found.path
+        assert not any(bind.writable for bind in found.binds)
+        assert found.find("python3") == found.find(f"{prefix}/bin/python3") == f"{prefix}/bin/python3"
+        assert found.find("no-such-program") is None
+        assert found.find(f"{home}/.netrc") is None
+
+    def test_a_prefix_reached_by_a_link_is_shown_at_both_paths(self, home: Path, prefix: Path) -> None:
+        current = link(prefix.parent / "current", prefix)
+        program(prefix, "python3", str(current))
+        found = found_at(home, current / "bin")
+        assert sources(found) == {str(prefix): str(prefix), str(current): str(prefix)}
+        assert found.path[0] == f"{current}/bin"
+
+    def test_the_order_of_path_is_kept(self, home: Path, prefix: Path) -> None:
+        first = found_at(home, Path("/usr/bin"), prefix / "bin").path
+        assert first.index("/usr/bin") < first.index(f"{prefix}/bin")
+        first = found_at(home, prefix / "bin", Path("/usr/bin")).path
+        assert first.index(f"{prefix}/bin") < first.index("/usr/bin")
+
+    def test_what_lies_below_usr_needs_no_mount(self, home: Path, tmp_path: Path) -> None:
+        program(tmp_path, "python3", "/usr")
+        assert "/usr" not in sources(found_at(home, tmp_path / "bin"))
+        assert sources(found_at(home, Path("/usr/bin"), Path("/bin"))) == {}
+
+    @pytest.mark.parametrize(("answer", "code"), [("/no/such", 0), ("", 0), ("/", 3), ("Error: no", 1), ("..", 0)])
+    def test_a_program_that_names_no_prefix_is_left_out(
+        self, home: Path, tmp_path: Path, answer: str, code: int
+    ) -> None:
+        program(tmp_path, "node", answer, code=code)
+        found = found_at(home, tmp_path / "bin")
+        assert sources(found) == {}
+        assert found.find("node") in (None, shutil.which("node", path="/usr/local/bin:/usr/bin"))
+
+    def test_nothing_on_path_is_no_error(self, home: Path, tmp_path: Path) -> None:
+        found = discover(search=f"{tmp_path}:relative::{tmp_path}/none", environ={"HOME": str(home)})
+        assert sources(found) == {}
+        assert found.path[0] == "/usr/local/bin"
+
+    def test_shims_lead_to_what_they_select(self, home: Path) -> None:
+        versions = home / ".pyenv/versions"
+        for version in ("3.11.7", "3.12.1"):
+            script(versions / version / "bin/python3")
+            script(versions / version / "bin/pytest", first=f"#!{versions}/{version}/bin/python3")
+        shims = home / ".pyenv/shims"
+        script(shims / "python3", f"# pyenv\necho {versions}/3.11.7\n")
+        script(shims / "python3.12", f"# pyenv\necho {versions}/3.12.1\n")
+        script(shims / "python3.13", "# pyenv\nexit 127\n")
+        script(shims / "pytest", "# pyenv\nexit 127\n")
+        found = found_at(home, shims)
+        assert set(sources(found)) == {f"{versions}/3.11.7", f"{versions}/3.12.1"}
+        assert found.path[:2] == (f"{versions}/3.11.7/bin", f"{versions}/3.12.1/bin")
+        assert found.find("pytest") == f"{versions}/3.11.7/bin/pytest"
+        assert not found.not_shown
+
+    def test_a_virtual_environment_comes_with_its_base(self, home: Path) -> None:
+        base, venv = home / "pythons/cpython-3.12", home / "work/.venv"
+        binary(base / "bin/python3.12")
+        link(venv / "bin/python3", base / "bin/python3.12")
+        (venv / "pyvenv.cfg").write_text(f"home = {base}/bin\nversion = 3.12.1\n")
+        found = found_at(home, venv / "bin")
+        assert set(sources(found)) == {str(venv), str(base)}
+        assert found.path[0] == f"{venv}/bin"
+
+    def test_an_interpreter_among_other_things_is_shown_in_parts(self, home: Path) -> None:
+        local = home / ".local"
+        program(local, "node", str(local))
+        (local / "lib/node_modules/npm/bin").mkdir(parents=True)
+        script(local / "lib/node_modules/npm/bin/npm-cli.js", first="#!/usr/bin/env node")
+        link(local / "bin/npm", "../lib/node_modules/npm/bin/npm-cli.js")
+        (local / "share/keyrings").mkdir(parents=True)
+        found = found_at(home, local / "bin")
+        assert set(sources(found)) == {f"{local}/bin/node", f"{local}/lib/node_modules"}
+        assert set(names(found)) == {"node", "npm"}
+
+    def test_java_says_where_it_is(self, home: Path) -> None:
+        jdk = home / ".sdkman/candidates/java/21"
+        script(jdk / "bin/java", f"echo '    java.home = {jdk}' >&2\n")
+        script(jdk / "bin/javac")
+        found = found_at(home, jdk / "bin")
+        assert dict(found.environment) == {"JAVA_HOME": str(jdk)}
+        assert set(sources(found)) == {str(jdk)}
+
+    def test_rustup_proxies_give_way_to_the_compiler_they_start(self, home: Path) -> None:
+        sysroot = home / ".rustup/toolchains/stable"
+        for name in ("rustc", "cargo"):
+            binary(sysroot / "bin" / name)
+        cargo = home / ".cargo/bin"
+        script(cargo / "rustup", f"echo {sysroot}\n")
+        for name in ("rustc", "cargo"):
+            os.link(cargo / "rustup", cargo / name)
+        link(cargo / "rustfmt", "rustup")
+        binary(cargo / "just")
+        (home / ".cargo/credentials.toml").write_text("secret")
+        found = found_at(home, cargo)
+        assert set(sources(found)) == {str(sysroot), f"{cargo}/just"}
+        assert set(names(found)) == {"just"}
+        assert found.find("cargo") == f"{sysroot}/bin/cargo"
 
 
-def test_what_lies_below_usr_needs_no_mount(tmp_path: Path) -> None:
-    program(tmp_path, "python3", "/usr")
-    assert discover(search=str(tmp_path / "bin")).binds == ()
-    program(tmp_path, "python3", "/usr/local")
-    if os.path.realpath("/usr/local") == "/usr/local":
-        assert discover(search=str(tmp_path / "bin")).binds == ()
+class TestPrograms:
+    """Programs that stand in a directory among others are linked, with what they need and nothing else."""
+
+    def test_packages_of_node_in_an_odd_place(self, home: Path) -> None:
+        packages = home / ".npm-global/lib/node_modules"
+        script(packages / "agent/cli.js", first="#!/usr/bin/env node")
+        link(home / ".npm-global/bin/agent", "../lib/node_modules/agent/cli.js")
+        link(home / ".local/bin/agent2", home / ".npm-global/bin/agent")
+        found = found_at(home, home / ".npm-global/bin", home / ".local/bin")
+        assert sources(found) == {str(packages): str(packages)}
+        assert set(names(found).values()) == {f"{packages}/agent/cli.js"}
+        assert found.find("agent2") == f"{packages}/agent/cli.js"
+
+    def test_tool_environments(self, home: Path) -> None:
+        tool, base = home / ".local/share/uv/tools/ruff", home / ".local/share/uv/python/cpython-3.12"
+        binary(base / "bin/python3.12")
+        link(tool / "bin/python", base / "bin/python3.12")
+        (tool / "pyvenv.cfg").write_text(f"home = {base}/bin\n")
+        script(tool / "bin/ruff", first=f"#!{tool}/bin/python")
+        link(home / ".local/bin/ruff", tool / "bin/ruff")
+        link(home / ".local/bin/python3.12", base / "bin/python3.12")
+        found = found_at(home, home / ".local/bin")
+        assert {str(tool), str(base)} <= set(sources(found))
+        assert names(found)["ruff"] == f"{tool}/bin/ruff"
+        assert found.find("python3.12") == f"{base}/bin/python3.12"
+
+    def test_volta(self, home: Path) -> None:
+        image = home / ".volta/tools/image"
+        binary(home / ".volta/bin/volta-shim")
+        script(image / "packages/@acme/agent/lib/node_modules/agent/cli.js", first="#!/usr/bin/env node")
+        link(image / "packages/@acme/agent/bin/agent", "../lib/node_modules/agent/cli.js")
+        for name in ("agent", "gone"):
+            link(home / ".volta/bin" / name, "volta-shim")
+        found = found_at(home, home / ".volta/bin")
+        assert set(names(found)) == {"agent"}
+        assert set(sources(found)) == {f"{image}/packages/@acme/agent/lib/node_modules"}
+
+    def test_wrappers_of_pnpm(self, home: Path) -> None:
+        pnpm = home / ".local/share/pnpm"
+        script(pnpm / "global/5/node_modules/agent/cli.js", first="#!/usr/bin/env node")
+        wrapper = script(pnpm / "agent", 'exec node  "$basedir/global/5/node_modules/agent/cli.js" "$@"\n')
+        found = found_at(home, pnpm)
+        assert set(sources(found)) == {str(wrapper), f"{pnpm}/global/5/node_modules"}
+
+    def test_a_distribution_is_shown_whole(self, home: Path) -> None:
+        maven = home / "tools/maven"
+        script(maven / "bin/mvn")
+        (maven / "boot").mkdir()
+        (maven / "boot/plexus-classworlds-2.6.jar").touch()
+        link(home / "bin/mvn", maven / "bin/mvn")
+        assert set(sources(found_at(home, home / "bin"))) == {str(maven)}
+        assert set(sources(found_at(home, maven / "bin"))) == {str(maven)}
+
+    def test_scripts_of_a_person_stay_hidden_and_are_told(self, home: Path) -> None:
+        script(home / "bin/deploy", "curl -H 'token: secret'\n")
+        script(home / "bin/black", first="#!/usr/bin/python3")
+        binary(home / "bin/jq")
+        found = found_at(home, home / "bin")
+        assert set(sources(found)) == {f"{home}/bin/jq"}
+        told = {names: problem for each in found.not_shown for names, problem in [(each.names, each.problem)]}
+        assert "sandbox.toolchain" in told["deploy",]
+        assert "pipx" in told["black",]
+
+    @pytest.mark.parametrize("broad", ["home", "marked", "shared"])
+    def test_a_directory_that_holds_more_is_never_shown(self, home: Path, tmp_path: Path, broad: str) -> None:
+        prefix = {"home": home, "marked": tmp_path / "all", "shared": tmp_path / "home"}[broad]
+        program(prefix, "go", str(prefix))
+        (tmp_path / "all/.aws").mkdir(parents=True, exist_ok=True)
+        found = found_at(home, prefix / "bin")
+        assert sources(found) == {}
+        assert [each.names for each in found.not_shown if "more than the program" in each.problem] == [("go",)]
+
+    def test_a_place_that_the_sandbox_has_itself(self, home: Path) -> None:
+        program(home, "node", "/proc/self")
+        [problem] = [each.problem for each in found_at(home, home / "bin").not_shown if each.names == ("node",)][
+            :1
+        ]
+        assert "the sandbox has its own /proc" in problem
 
 
-@pytest.mark.parametrize(("answer", "code"), [("/no/such/place", 0), ("", 0), ("/", 3), ("Error: no", 1)])
-def test_a_program_that_names_no_prefix_is_left_out(tmp_path: Path, answer: str, code: int) -> None:
-    program(tmp_path, "node", answer, code=code)
-    found = discover(search=str(tmp_path / "bin"))
-    assert found.binds == ()
+class TestCache:
+    """Answers are remembered until something that they come from changes."""
+
+    def test_answers_are_kept(self, home: Path, prefix: Path, tmp_path: Path) -> None:
+        cache = tmp_path / "cache.json"
+        first = found_at(home, prefix / "bin", cache=cache)
+        assert found_at(home, prefix / "bin", cache=cache) == first
+        assert asked(prefix, "python3") == 1
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith("cache.json.")]
+
+    def test_a_changed_program_is_asked_anew(self, home: Path, prefix: Path, tmp_path: Path) -> None:
+        cache = tmp_path / "cache.json"
+        first = found_at(home, prefix / "bin", cache=cache)
+        os.utime(prefix / "bin/python3", (1, 1))
+        second = found_at(home, prefix / "bin", cache=cache)
+        assert asked(prefix, "python3") == 2
+        assert second.id != first.id
+        program(prefix, "node", str(prefix))
+        assert found_at(home, prefix / "bin", cache=cache).id not in (first.id, second.id)
+
+    def test_another_selection_of_a_version_manager_is_asked_for(self, home: Path, tmp_path: Path) -> None:
+        cache, pyenv = tmp_path / "cache.json", home / ".pyenv"
+        for version in ("1", "2"):
+            script(pyenv / "versions" / version / "bin/python3")
+        script(pyenv / "shims/python3", f"# pyenv\necho {pyenv}/versions/$(read v < {pyenv}/version; echo $v)\n")
+        seen = []
+        for version in ("1", "2"):
+            (pyenv / "version").write_text(f"{version}\n")
+            os.utime(pyenv / "version", (int(version), int(version)))
+            seen.append(found_at(home, pyenv / "shims", cache=cache))
+        assert [one.find("python3") for one in seen] == [f"{pyenv}/versions/{v}/bin/python3" for v in ("1", "2")]
+        assert seen[0].id != seen[1].id
+
+    @pytest.mark.parametrize("place", ["lib/python3.9/site-packages/new", "bin/new", "lib/node_modules/new"])
+    def test_another_package_is_another_toolchain(self, home: Path, prefix: Path, place: str) -> None:
+        (prefix / place).parent.mkdir(parents=True, exist_ok=True)
+        os.utime((prefix / place).parent, (1, 1))
+        before = found_at(home, prefix / "bin").id
+        assert found_at(home, prefix / "bin").id == before
+        (prefix / place).touch()
+        assert found_at(home, prefix / "bin").id != before
+
+    def test_a_linked_program_that_changes_is_another_toolchain(self, home: Path) -> None:
+        tool = binary(home / "go/bin/lint")
+        before = found_at(home, home / "go/bin").id
+        tool.write_bytes(ELF * 2)
+        assert found_at(home, home / "go/bin").id != before
+
+    def test_a_prefix_that_went_away_is_asked_anew(self, home: Path, prefix: Path, tmp_path: Path) -> None:
+        cache, other = tmp_path / "cache.json", tmp_path / "other"
+        other.mkdir()
+        program(prefix, "node", str(other))
+        assert str(other) in sources(found_at(home, prefix / "bin", cache=cache))
+        other.rmdir()
+        assert str(other) not in sources(found_at(home, prefix / "bin", cache=cache))
+        assert asked(prefix, "node") == 2
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', '{"key": 1}', '{"answers": []}', "\xff"])
+    def test_a_damaged_cache_is_no_cache(self, home: Path, prefix: Path, tmp_path: Path, content: str) -> None:
+        cache = tmp_path / "cache.json"
+        cache.write_bytes(content.encode("latin-1"))
+        assert str(prefix) in sources(found_at(home, prefix / "bin", cache=cache))
+        assert json.loads(cache.read_text())["answers"][f"{prefix}/bin/python3"] == [str(prefix)]
+
+    def test_a_cache_that_cannot_be_written_is_done_without(
+        self, home: Path, prefix: Path, tmp_path: Path
+    ) -> None:
+        assert str(prefix) in sources(found_at(home, prefix / "bin", cache=tmp_path / "missing/cache.json"))
 
 
-def test_nothing_on_path_is_no_error(tmp_path: Path) -> None:
-    assert discover(search=str(tmp_path)).binds == ()
-
-
-def test_answers_are_kept(prefix: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache.json"
-    first = discover(search=str(prefix / "bin"), cache=cache)
-    assert discover(search=str(prefix / "bin"), cache=cache) == first
-    assert asked(prefix, "python3") == 1
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("cache.json.")]
-
-
-def test_a_changed_program_is_asked_anew(prefix: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache.json"
-    first = discover(search=str(prefix / "bin"), cache=cache)
-    os.utime(prefix / "bin/python3", (1, 1))
-    second = discover(search=str(prefix / "bin"), cache=cache)
-    assert asked(prefix, "python3") == 2
-    assert second.id != first.id
-    program(prefix, "node", str(prefix))
-    assert discover(search=str(prefix / "bin"), cache=cache).id not in (first.id, second.id)
-
-
-def test_a_prefix_that_went_away_is_asked_anew(prefix: Path, tmp_path: Path) -> None:
-    cache, other = tmp_path / "cache.json", tmp_path / "other"
-    other.mkdir()
-    program(prefix, "node", str(other))
-    stamp = (prefix / "bin/node").stat().st_mtime_ns
-    assert "/opt/toolchain/node" in targets(discover(search=str(prefix / "bin"), cache=cache))
-    other.rmdir()
-    os.utime(prefix / "bin/node", ns=(stamp, stamp))
-    assert "/opt/toolchain/node" not in targets(discover(search=str(prefix / "bin"), cache=cache))
-    assert asked(prefix, "node") == 2
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', '{"key": 1}', '{"prefixes": []}', "\xff"])
-def test_a_damaged_cache_is_no_cache(prefix: Path, tmp_path: Path, content: str) -> None:
-    cache = tmp_path / "cache.json"
-    cache.write_bytes(content.encode("latin-1"))
-    found = discover(search=str(prefix / "bin"), cache=cache)
-    assert "/opt/toolchain/python3" in targets(found)
-    assert json.loads(cache.read_text())["prefixes"]["python3"] == str(prefix)
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(prefix: Path, tmp_path: Path) -> None:
-    found = discover(search=str(prefix / "bin"), cache=tmp_path / "missing" / "cache.json")
-    assert "/opt/toolchain/python3" in targets(found)
-
-
-def test_extra_directories_come_first(prefix: Path, tmp_path: Path) -> None:
+def test_extra_directories_come_first(home: Path, prefix: Path, tmp_path: Path) -> None:
     with_bin, flat = tmp_path / "tool", tmp_path / "flat"
     (with_bin / "bin").mkdir(parents=True)
     flat.mkdir()
-    plain = discover(search=str(prefix / "bin"))
-    found = discover(search=str(prefix / "bin"), extra=[str(with_bin), str(flat)])
-    assert targets(found)["/opt/toolchain/extra-0"] == with_bin
-    assert targets(found)["/opt/toolchain/extra-1"] == flat
+    search, environ = str(prefix / "bin"), {"HOME": str(home)}
+    plain = discover(search=search, environ=environ)
+    found = discover(search=search, environ=environ, extra=[str(with_bin), str(flat)])
+    assert sources(found)["/opt/toolchain/extra-0"] == str(with_bin)
+    assert sources(found)["/opt/toolchain/extra-1"] == str(flat)
     assert set(found.path[:2]) == {"/opt/toolchain/extra-0/bin", "/opt/toolchain/extra-1"}
     assert found.id != plain.id
 

@@ -61,7 +61,7 @@ from chargehand.missions import (
     system_errors,
 )
 from chargehand.policy import Rules
-from chargehand.sandbox import ProbeReport, Toolchain, discover
+from chargehand.sandbox import ProbeReport, Toolchain, ToolSeen, discover, tools_inside
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
 
@@ -337,13 +337,20 @@ class App:
         extra = resolved.config.sandbox.toolchain if resolved else ()
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return discover(
-            search=self.environ.get("PATH", os.defpath), extra=extra, cache=self.home / "toolchain.json"
+            search=self.environ.get("PATH", os.defpath),
+            extra=extra,
+            cache=self.home / "toolchain.json",
+            environ=self.environ,
         )
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
         config = replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
+
+    async def tools(self, driver: DriverName) -> tuple[ToolSeen, ...]:
+        """Start every known program of the toolchain inside a sandbox."""
+        return await tools_inside(self.toolchain(self.user_configuration()), scratch=self.home, driver=driver)
 
     @contextlib.asynccontextmanager
     async def session(

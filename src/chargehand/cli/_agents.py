@@ -23,9 +23,6 @@ from chargehand.cli._configuration import configuration_here
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output
 from chargehand.core import AgentConfig, ChargehandError
-from chargehand.sandbox import Toolchain
-
-_SYSTEM = ("/usr/", "/bin/", "/sbin/")
 
 
 def list_agents(out: Output, *, repo: Path | None) -> int:
@@ -123,20 +120,8 @@ def _probe_program(app: App, resolved: Resolved, agent: AgentConfig) -> tuple[bo
     if "/" in program and not program.startswith("/"):
         return True, f"{program} is looked for in the repository"
     toolchain = app.toolchain(resolved)
-    if program.startswith("/"):
-        inside = _on_host(toolchain, program) != program or program.startswith(_SYSTEM)
-        place = shutil.which(_on_host(toolchain, program)) if inside else None
-    else:
-        place = shutil.which(program, path=":".join(_on_host(toolchain, each) for each in toolchain.path))
+    place = toolchain.find(program)
     if place is None:
         hint = "; name its directory in sandbox.toolchain" if shutil.which(program) else ""
         return False, f"{program!r} is not found inside the sandbox{hint}"
     return True, place
-
-
-def _on_host(toolchain: Toolchain, path: str) -> str:
-    """Return the path on the host of what stands at `path` inside the sandbox."""
-    for bind in toolchain.binds:
-        if path == bind.target or path.startswith(f"{bind.target}/"):
-            return str(bind.source) + path.removeprefix(bind.target)
-    return path

@@ -10,16 +10,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from chargehand.app import App
-from chargehand.cli._output import Output
+from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
 from chargehand.core import ChargehandError, Tier
-from chargehand.sandbox import Part, ProbeReport, probe_snippets
+from chargehand.sandbox import NotShown, Part, ProbeReport, ToolSeen, origin, probe_snippets
 
 _GIT_FROM = (2, 31)
 _FREE_MB = 1024
+_NAMED = 5
 
 
 def doctor(out: Output) -> int:
@@ -30,6 +32,8 @@ def doctor(out: Output) -> int:
         other = _probe(app, "container") if parts[-1].ok and _has_engine(app) else None
         allowed = _allowed(app)
         languages = asyncio.run(probe_snippets()) if report is not None and report.ok else ()
+        tools, problem = _tools(app, report)
+        not_shown = app.toolchain(app.user_configuration()).not_shown if tools else ()
     tier_ok = report is not None and report.ok
     parts += report.parts if report is not None else ()
     parts.append(allowed)
@@ -42,12 +46,16 @@ def doctor(out: Output) -> int:
             "parts": parts,
             "container": other,
             "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
+            "tools": [{**to_json(tool), "seen": origin(tool)} for tool in tools],
+            "tools_problem": problem,
+            "not_shown": not_shown,
         }
     )
     _show(out, parts, report)
     if other is not None:
         _show_container(out, other)
     _show_snippets(out, languages)
+    _show_tools(out, tools, not_shown, problem)
     if not tier_ok:
         return 5
     return 0 if all(part.ok for part in parts[:3]) else 1
@@ -65,6 +73,34 @@ def _has_engine(app: App) -> bool:
     """Tell whether the container tier is worth a try: an engine is installed."""
     search = app.environ.get("PATH", os.defpath)
     return any(shutil.which(name, path=search) for name in ("podman", "docker"))
+
+
+def _tools(app: App, report: ProbeReport | None) -> tuple[tuple[ToolSeen, ...], str]:
+    """Return what each tool is inside a sandbox, and why none could be tried."""
+    if report is None or report.driver is None or not report.ok:
+        return (), "tools are tried once a sandbox can be had"
+    try:
+        return asyncio.run(app.tools(report.driver)), ""
+    except ChargehandError as error:
+        return (), error.message
+
+
+def _show_tools(out: Output, tools: Sequence[ToolSeen], not_shown: Sequence[NotShown], problem: str) -> None:
+    """Write what sandboxes have of this machine's programs, and what they do not have and why."""
+    if problem:
+        out.text(problem)
+        return
+    out.text()
+    rows = [(tool.name, tool.version, tool.host, origin(tool)) for tool in tools if not tool.problem]
+    out.table(("TOOL", "VERSION", "FROM", "INSIDE"), rows)
+    for tool in tools:
+        if tool.problem:
+            out.text(f"{tool.name} ({tool.host}) {tool.problem}")
+    for each in not_shown:
+        names = ", ".join(each.names[:_NAMED]) + (
+            f" and {more} more" if (more := len(each.names) - _NAMED) > 0 else ""
+        )
+        out.text(f"not shown: {names} in {each.directory}: {each.problem}")
 
 
 def _python() -> Part:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import _payloads as p
+from chargehand.core import _payloads_work as w
 from chargehand.core._config import Config
 from chargehand.core._events import Event, Payload, decode
 from chargehand.core._records import (
@@ -105,7 +106,7 @@ class MissionState:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     checkpoint_seconds: list[float] = field(default_factory=list)
     stands: dict[str, Base] = field(default_factory=dict)
-    sandboxes: list[p.SandboxClosed] = field(default_factory=list)
+    sandboxes: list[w.SandboxClosed] = field(default_factory=list)
     network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = field(default_factory=list)
     reverted: list[Reverted] = field(default_factory=list)
@@ -237,7 +238,7 @@ def _admitted(state: MissionState, event: p.MissionAdmitted) -> None:
     state.queued = None
 
 
-def _captured(state: MissionState, event: p.StateCaptured) -> None:
+def _captured(state: MissionState, event: w.StateCaptured) -> None:
     _change_attempt(state, event.attempt, captured=event.artifact)
 
 
@@ -278,14 +279,14 @@ def _step(state: MissionState, event: p.StepFinished) -> None:
     state.fruitless_claims = 0
 
 
-def _attempt_started(state: MissionState, event: p.AttemptStarted) -> None:
+def _attempt_started(state: MissionState, event: w.AttemptStarted) -> None:
     state.status = "running"
     state.attempts.append(
         AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
     )
 
 
-def _attempt_resumed(state: MissionState, event: p.AttemptResumed) -> None:
+def _attempt_resumed(state: MissionState, event: w.AttemptResumed) -> None:
     _change_attempt(state, event.attempt, status="running", workspace=event.workspace)
 
 
@@ -305,7 +306,7 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
     )
 
 
-def _called(state: MissionState, event: p.ModelCalled) -> None:
+def _called(state: MissionState, event: w.ModelCalled) -> None:
     before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
     if before is None or event.call in state.calls:
         return
@@ -337,11 +338,11 @@ def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
 
-def _sandbox_closed(state: MissionState, event: p.SandboxClosed) -> None:
+def _sandbox_closed(state: MissionState, event: w.SandboxClosed) -> None:
     state.sandboxes.append(event)
 
 
-def _network(state: MissionState, event: p.NetworkRequested) -> None:
+def _network(state: MissionState, event: w.NetworkRequested) -> None:
     used = state.network
     listed = 0 if event.unlisted else 1
     refused = event.unlisted_refused + listed * (not event.allowed)
@@ -358,11 +359,11 @@ def _network(state: MissionState, event: p.NetworkRequested) -> None:
         used.hosts_refused[place] = used.hosts_refused.get(place, 0) + 1
 
 
-def _checkpoint(state: MissionState, event: p.CheckpointMade | p.CheckpointRestored) -> None:
+def _checkpoint(state: MissionState, event: w.CheckpointMade | p.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
     if state.base is not None:
         state.stands[event.checkpoint.commit] = state.base
-    if isinstance(event, p.CheckpointMade) and event.seconds is not None:
+    if isinstance(event, w.CheckpointMade) and event.seconds is not None:
         state.checkpoint_seconds.append(event.seconds)
 
 
@@ -420,24 +421,24 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.MissionCreated: _created,
     p.BaseResolved: _base,
     p.StepFinished: _step,
-    p.AttemptStarted: _attempt_started,
+    w.AttemptStarted: _attempt_started,
     p.MissionClaimed: _claimed,
     p.MissionReleased: _released,
     p.MissionPaused: _paused,
     p.MissionResumed: _resumed,
     p.MissionQueued: _queued,
     p.MissionAdmitted: _admitted,
-    p.StateCaptured: _captured,
+    w.StateCaptured: _captured,
     p.CancelAsked: _cancel_asked,
     p.MessageSent: _message,
-    p.AttemptResumed: _attempt_resumed,
+    w.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,
-    p.ModelCalled: _called,
+    w.ModelCalled: _called,
     p.QuestionAsked: _asked,
     p.QuestionAnswered: _answered,
-    p.SandboxClosed: _sandbox_closed,
-    p.NetworkRequested: _network,
-    p.CheckpointMade: _checkpoint,
+    w.SandboxClosed: _sandbox_closed,
+    w.NetworkRequested: _network,
+    w.CheckpointMade: _checkpoint,
     p.CheckpointRestored: _checkpoint,
     p.VerdictGiven: _verdict,
     p.ChangesReverted: _reverted,

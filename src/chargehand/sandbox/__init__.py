@@ -22,7 +22,8 @@ from chargehand.sandbox._egress_rules import AllowList, Rule, meet_rules, parse_
 from chargehand.sandbox._probe import Part, ProbeReport, probe
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._processes import ProcessSeen
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox._toolchain import NotShown, Toolchain, discover
+from chargehand.sandbox._toolchain_seen import ToolSeen, origin, tools_inside
 
 if TYPE_CHECKING:
     from chargehand.sandbox._conformance import SandboxContract
@@ -53,6 +54,7 @@ __all__ = [
     "EgressProxy",
     "EgressRequest",
     "ExecResult",
+    "NotShown",
     "OnOutput",
     "OpenSandbox",
     "OpenedSandbox",
@@ -76,16 +78,19 @@ __all__ = [
     "SnippetResult",
     "SnippetSpec",
     "Stream",
+    "ToolSeen",
     "Toolchain",
     "discover",
     "language_of",
     "meet_rules",
     "mirror_environment",
+    "origin",
     "parse_rule",
     "probe",
     "probe_container",
     "probe_snippets",
     "run_snippet",
+    "tools_inside",
     "without_grants",
 ]
 

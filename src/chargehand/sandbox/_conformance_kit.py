@@ -15,7 +15,7 @@ from chargehand.sandbox._contract import ExecResult, Sandbox
 
 KNOWN_VARIABLES = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR"),
-    *("LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE"),
+    *("PYTHONDONTWRITEBYTECODE", "CARGO_HOME", "GOPATH", "GOTOOLCHAIN", "JAVA_HOME"),
 }
 
 

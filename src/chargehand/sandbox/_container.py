@@ -140,6 +140,8 @@ class ContainerTier:
         if not engine.image:
             spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
+        if not engine.image:
+            contents.links.update(self._toolchain.links)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -154,7 +156,7 @@ class ContainerTier:
             kill=lambda: self._kill(running),
             pid=lambda: running.pid or None,
             cgroup=None,
-            environment=base_environment(spec, path=engine.path if engine.image else self._toolchain.path),
+            environment=self._environment(spec, engine),
             limits_in_force=_limits_in_force(spec.limits, engine),
         )
         try:
@@ -167,6 +169,11 @@ class ContainerTier:
             await sandbox.close()
             raise
         return sandbox
+
+    def _environment(self, spec: SandboxSpec, engine: Engine) -> dict[str, str]:
+        if engine.image:
+            return base_environment(spec, path=engine.path)
+        return base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
 
     async def _start(
         self,

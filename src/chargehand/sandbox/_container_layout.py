@@ -19,6 +19,8 @@ from chargehand.sandbox._layout import (
     FILES,
     HOME,
     INSIDE_ID,
+    MAVEN_SETTINGS,
+    NO_SETTINGS,
     RUN,
     SETTINGS,
     SYSTEM_LINKS,
@@ -152,14 +154,17 @@ def write_root(contents: Contents, root: Path) -> None:
 
 def _hide_settings(contents: Contents, root: Path) -> None:
     """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
-    empty = root / "etc/.empty"
+    empty, none = root / "etc/.empty", root / "etc/.no-settings"
     empty.touch()
+    none.write_text(NO_SETTINGS)
     prefixes = {bind.source: bind.target for bind in contents.binds if bind.source.is_dir()}
     if Path("/usr") in prefixes:
         prefixes[Path("/usr/local")] = "/usr/local"
     for source, target in prefixes.items():
         found = [name for name in SETTINGS if (source / name).is_file()]
         contents.binds += [Bind(source=empty, target=f"{target}/{name}") for name in found]
+        found = [name for name in MAVEN_SETTINGS if (source / name).is_file()]
+        contents.binds += [Bind(source=none, target=f"{target}/{name}") for name in found]
 
 
 def _below(root: Path, path: str) -> Path:

@@ -33,10 +33,11 @@ class SandboxSpec:
     """Everything a tier needs to open one sandbox.
 
     `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
-    toolchain needs (LD_LIBRARY_PATH, PYTHONDONTWRITEBYTECODE); nothing of the host's comes along. `path` is
-    prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only), `gateway` that of the
-    attempt's model gateway, `egress` that of a proxy to allowed hosts: inside they are reached at 127.0.0.1, on
-    `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With `egress` the usual variables name that proxy.
+    toolchain needs (PYTHONDONTWRITEBYTECODE, CARGO_HOME, GOPATH, GOTOOLCHAIN, JAVA_HOME); nothing of the host's
+    comes along. `path` is prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only),
+    `gateway` that of the attempt's model gateway, `egress` that of a proxy to allowed hosts: inside they are
+    reached at 127.0.0.1, on `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With `egress` the usual variables
+    name that proxy.
     """
 
     mounts: MountPlan

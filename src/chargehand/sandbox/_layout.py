@@ -14,7 +14,7 @@ from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
 from chargehand.sandbox import _forward, _launcher, _server
 from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import egress_environment
-from chargehand.sandbox._toolchain import LIBRARIES, SHIMS
+from chargehand.sandbox._toolchain import SHIMS
 
 HOME = "/home/agent"
 USER = "agent"
@@ -42,7 +42,14 @@ HIDDEN = tuple(
         *("acpi", "asound", "scsi"),
     )
 )
-SETTINGS = ("etc/npmrc", "lib/node_modules/npm/npmrc", "pip.conf", "etc/pip.conf", ".cargo/credentials.toml")
+SETTINGS = (
+    *("etc/npmrc", "lib/node_modules/npm/npmrc", "npm/npmrc", ".npmrc"),
+    *("pip.conf", "etc/pip.conf", ".condarc", "condarc", "uv-receipt.toml", "pipx_metadata.json"),
+    *(".cargo/credentials.toml", "gradle.properties"),
+)
+MAVEN_SETTINGS = ("settings.xml", "conf/settings.xml")
+NO_SETTINGS = "<settings/>\n"
+"""Maven settings that set nothing: an empty file would be no XML."""
 FILES: Mapping[str, str] = {
     "etc-passwd": (
         f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}:{USER}:{HOME}:/bin/sh\n"
@@ -75,6 +82,13 @@ class Layout:
         path = f"{self.staging}/empty"
         if not any(entry["name"] == "empty" for entry in self.mounts):
             self.mounts.append({"kind": "file", "name": "empty", "text": ""})
+        return path
+
+    def no_settings(self) -> str:
+        """Return the path of Maven settings that set nothing."""
+        path = f"{self.staging}/no-settings"
+        if not any(entry["name"] == "no-settings" for entry in self.mounts):
+            self.mounts.append({"kind": "file", "name": "no-settings", "text": NO_SETTINGS})
         return path
 
     def bind(self, name: str, bind: Bind) -> None:
@@ -114,11 +128,12 @@ def plan_layout(
     server_size: int,
     cgroups: Sequence[Path] = (),
     memory_bound: bool = False,
+    links: Sequence[tuple[str, str]] = (),
 ) -> Layout:
     """Return the layout of one sandbox; raises `TierUnavailableError` on a system without a usual directory.
 
     `server_size` is that of the compiled exec server in bytes; `memory_bound` says that a control group limits
-    memory, so that no limit per process is needed.
+    memory, so that no limit per process is needed; `links` are a toolchain's.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *_ISOLATION]
@@ -131,6 +146,8 @@ def plan_layout(
     _workspace(layout, spec.mounts)
     for number, bind in enumerate((*spec.mounts.binds, *spec.binds)):
         layout.bind(f"bind-{number}", bind)
+    for path, target in links:
+        layout.arguments += ["--symlink", target, path]
     _without_credentials(layout, spec.binds)
     layout.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
     return layout
@@ -148,7 +165,9 @@ def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
 
 def forwarder(python: Sequence[str], port: int, target: str) -> list[str]:
     """Return the command that makes a port of a socket inside; it ends once something listens there."""
-    listening = [*python, f"{RUN}/forward.py", str(port), target]
+    # The interpreter's own libraries: it is not linked against them by the place where it is shown.
+    libraries = f"LD_LIBRARY_PATH={RUN}/python/lib"
+    listening = ["/usr/bin/env", libraries, *python, f"{RUN}/forward.py", str(port), target]
     return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
 
 
@@ -169,8 +188,10 @@ _ISOLATION = (
 )
 
 
-def base_environment(spec: SandboxSpec, *, path: Sequence[str]) -> dict[str, str]:
-    """Return the whole environment that commands start with: nothing of the host's."""
+def base_environment(
+    spec: SandboxSpec, *, path: Sequence[str], tools: Sequence[tuple[str, str]] = ()
+) -> dict[str, str]:
+    """Return the whole environment that commands start with: nothing of the host's but what its `tools` need."""
     return {
         "PATH": ":".join((*spec.path, *path, SHIMS)),
         "HOME": HOME,
@@ -178,9 +199,12 @@ def base_environment(spec: SandboxSpec, *, path: Sequence[str]) -> dict[str, str
         "LOGNAME": USER,
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
-        "LD_LIBRARY_PATH": LIBRARIES,
         "PYTHONDONTWRITEBYTECODE": "1",
         **(egress_environment() if spec.egress else {}),
+        "CARGO_HOME": f"{HOME}/.cargo",
+        "GOPATH": f"{HOME}/go",
+        "GOTOOLCHAIN": "local",  # there is no network to fetch another from
+        **dict(tools),
         **spec.environment,
     }
 
@@ -234,11 +258,14 @@ def _hide(layout: Layout) -> None:
 
 def _without_credentials(layout: Layout, binds: Sequence[Bind]) -> None:
     """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
-    prefixes = {"/usr": "/usr", "/usr/local": "/usr/local"} | {str(b.source): b.target for b in binds}
-    for source, target in prefixes.items():
+    prefixes = [("/usr", "/usr"), ("/usr/local", "/usr/local"), *((str(b.source), b.target) for b in binds)]
+    for source, target in prefixes:
         for name in SETTINGS:
             if os.path.isfile(f"{source}/{name}"):
                 layout.arguments += ["--ro-bind", layout.empty(), f"{target}/{name}"]
+        for name in MAVEN_SETTINGS:
+            if os.path.isfile(f"{source}/{name}"):
+                layout.arguments += ["--ro-bind", layout.no_settings(), f"{target}/{name}"]
 
 
 def python_inside() -> tuple[list[str], str]:

@@ -140,7 +140,7 @@ class OpensSandboxes(Protocol):
 
 async def try_trials(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> list[Part]:
     """Try each promise in a sandbox with small limits, on a workspace of `driver`."""
-    with _scratch_plan(scratch, driver) as plan:
+    with scratch_plan(scratch, driver) as plan:
         sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
         try:
             return [await _try(name, trial, sandbox) for name, trial in _TRIALS.items()]
@@ -151,7 +151,7 @@ async def try_trials(driver: DriverName, tier: OpensSandboxes, scratch: Path) ->
 async def try_driver(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> Part:
     """Try one driver: make a small workspace of its kind, mount it and work in it."""
     try:
-        with _scratch_plan(scratch, driver) as plan:
+        with scratch_plan(scratch, driver) as plan:
             sandbox = await tier.open(SandboxSpec(mounts=plan))
             try:
                 result = await sandbox.exec(["sh", "-c", "rm -r lower && mkdir lower && echo new > lower/file"])
@@ -167,7 +167,7 @@ async def try_driver(driver: DriverName, tier: OpensSandboxes, scratch: Path) ->
 
 
 @contextlib.contextmanager
-def _scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
+def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
     """Make what `driver` would; raises `TierUnavailableError` where the file system does not clone."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="probe-", ignore_cleanup_errors=True) as name:
         root = Path(name)

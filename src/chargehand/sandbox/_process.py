@@ -137,6 +137,7 @@ class ProcessTier:
                 server_size=len(self._server),
                 cgroups=cgroup.directories if cgroup else (),
                 memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
+                links=self._toolchain.links,
             )
             sock = await self._request(name, layout, errors)
         except BaseException:
@@ -144,7 +145,7 @@ class ProcessTier:
             if cgroup is not None:
                 cgroup.remove()
             raise
-        environment = base_environment(spec, path=self._toolchain.path)
+        environment = base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
         sandbox = ProcessSandbox(
             name,
             sock,

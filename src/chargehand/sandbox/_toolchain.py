@@ -1,79 +1,224 @@
-"""Host programs that a sandbox may use, found once and shown read-only at neutral paths."""
+"""Host programs that a sandbox may use, found once and shown read-only at the paths they have on the host."""
 
 from __future__ import annotations
 
-import contextlib
+import glob
 import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chargehand.core import Bind, ConfigError
+from chargehand.sandbox._toolchain_ask import ask_all, askable, stamp
+from chargehand.sandbox._toolchain_places import Places, below, visible
+from chargehand.sandbox._toolchain_scan import Program, links_out, program_at, programs, virtual_environment
 
 _TARGET = "/opt/toolchain"
 SHIMS = f"{_TARGET}/shims"
 """Last on PATH: names that programs expect and the host does not have."""
-LIBRARIES = f"{_TARGET}/lib"
-"""Goes into LD_LIBRARY_PATH: holds only what a mounted interpreter is linked against."""
-_QUESTIONS: Mapping[str, tuple[str, ...]] = {
-    # program on PATH -> how it is asked for the directory that holds all of it
-    "python3": ("-I", "-c", "import sys; print(sys.base_prefix)"),
-    "node": ("-p", "require('path').dirname(require('path').dirname(process.execPath))"),
-    "rustc": ("--print", "sysroot"),
-    "go": ("env", "GOROOT"),
-}
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+_SYSTEM_TOOLS = (
+    *("python3", "node", "npm", "rustc", "cargo", "go", "java", "javac", "mvn", "gradle"),
+    *("cc", "gcc", "g++", "clang", "ld", "make", "cmake", "ninja", "git", "bash"),
+)
+"""Programs below /usr whose change is a change of the toolchain."""
+_ETC = ("/etc/java-*", "/etc/maven")
+"""Settings that programs of the system have links to and do not start without."""
+_PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
+_LINKS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotShown:
+    """Programs of one directory of the host's PATH that no sandbox sees, and why."""
+
+    directory: str
+    names: tuple[str, ...]
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """What is mounted and what stands on PATH; `id` changes when any program does."""
+    """What is mounted and what stands on PATH; `id` changes when any program does.
+
+    `links` are symbolic links that a sandbox has (path, where it leads), in directories of `path`; `environment`
+    is what programs need to find themselves. `not_shown` is told to people.
+    """
 
     binds: tuple[Bind, ...]
     path: tuple[str, ...]
     id: str
+    links: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    not_shown: tuple[NotShown, ...] = ()
+
+    def find(self, program: str) -> str | None:
+        """Return the host's path of what a sandbox starts as `program`, a name or an absolute path; or `None`."""
+        if program.startswith("/"):
+            shown = visible(program) or any(below(program, bind.target) for bind in self.binds)
+            return shutil.which(self._on_host(program)) if shown or program in dict(self.links) else None
+        found = (self.find(f"{directory}/{program}") for directory in self.path)
+        return next((path for path in found if path), None)
+
+    def _on_host(self, path: str) -> str:
+        path = dict(self.links).get(path, path)
+        for bind in sorted(self.binds, key=lambda bind: -len(bind.target)):
+            if below(path, bind.target):
+                return str(bind.source) + path.removeprefix(bind.target)
+        return path
 
 
-def discover(*, search: str, extra: Sequence[str] = (), cache: Path | None = None) -> Toolchain:
+@dataclass(slots=True)
+class _Search:
+    """One walk over the directories of the host's PATH, in its order."""
+
+    environ: Mapping[str, str]
+    places: Places
+    answers: Mapping[str, Sequence[str]]
+    path: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    not_shown: list[NotShown] = field(default_factory=list)
+    watched: set[str] = field(default_factory=set)
+    looked_at: set[str] = field(default_factory=set)
+
+    def directory(self, spelled: str) -> None:
+        real = os.path.realpath(spelled)
+        if visible(spelled) and visible(real):
+            self.path.append(spelled)
+            if real not in self.looked_at:
+                self.looked_at.add(real)
+                self._linked_out(real)
+            return
+        for prefix in virtual_environment(os.path.dirname(os.path.abspath(spelled))):
+            self._prefix(real, "python3", prefix)
+        bins = [place for place in self._answered(real) if place]
+        here = next((place for place in (os.path.abspath(spelled), real) if self.places.shows(place)), None)
+        if here is not None:
+            self.path.append(here)
+            self._linked_out(here)
+            return
+        self.path += [place for place in bins if place not in self.path]
+        self._link(spelled, real)
+
+    def _answered(self, real: str) -> list[str]:
+        """Show what the programs of a directory say they consist of; return where their own programs are."""
+        bins = []
+        for program, prefixes in self.answers.items():
+            if os.path.dirname(program) == real:
+                name = os.path.basename(program)
+                kind = "python3" if name.startswith("python3") else name
+                shown = [prefix for prefix in prefixes if self._prefix(real, kind, prefix)]
+                bins += [f"{prefix}/bin" for prefix in shown if self.places.shows(f"{prefix}/bin")]
+        return list(dict.fromkeys(bins))
+
+    def _prefix(self, directory: str, kind: str, prefix: str) -> bool:
+        problem = self.places.show(prefix, kind=kind)
+        if problem:
+            self.not_shown.append(NotShown(directory=directory, names=(kind,), problem=problem))
+            return False
+        self.watched.update(found for name in _PACKAGES for found in glob.glob(f"{glob.escape(prefix)}/{name}"))
+        self.watched.update(f"{prefix}/bin/{name}" for name in (kind, "cargo"))
+        return True
+
+    def _linked_out(self, directory: str) -> None:
+        """Show what links of a directory that is shown lead to."""
+        for path in links_out(directory):
+            if not self.places.shows(os.path.realpath(path)):
+                program = program_at(path, self.places, self.environ)
+                problem = program.problem or self._show(program) if program else ""
+                if program and problem:
+                    self.not_shown.append(NotShown(directory=directory, names=(program.name,), problem=problem))
+
+    def _link(self, spelled: str, real: str) -> None:
+        """Make a directory of links of one that is not shown itself."""
+        place = f"{_TARGET}/bin-{len(self.path)}"
+        problems: dict[str, list[str]] = {}
+        for program in programs(real, self.places, self.environ):
+            problem = program.problem or self._show(program)
+            if problem:
+                problems.setdefault(problem, []).append(program.name)
+            elif len(self.links) < _LINKS:
+                self.links[f"{place}/{program.name}"] = program.target
+        if any(link.startswith(f"{place}/") for link in self.links):
+            self.path.append(place)
+        for problem, names in problems.items():
+            self.not_shown.append(NotShown(directory=spelled, names=tuple(names), problem=problem))
+
+    def _show(self, program: Program) -> str:
+        problems = [self.places.show(need) for need in program.needs]
+        self.watched.update((program.target, *program.needs))
+        return next((problem for problem in problems if problem), "")
+
+
+def discover(
+    *,
+    search: str,
+    extra: Sequence[str] = (),
+    cache: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Toolchain:
     """Return the toolchain for the host's PATH `search` and the user's `extra` directories.
 
-    Programs below /usr need no mount of their own. Answers are kept in the file `cache` and asked anew when a
-    program's file changes. Raises `ConfigError` for an `extra` directory that does not exist.
+    Programs below /usr need no mount of their own. Of what lies elsewhere, as little is shown as they need: the
+    prefix of an interpreter, a virtual environment, a directory of node packages, a single file. Answers of
+    interpreters are kept in the file `cache` and asked anew when one changes. `environ` is the person's, by
+    default that of this process. Raises `ConfigError` for an `extra` directory that does not exist.
     """
-    found = {name: shutil.which(name, path=search) for name in _QUESTIONS}
-    key = json.dumps([[name, path, _stamp(path)] for name, path in found.items() if path])
-    prefixes = _cached(cache, key)
-    if prefixes is None:
-        prefixes = {name: _ask(path, _QUESTIONS[name]) for name, path in found.items() if path}
-        _remember(cache, key, prefixes)
-    binds = [
-        Bind(source=Path(prefix), target=f"{_TARGET}/{name}")
-        for name, prefix in prefixes.items()
-        if prefix and not _below_usr(prefix)
-    ]
-    path = [f"{bind.target}/bin" for bind in binds]
-    binds += _python_libraries(binds)
+    environ = {**(os.environ if environ is None else environ), "PATH": search}
+    directories = _directories(search)
+    real = dict.fromkeys(map(os.path.realpath, directories))
+    asked = [path for place in real for path in askable(place, environ) if not _systems_own(path)]
+    found = _Search(
+        environ=environ,
+        places=Places(home=environ.get("HOME") or str(Path.home())),
+        answers=ask_all(asked, environ, cache),
+    )
+    for directory in directories:
+        found.directory(directory)
+    for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
+        found.places.sources[place] = os.path.realpath(place)
+    binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
     for number, directory in enumerate(extra):
         bind, place = _extra(directory, number)
         binds.insert(0, bind)
         path.insert(0, place)
-    digest = hashlib.sha256(json.dumps([key, list(extra)]).encode()).hexdigest()[:16]
-    return Toolchain(binds=tuple(binds), path=(*path, *_SYSTEM_PATH), id=digest)
+    environment = _environment(found)
+    return Toolchain(
+        binds=tuple(binds),
+        path=tuple(path),
+        id=_id(found, binds, path, extra),
+        links=tuple(found.links.items()),
+        environment=environment,
+        not_shown=tuple(found.not_shown),
+    )
 
 
-def _python_libraries(binds: Sequence[Bind]) -> list[Bind]:
-    """Return a mount for each libpython that an interpreter outside /usr is linked against.
+def _id(found: _Search, binds: Sequence[Bind], path: Sequence[str], extra: Sequence[str]) -> str:
+    system = [f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS]
+    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
+    shown = [[str(bind.source), bind.target] for bind in binds]
+    text = json.dumps([stamps, shown, list(path), sorted(found.links.items()), list(extra)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    Its run path names the place on the host, so inside the loader would take a system's libpython of another
-    patch version. They get a directory of their own, `LIBRARIES`, so that nothing else of the prefix's libraries
-    stands in the loader's way.
-    """
-    found = [path for bind in binds for path in sorted((bind.source / "lib").glob("libpython*.so.1.0"))]
-    return [Bind(source=path, target=f"{LIBRARIES}/{path.name}") for path in found]
+
+def _environment(found: _Search) -> tuple[tuple[str, str], ...]:
+    """Return JAVA_HOME where the host's first Java is not the system's: build tools look there."""
+    java = shutil.which("java", path=found.environ["PATH"])
+    place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
+    homes = [home for home in found.answers.get(place, ()) if found.places.shows(home) and not visible(home)]
+    return (("JAVA_HOME", homes[0]),) if homes else ()
+
+
+def _directories(search: str) -> list[str]:
+    places = (os.path.expanduser(place) for place in search.split(os.pathsep))
+    return list(dict.fromkeys(place for place in places if os.path.isabs(place) and os.path.isdir(place)))
+
+
+def _systems_own(path: str) -> bool:
+    return visible(path) and visible(os.path.realpath(path))
 
 
 def _extra(directory: str, number: int) -> tuple[Bind, str]:
@@ -86,48 +231,3 @@ def _extra(directory: str, number: int) -> tuple[Bind, str]:
     target = f"{_TARGET}/extra-{number}"
     place = f"{target}/bin" if (source / "bin").is_dir() else target
     return Bind(source=source.resolve(), target=target), place
-
-
-def _below_usr(prefix: str) -> bool:
-    return prefix == "/usr" or prefix.startswith("/usr/")
-
-
-def _stamp(path: str | None) -> list[float | str]:
-    if path is None:
-        return []
-    real = os.path.realpath(path)
-    return [real, os.stat(real).st_mtime]
-
-
-def _ask(program: str, question: Sequence[str]) -> str | None:
-    """Return the directory the program names, or `None` where it does not answer with one."""
-    try:
-        answer = subprocess.run(
-            [program, *question], capture_output=True, text=True, timeout=20, check=False, cwd="/"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    prefix = answer.stdout.strip()
-    return os.path.realpath(prefix) if answer.returncode == 0 and os.path.isdir(prefix) else None
-
-
-def _cached(cache: Path | None, key: str) -> dict[str, str | None] | None:
-    if cache is None or not cache.exists():
-        return None
-    try:
-        kept = json.loads(cache.read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(kept.get("prefixes"), dict):
-        return None
-    prefixes: dict[str, str | None] = kept["prefixes"]
-    return prefixes if all(prefix is None or os.path.isdir(prefix) for prefix in prefixes.values()) else None
-
-
-def _remember(cache: Path | None, key: str, prefixes: Mapping[str, str | None]) -> None:
-    if cache is None:
-        return
-    fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # it only saves time
-        fresh.write_text(json.dumps({"key": key, "prefixes": dict(prefixes)}))
-        fresh.replace(cache)

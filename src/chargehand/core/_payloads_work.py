@@ -1,0 +1,229 @@
+"""The payloads of an attempt's work: what runs, what it calls, reaches and writes; see `_payloads`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chargehand.core._events import Payload, event
+from chargehand.core._records import (
+    Checkpoint,
+)
+
+
+@event("sandbox.opened")
+@dataclass(frozen=True, kw_only=True)
+class SandboxOpened(Payload):
+    """A sandbox was opened for an attempt, a check or setup, with the limits that really bind."""
+
+    sandbox: str
+    purpose: str
+    tier: str
+    driver: str
+    limits: dict[str, str] = field(default_factory=dict)
+
+
+@event("sandbox.closed")
+@dataclass(frozen=True, kw_only=True)
+class SandboxClosed(Payload):
+    """A sandbox is gone, and what it took: `None` stands for what nobody counted.
+
+    `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
+    held. `written_files` and `written_bytes` count what an agent wrote into its workspace, ignored files included.
+    """
+
+    sandbox: str
+    purpose: str
+    ready_seconds: float
+    seconds: float
+    peak_memory: int | None = None
+    freezes: tuple[float, ...] = ()
+    written_files: int | None = None
+    written_bytes: int | None = None
+
+
+@event("command.finished")
+@dataclass(frozen=True, kw_only=True)
+class CommandFinished(Payload):
+    """A command ended in a sandbox; `artifact` holds its output."""
+
+    sandbox: str
+    argv: tuple[str, ...]
+    exit_code: int
+    seconds: float
+    timed_out: bool = False
+    truncated: bool = False
+    artifact: str | None = None
+
+
+@event("network.requested")
+@dataclass(frozen=True, kw_only=True)
+class NetworkRequested(Payload):
+    """A request of a sandbox to a host ended, or was refused; paths, queries, headers and bodies are not kept.
+
+    `attempt` is `None` outside of one; `entry` is the rule that the host fits, `reason` why it was refused or cut,
+    `address` where it went, "" for nowhere. Bytes are those to (`bytes_out`) and from the host. A line with
+    `unlisted` is a mark of a gap: so many requests are not listed, `unlisted_refused` of them were refused; its
+    bytes and seconds are theirs together.
+    """
+
+    purpose: str
+    attempt: str | None
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    status: int = 0
+    allowed: bool = False
+    entry: str = ""
+    reason: str = ""
+    address: str = ""
+    bytes_out: int = 0
+    bytes_in: int = 0
+    seconds: float = 0.0
+    unlisted: int = 0
+    unlisted_refused: int = 0
+
+
+@event("model.called")
+@dataclass(frozen=True, kw_only=True)
+class ModelCalled(Payload):
+    """A call to a model ended, however it did; `cost_usd` is `None` where it is not known.
+
+    `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget) or
+    `lost` (its worker died). `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
+    """
+
+    call: str
+    attempt: str
+    turn: int
+    model: str
+    upstream: str
+    status: str
+    http_status: int
+    seconds: float
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+    cost_known: bool = False
+    booked_usd: float = 0.0
+    reason: str = ""
+
+
+@event("budget.alert")
+@dataclass(frozen=True, kw_only=True)
+class BudgetAlert(Payload):
+    """Four fifths of a limit are spent or reserved; `limit` is `attempt`, `mission` or `day`."""
+
+    limit: str
+    limit_usd: float
+    spent_usd: float
+
+
+@event("attempt.started")
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(Payload):
+    """An agent begins on a workspace at `tree`."""
+
+    attempt: str
+    number: int
+    agent: str
+    workspace: str
+    tree: str
+
+
+@event("attempt.resumed")
+@dataclass(frozen=True, kw_only=True)
+class AttemptResumed(Payload):
+    """An attempt whose worker was lost begins anew at `tree`.
+
+    `ignored_state` is `kept` where the workspace was found as the attempt must begin (ignored files included),
+    `lost` where it had to be set back.
+    """
+
+    attempt: str
+    workspace: str
+    tree: str
+    ignored_state: str
+
+
+@event("action.judged")
+@dataclass(frozen=True, kw_only=True)
+class ActionJudged(Payload):
+    """An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
+
+    `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
+    `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
+    `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
+    `rules` tells the rules that were in force from others.
+    """
+
+    attempt: str
+    kind: str
+    text: str
+    effect: str
+    rule: str
+    reason: str
+    subject: str = ""
+    parts: int = 1
+    overridden: tuple[str, ...] = ()
+    answer: str = ""
+    rules: str = ""
+
+
+@event("state.captured")
+@dataclass(frozen=True, kw_only=True)
+class StateCaptured(Payload):
+    """What was going on in an attempt's sandbox when it ended badly lies in an artifact (JSON).
+
+    `why` is `timeout`, `sandbox_died` or `failed`; `processes` is how many still ran.
+    """
+
+    attempt: str
+    why: str
+    processes: int
+    artifact: str
+
+
+@event("breaker.changed")
+@dataclass(frozen=True, kw_only=True)
+class BreakerChanged(Payload):
+    """An agent with its model is let work (`closed`), is not (`open`), or may show that it works (`half_open`).
+
+    `failures` came in a row; `until` is when a probe may begin, "" where that is not awaited.
+    """
+
+    agent: str
+    model: str | None
+    state: str
+    failures: int = 0
+    until: str = ""
+    reason: str = ""
+
+
+@event("checkpoint.made")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointMade(Payload):
+    """A tree of the attempt was kept in the depot; `seconds` says how long reading and keeping it took."""
+
+    attempt: str
+    checkpoint: Checkpoint
+    seconds: float | None = None
+
+
+@event("files.seen")
+@dataclass(frozen=True, kw_only=True)
+class FilesSeen(Payload):
+    """What an agent did to its files, as it was watched: `changes` are (kind, path) in the order they happened.
+
+    Kinds: `created`, `modified`, `touched`, `deleted`, `renamed_from` with `renamed_to` after it; with `found_`
+    before it where it was found by looking and not seen. A path that ends in "/" is a directory with all it holds.
+    `gap`: before these changes others may have been missed, `reasons` say why. `skipped` counts what is not
+    listed: `ignored` (paths outside the tree), `unlisted` (more than a log should hold). A large batch is several
+    lines.
+    """
+
+    attempt: str
+    changes: tuple[tuple[str, str], ...] = ()
+    gap: bool = False
+    reasons: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)

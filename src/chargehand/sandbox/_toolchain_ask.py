@@ -1,0 +1,157 @@
+"""Interpreters and compilers asked where they live: shims and proxies know no other way to tell."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_QUESTIONS: Mapping[str, tuple[str, ...]] = {
+    # program -> how it is asked for the directories that hold all of it, one a line
+    "python3": ("-I", "-c", "import sys; print(sys.prefix); print(sys.base_prefix)"),
+    "node": ("-p", "require('path').dirname(require('path').dirname(process.execPath))"),
+    "rustc": ("--print", "sysroot"),
+    "go": ("env", "GOROOT"),
+    "java": ("-XshowSettings:properties", "-version"),
+}
+_VERSIONED = re.compile(r"python3\.\d+")
+_JAVA_HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_PYENV = "{PYENV_ROOT:.pyenv}/version"
+_SELECTIONS = (
+    # what makes a shim answer otherwise while it stays the same file
+    _PYENV,
+    "{RUSTUP_HOME:.rustup}/settings.toml",
+    "{VOLTA_HOME:.volta}/tools/user/platform.json",
+    "{NODENV_ROOT:.nodenv}/version",
+    "{GOENV_ROOT:.goenv}/version",
+    "{JENV_ROOT:.jenv}/version",
+    "{HOME:}/.tool-versions",
+    "{HOME:}/.config/mise/config.toml",
+)
+_CHOICES = ("PYENV_VERSION", "RUSTUP_TOOLCHAIN", "NODENV_VERSION", "GOENV_VERSION", "GOROOT", "JENV_VERSION")
+_SECONDS = 20
+
+
+def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the programs of a directory that can tell where they live, each answer once.
+
+    A `python3.N` that is `python3` by another name answers alike, and a version manager has a shim for each
+    version that was ever installed: only those that are selected answer, after a while.
+    """
+    names = sorted(name for name in os.listdir(directory) if name in _QUESTIONS or _VERSIONED.fullmatch(name))
+    found = [path for path in (f"{directory}/{name}" for name in names) if os.access(path, os.X_OK)]
+    plain = f"{directory}/python3"
+    if plain not in found:
+        return found
+    selected = _selected(environ)
+    return [path for path in found if path == plain or not _same(path, plain) or _version(path) in selected]
+
+
+def _same(path: str, plain: str) -> bool:
+    if not _VERSIONED.fullmatch(os.path.basename(path)):
+        return False
+    return os.path.samefile(path, plain) or filecmp.cmp(path, plain, shallow=False)
+
+
+def _version(path: str) -> str:
+    return os.path.basename(path).removeprefix("python")
+
+
+def _selected(environ: Mapping[str, str]) -> set[str]:
+    """Return the versions, like `3.12`, that pyenv has beside the one that `python3` is."""
+    text = environ.get("PYENV_VERSION", "").replace(":", "\n")
+    if not text:
+        with contextlib.suppress(OSError):
+            text = Path(place_of(_PYENV, environ)).read_text(errors="replace")
+    return {".".join(line.split(".")[:2]) for line in text.split()[1:]}
+
+
+def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | None) -> dict[str, list[str]]:
+    """Return the directories that each program names, as it spells them; none where it does not answer.
+
+    Answers are kept in the file `cache` and asked anew when a program changes, the selection of a version manager
+    does, or a directory went away.
+    """
+    key = json.dumps([[program, *stamp(program)] for program in programs] + _selections(environ))
+    kept = _cached(cache, key)
+    if kept is not None:
+        return kept
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
+    _remember(cache, key, answers)
+    return answers
+
+
+def stamp(path: str) -> list[str | int]:
+    """Return what changes when a file or a directory's list of names does."""
+    real = os.path.realpath(path)
+    try:
+        info = os.stat(real)
+    except OSError:
+        return [real]
+    return [real, info.st_mtime_ns, info.st_size]
+
+
+def place_of(template: str, environ: Mapping[str, str]) -> str:
+    """Return the path of a template like `{PYENV_ROOT:.pyenv}/version`: a variable, or a directory of the home."""
+    name, _, default = template[1:].partition("}")[0].partition(":")
+    home = environ.get("HOME", "/")
+    return (environ.get(name) or os.path.join(home, default)) + template.partition("}")[2]
+
+
+def _selections(environ: Mapping[str, str]) -> list[list[str | int]]:
+    chosen: list[str | int] = [environ.get(name, "") for name in _CHOICES]
+    return [chosen, *(stamp(place_of(template, environ)) for template in _SELECTIONS)]
+
+
+def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
+    name = os.path.basename(program)
+    question = _QUESTIONS["python3" if _VERSIONED.fullmatch(name) else name]
+    quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}
+    try:
+        answer = subprocess.run(
+            [program, *question],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_SECONDS,
+            check=False,
+            cwd="/",
+            env={**environ, **quiet},
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode != 0:
+        return []
+    text = "\n".join(_JAVA_HOME.findall(answer.stderr)) if name == "java" else answer.stdout
+    lines = list(dict.fromkeys(line.strip() for line in text.splitlines()))
+    return lines if lines and all(os.path.isabs(line) and os.path.isdir(line) for line in lines) else []
+
+
+def _cached(cache: Path | None, key: str) -> dict[str, list[str]] | None:
+    if cache is None:
+        return None
+    try:
+        kept = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(kept.get("answers"), dict):
+        return None
+    answers: dict[str, list[str]] = kept["answers"]
+    return answers if all(os.path.isdir(place) for places in answers.values() for place in places) else None
+
+
+def _remember(cache: Path | None, key: str, answers: Mapping[str, Sequence[str]]) -> None:
+    if cache is None:
+        return
+    fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # it only saves time
+        fresh.write_text(json.dumps({"key": key, "answers": dict(answers)}))
+        fresh.replace(cache)

@@ -1,0 +1,95 @@
+"""What the tools of a toolchain are inside a sandbox: each one started there and asked for its version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core import DriverName
+from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox._probe import scratch_plan
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox._toolchain_places import visible
+
+_ASKED: Mapping[str, tuple[str, ...]] = {
+    "go": ("version",),
+    "java": ("-version",),
+    "javac": ("-version",),
+}
+_NAMES = (
+    *("python", "python3", "pip", "uv", "pytest", "ruff"),
+    *("node", "npm", "npx", "pnpm", "yarn", "bun", "deno"),
+    *("cargo", "rustc", "go", "java", "javac", "mvn", "gradle"),
+    *("cc", "gcc", "g++", "clang", "make", "cmake", "ninja", "git"),
+)
+AGENT_PROGRAMS = ("claude", "codex", "gemini", "opencode", "aider", "goose", "qwen", "copilot", "amp")
+_VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=64)
+_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSeen:
+    """One program as sandboxes have it: `host` is its path on the host, `inside` the one that PATH leads to there.
+
+    `version` is what it said inside; where it did not start, `problem` says why and `version` is empty.
+    """
+
+    name: str
+    version: str
+    host: str
+    inside: str
+    problem: str = ""
+
+
+async def tools_inside(toolchain: Toolchain, *, scratch: Path, driver: DriverName) -> tuple[ToolSeen, ...]:
+    """Start every known program that the toolchain has in one sandbox below `scratch`; takes seconds.
+
+    Raises `TierUnavailableError` where no sandbox can be had.
+    """
+    found = [(name, place) for name in (*_NAMES, *AGENT_PROGRAMS) if (place := toolchain.find(name))]
+    async with ProcessTier(toolchain) as tier:
+        with scratch_plan(scratch, driver) as plan:
+            sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
+            try:
+                seen = []
+                for name, place in found:
+                    where = await sandbox.exec(["sh", "-c", 'command -v -- "$1"', "sh", name], timeout=_SECONDS)
+                    words = (name, *_ASKED.get(name, ("--version",)))
+                    said = await sandbox.exec(words, timeout=_SECONDS)
+                    inside = where.stdout.decode(errors="replace").strip()
+                    seen.append(_seen(name, place, inside, said))
+            finally:
+                await sandbox.close()
+    return tuple(seen)
+
+
+def origin(seen: ToolSeen) -> str:
+    """Return in a few words how a program comes into a sandbox."""
+    if visible(seen.inside):
+        return "of the system"
+    return "linked" if seen.inside.startswith("/opt/toolchain/") else "shown at its own path"
+
+
+def _seen(name: str, host: str, inside: str, said: ExecResult) -> ToolSeen:
+    lines = _lines(said.stdout) + _lines(said.stderr)
+    if said.exit_code == 0:
+        versions = [match[0] for line in lines if (match := _VERSION.search(line))]
+        version = versions[0] if versions else (lines or ["unknown"])[0][:40]
+        return ToolSeen(name=name, version=version, host=host, inside=inside)
+    why = "took more than 20 s" if said.timed_out else _reason(lines)
+    problem = f"does not start inside: {why or f'exit code {said.exit_code}'}"
+    return ToolSeen(name=name, version="", host=host, inside=inside, problem=problem)
+
+
+def _reason(lines: Sequence[str]) -> str:
+    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[:200]
+
+
+def _lines(output: bytes) -> list[str]:
+    text = _COLOUR.sub("", output.decode(errors="replace"))
+    return [line.strip() for line in text.splitlines() if line.strip()]
