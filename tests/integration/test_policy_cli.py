@@ -28,7 +28,8 @@ def run(*words: str) -> Result:
     [
         (["--", "ls", "-la"], 0, "allow", "program"),
         (["--", "git", "push", "--force"], 1, "deny", "git-push"),
-        (["--shell", "echo x | xargs pip install"], 3, "ask", "install"),
+        (["--shell", "echo x | xargs pip install"], 1, "deny", "install"),
+        (["--shell", "echo x | xargs git branch -D"], 3, "ask", "git-history"),
         (["--write", ".github/workflows/x.yml"], 3, "ask", "write-ci"),
         (["--read", "/proc/1/environ"], 1, "deny", "read-process"),
         (["--shell", "rm -rf ..", "--cwd", "a/b"], 0, "allow", "program"),

@@ -61,14 +61,14 @@ def test_an_override_is_told_in_the_mission_it_acts_on(shop: NativeShop) -> None
 
 @pytest.mark.parametrize(("answer", "ran"), [("yes", True), ("better not", False)])
 def test_what_is_to_be_asked_waits_for_a_person(shop: NativeShop, answer: str, ran: bool) -> None:
-    fetch = says("", call("bash", command="touch asked; git fetch 2>/dev/null; ls"))
-    shop.model("scripted", scripted((says("", edit(*GOOD)), fetch, says("", call("bash", command="ls")), FINISH)))
+    drop = says("", call("bash", command="touch asked; git branch -D gone 2>/dev/null; ls"))
+    shop.model("scripted", scripted((says("", edit(*GOOD)), drop, says("", call("bash", command="ls")), FINISH)))
     state = shop.native()
     assert state.status == "waiting", state.reasons
     question = state.open_question
     assert question is not None
-    assert "git fetch" in question.text
-    assert "git-fetch" in question.text
+    assert "git branch" in question.text
+    assert "git-history" in question.text
     assert len(results(shop, state.id)) == 1
     with shop.opened() as app:
         app.steering.answer(state.id, answer)
@@ -76,7 +76,7 @@ def test_what_is_to_be_asked_waits_for_a_person(shop: NativeShop, answer: str, r
     _, asked, listed, *_ = results(shop, state.id)
     assert ("asked" in listed) is ran
     assert ran or "better not" in asked
-    effects = [(each.effect, each.answer) for each in judged(shop, state.id) if each.rule == "git-fetch"]
+    effects = [(each.effect, each.answer) for each in judged(shop, state.id) if each.rule == "git-history"]
     assert effects == [("ask", ""), ("allow" if ran else "deny", answer)]
 
 
