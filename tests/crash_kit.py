@@ -348,14 +348,14 @@ def sample(points: list[str], count: int) -> list[str]:
 @contextlib.contextmanager
 def nothing_survives() -> Iterator[None]:
     """Hold that no process that the block started, however deep, and no mount of it outlives the block."""
-    before, mounts = descendants(os.getpid()), _mounts()
+    before, mounts, dead = descendants(os.getpid()), _mounts(), _cgroups_of_dead()
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become ours, so that none is overlooked
     try:
         yield
         wait_until(lambda: not _new(before))
         assert _mounts() == mounts
-        left = _cgroups_of_dead()
+        left = _cgroups_of_dead() - dead
         wait_until(lambda: not left.intersection_update(_cgroups_of_dead()) and not left)
     finally:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
