@@ -143,4 +143,5 @@ def _services(opened: Opened) -> Services:
         open_agent=unused,  # type: ignore[arg-type]
         open_gateway=unused,  # type: ignore[arg-type]
         open_registries=unused,  # type: ignore[arg-type]
+        open_egress=unused,  # type: ignore[arg-type]
     )

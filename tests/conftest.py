@@ -16,6 +16,10 @@ import pytest
 from tests import container_kit
 from tests.postgres import Postgres, cluster
 
+pytest.register_assert_rewrite(
+    *(f"chargehand.sandbox._conformance_{part}" for part in ("kit", "commands", "ends", "freezing"))
+)
+
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",
     "GIT_AUTHOR_EMAIL": "ada@example.org",

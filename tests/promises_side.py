@@ -60,6 +60,7 @@ def services(depot: Depot, store: Store) -> Services:
         open_agent=refuse,
         open_gateway=refuse,
         open_registries=refuse,
+        open_egress=refuse,
     )
 
 

@@ -12,12 +12,8 @@ import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 from tests import container_kit
 
-pytest.register_assert_rewrite(
-    *(f"chargehand.sandbox._conformance_{part}" for part in ("kit", "commands", "ends", "freezing"))
-)
-
-from chargehand.sandbox import ContainerTier, OpenedSandbox, ProcessTier, SandboxContract  # noqa: E402
-from chargehand.sandbox._conformance_kit import Open  # noqa: E402
+from chargehand.sandbox import ContainerTier, OpenedSandbox, ProcessTier, SandboxContract
+from chargehand.sandbox._conformance_kit import Open
 
 
 @pytest.mark.needs_bwrap

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.promises_kit import MISSIONS, Lane, World
@@ -411,6 +411,7 @@ def _tests(machine: type[Promises], *marks: Any, examples: int, steps: int) -> A
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a shorter example would take minutes to find
     )
     for mark in (pytest.mark.needs_bwrap, *marks):
         found = mark(found)

@@ -114,7 +114,7 @@ def test_the_workspace_home_and_environment_are_empty(place: Place) -> None:
     assert listings == [[], [], []]
     assert set(names) <= {
         *("HOME", "LANG", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONDONTWRITEBYTECODE"),
-        *("PYTHONHASHSEED", "TMPDIR", "USER"),
+        *("PYTHONHASHSEED", "TMPDIR", "USER", "CARGO_HOME", "GOPATH", "GOTOOLCHAIN"),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from chargehand.core import TierUnavailableError
+from chargehand.core import InfrastructureError, TierUnavailableError
 
 _INSTALL = {
     "apt-get": "apt-get install bubblewrap",
@@ -25,8 +25,14 @@ _APPARMOR = (
 )
 
 
-def tier_unavailable(message: str) -> TierUnavailableError:
-    """Return the error for a sandbox that did not start, with the mend as its hint."""
+def tier_unavailable(message: str) -> TierUnavailableError | InfrastructureError:
+    """Return the error for a sandbox that did not start, with the mend as its hint; `no_space` on a full disk."""
+    if "No space left" in message:
+        return InfrastructureError(
+            "no space left on the disk while a sandbox was made",
+            code="no_space",
+            hint="free some space, or run 'chargehand gc'",
+        )
     return TierUnavailableError(
         f"the process sandbox cannot start: {message or 'no reason given'}", hint=mend(message)
     )
@@ -44,8 +50,6 @@ def mend(message: str) -> str:
         return (
             'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
         )
-    if "No space left" in message:
-        return "free disk space in the state directory (chargehand gc --dry-run shows what it holds)"
     return "see what `chargehand doctor` says of each part, or use another tier"
 
 

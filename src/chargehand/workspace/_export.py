@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from chargehand.core import Export, printable
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import GitError, RefMovedError, disk_errors
@@ -48,15 +50,21 @@ def bring_objects(depot: Depot, commit: str) -> str:
     only what it took in without complaint comes to the others.
     """
     git, objects = depot.repository.git, depot.repository.common_dir / "objects"
-    with quarantine(objects) as aside:
-        done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted(objects)).run(
-            *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
-            *("--no-prune", "--refmap=", str(depot.path), commit),
-        )
-        if done.code:
-            return f"git would not take the objects: {' '.join(printable(done.error).split())}"
-        with disk_errors("bringing objects into the repository"):
-            take_in(aside, objects)
+    try:
+        with disk_errors("bringing objects into the repository"), quarantine(objects) as aside:
+            return _bring_objects(depot, git, commit, aside, objects)
+    except OSError as error:
+        return f"the repository cannot be written: {error.strerror}: {str(error.filename or objects)!r}"
+
+
+def _bring_objects(depot: Depot, git: Git, commit: str, aside: Path, objects: Path) -> str:
+    done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted(objects)).run(
+        *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
+        *("--no-prune", "--refmap=", str(depot.path), commit),
+    )
+    if done.code:
+        return f"git would not take the objects: {' '.join(printable(done.error).split())}"
+    take_in(aside, objects)
     return ""
 
 

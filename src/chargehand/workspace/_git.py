@@ -20,6 +20,7 @@ _FULL = re.compile("No space left on device|Out of diskspace|Disk quota exceeded
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
+    "core.alternateRefsCommand=true",  # the program `true`: of objects elsewhere no refs are wanted
     "gc.auto=0",
     "maintenance.auto=false",
     "fetch.writeCommitGraph=false",
