@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, oracle
 
-from chargehand.core import DriverName
+from chargehand.core import DriverName, RefusedError
 from chargehand.sandbox import ProcessTier, SandboxSpec, discover
-from chargehand.workspace import Workspace
+from chargehand.workspace import AttemptQuota, Workspace, WorkspaceLimits
 
 pytestmark = pytest.mark.needs_bwrap
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
@@ -60,3 +60,17 @@ def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, dri
     workspace.discard()
     assert not workspace.directory.exists()
     assert [place for place in workspace.directory.parent.iterdir() if "trash" in place.name] == []
+
+
+@pytest.mark.parametrize("mode", ["0", "300", "400"])
+def test_what_lies_in_a_closed_directory_counts(tmp_path: Path, mode: str) -> None:
+    workspace = Yard(tmp_path).workspace("overlay")
+    inside(workspace, f"mkdir -p shut/deep; head -c 3145728 /dev/zero > shut/deep/big; chmod {mode} shut")
+    shut = workspace.scan_root() / "shut"
+    with pytest.raises(RefusedError, match=r"2.*MB"):
+        AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=2 << 20)).look()
+    AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=8 << 20)).look()
+    assert stat.S_IMODE(shut.stat().st_mode) == int(mode, 8)
+    with pytest.raises(RefusedError, match="more than 2 files"):
+        AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=2)).look()
+    shut.chmod(0o700)

@@ -117,32 +117,44 @@ def make_owned(path: Path) -> None:
         os.chown(path, *sandbox_ids())
 
 
-def tree_bytes(path: Path, *, shared: bool = True, stop: tuple[int, int] | None = None) -> tuple[int, int]:
+def tree_bytes(
+    path: Path, *, shared: bool = True, stop: tuple[int, int] | None = None, closed: list[str] | None = None
+) -> tuple[int, int]:
     """Return how many entries lie below `path` and the bytes they take on disk; what vanishes counts nothing.
 
     Allocated blocks count, not apparent sizes, and a file of several names once; without `shared` a file that has
-    other names counts nothing at all. Ends early with more than `stop` (entries, bytes).
+    other names counts nothing at all. Ends early with more than `stop` (entries, bytes). Directories that may not
+    be looked into count nothing and are added to `closed`.
     """
     entries = size = 0
     most = stop or (sys.maxsize, sys.maxsize)
     linked: set[tuple[int, int]] = set()
     pending = [str(path)]
     while pending and entries <= most[0] and size <= most[1]:
-        with suppress(OSError), os.scandir(pending.pop()) as listing:
-            for entry in listing:
-                with suppress(OSError):
-                    info = entry.stat(follow_symlinks=False)
-                    entries += 1
-                    if stat.S_ISDIR(info.st_mode):
-                        pending.append(entry.path)
-                    elif info.st_nlink > 1:
-                        if not shared or (info.st_dev, info.st_ino) in linked:
-                            continue
-                        linked.add((info.st_dev, info.st_ino))
-                    size += info.st_blocks * 512
-                if entries > most[0] or size > most[1]:
-                    break
+        for entry, info in _entries(pending.pop(), [] if closed is None else closed):
+            entries += 1
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(entry.path)
+            elif info.st_nlink > 1:
+                if not shared or (info.st_dev, info.st_ino) in linked:
+                    continue
+                linked.add((info.st_dev, info.st_ino))
+            size += info.st_blocks * 512
+            if entries > most[0] or size > most[1]:
+                break
     return entries, size
+
+
+def _entries(directory: str, closed: list[str]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    try:
+        with os.scandir(directory) as listing:
+            for entry in listing:
+                with suppress(FileNotFoundError):
+                    yield entry, entry.stat(follow_symlinks=False)
+    except PermissionError:
+        closed.append(directory)
+    except OSError:
+        return
 
 
 def sync_file_system(path: Path) -> None:

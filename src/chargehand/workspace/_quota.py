@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chargehand.core import RefusedError
+from chargehand.workspace._closed import closed_bytes
 from chargehand.workspace._errors import no_space
 from chargehand.workspace._files import tree_bytes
 from chargehand.workspace._gc import DAY, gc
@@ -124,7 +125,11 @@ class AttemptQuota:
         Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
         when the disk itself is nearly full.
         """
-        entries, size = tree_bytes(self._root, stop=self._most)
+        closed: list[str] = []
+        entries, size = tree_bytes(self._root, stop=self._most, closed=closed)
+        if closed:
+            more = closed_bytes(closed, stop=self._most)
+            entries, size = entries + more[0], size + more[1]
         if size > self._most[1]:
             raise _over(f"more than {megabytes(self._limits.disk_bytes)}", "sandbox.disk_mb")
         if entries > self._most[0]:
