@@ -33,7 +33,7 @@ from chargehand.sandbox import ContainerTier, SandboxSpec, discover
 async def main(root, how):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
     tools, engine = discover(search=os.environ["PATH"]), container_kit.engine("podman")
-    async with ContainerTier(tools, engine=engine, environ=container_kit.environment()) as tier:
+    async with ContainerTier(tools, engine=engine, environ=container_kit.environment(), scratch=root) as tier:
         sandbox = await tier.open(SandboxSpec(mounts=plan))
         script = "touch here; while :; do sleep 1; done"
         task = asyncio.create_task(sandbox.exec(["sh", "-c", script]))
@@ -77,6 +77,10 @@ def test_a_killed_owner_leaves_no_container(how: str, tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert gone(process.pid)
+        limit = time.monotonic() + 30
+        while left := list((tmp_path / "place").glob("containers-*")):
+            assert time.monotonic() < limit, left
+            time.sleep(0.05)
 
 
 @needs_container

@@ -104,7 +104,7 @@ class ContainerTier:
         self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
         os.chmod(self._roots.name, 0o755)
         self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, *_ISOLATED, _container_guard.__file__, self._prefix, *engine.argv),
+            *(sys.executable, *_ISOLATED, _container_guard.__file__, self._prefix, self._roots.name, *engine.argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,8 +104,8 @@ def _ask(argv: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input; then remove every container named with the first argument as prefix."""
-    prefix, *engine = sys.argv[1:]
+    """Wait for the end of standard input; then remove every container of that prefix, and their directories."""
+    prefix, roots, *engine = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
@@ -113,7 +114,8 @@ def main() -> None:
         for name in names(engine, prefix):
             remove(engine, name)
         if not names(engine, prefix):
-            return
+            break
+    shutil.rmtree(roots, ignore_errors=True)
 
 
 if __name__ == "__main__":
