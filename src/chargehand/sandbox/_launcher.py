@@ -228,8 +228,8 @@ def _kill_sandbox(bubblewrap: int) -> None:
 
 
 def _remove_cgroup(directory: str) -> None:
-    """Remove a cgroup once the kernel has let go of its last process."""
-    for _ in range(500):
+    """Remove a cgroup once the kernel has let go of its last process, which takes seconds on a busy machine."""
+    for _ in range(2500):
         try:
             os.rmdir(directory)
         except FileNotFoundError:

@@ -19,6 +19,8 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", None),
 )
+_DISK_FULL = "[Errno 28]"
+"""As the launcher says it; bubblewrap has the same words for a limit of namespaces."""
 _APPARMOR = (
     "load a profile that lets bwrap make user namespaces (apparmor's bwrap-userns-restrict), or: "
     "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
@@ -27,7 +29,7 @@ _APPARMOR = (
 
 def tier_unavailable(message: str) -> TierUnavailableError | InfrastructureError:
     """Return the error for a sandbox that did not start, with the mend as its hint; `no_space` on a full disk."""
-    if "No space left" in message:
+    if _DISK_FULL in message:
         return InfrastructureError(
             "no space left on the disk while a sandbox was made",
             code="no_space",
@@ -46,6 +48,8 @@ def mend(message: str) -> str:
     for name, bad, command in _SYSCTLS:
         if _sysctl(name) == bad:
             return command or _APPARMOR
+    if _DISK_FULL in message:
+        return "free disk space in the state directory (chargehand gc --dry-run shows what it holds)"
     if "overlay" in message:
         return (
             'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
