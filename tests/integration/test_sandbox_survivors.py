@@ -283,6 +283,23 @@ async def test_an_owner_killed_with_9(tmp_path: Path, state: str, also_launcher:
         gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
 
 
+async def test_an_owner_killed_with_9_whose_sandbox_ends_before_the_launcher_looks(tmp_path: Path) -> None:
+    root = tmp_path / f"late-{os.getpid()}"
+    with place(root):
+        argv = [sys.executable, "-c", OWNER, str(root), "running", HUNG]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"ready\n"
+            ours = descendants(owner.pid)
+            launcher = next(pid for pid, command in ours.items() if "_launcher" in command)
+            os.kill(launcher, signal.SIGSTOP)
+            owner.kill()
+        gone(lambda: bearing(f"MARK-{root.name}"))  # its exec server saw the owner go
+        os.kill(launcher, signal.SIGCONT)
+        gone(lambda: [pid for pid in ours if pid in processes()])
+        gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
+
+
 async def test_opening_in_vain_leaves_nothing(tmp_path: Path) -> None:
     """A workspace that cannot be mounted, a request that is too large, cancelled at every moment."""
     descriptors = None

@@ -126,6 +126,7 @@ class Launcher:
         self.control = control
         self.names: dict[int, str] = {}
         self.cgroups: dict[int, list[str]] = {}
+        self.told: list[str] = []  # control groups of the ended: their owner removes them, if it lives to do it
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -193,7 +194,7 @@ class Launcher:
             if pid == 0:
                 return
             name = self.names.pop(pid)
-            self.cgroups.pop(pid)
+            self.told = [directory for directory in self.told if os.path.exists(directory)] + self.cgroups.pop(pid)
             self._report(name, os.waitstatus_to_exitcode(status))
 
     def _end(self) -> None:
@@ -206,6 +207,8 @@ class Launcher:
             os.waitpid(pid, 0)
             for directory in directories:
                 _remove_cgroup(directory)
+        for directory in self.told:
+            _remove_cgroup(directory)
 
 
 def _kill_sandbox(bubblewrap: int) -> None:
