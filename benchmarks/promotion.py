@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from benchmarks.measure import Result, Sample, Side, compare, spend, timed
 from benchmarks.repositories import ENVIRONMENT, git, paths
@@ -123,7 +124,7 @@ def _journal(services: Services, shop: Shop) -> Journal:
 
 
 def _services(opened: Opened) -> Services:
-    def unused(*_: object) -> None:
+    def unused(*_: object, **__: object) -> Any:
         raise AssertionError("a promotion opens nothing")
 
     return Services(
@@ -140,8 +141,8 @@ def _services(opened: Opened) -> Services:
         worker=(opened.app.member.id, "command"),
         controls=opened.app.controls,
         version="benchmark",
-        open_agent=unused,  # type: ignore[arg-type]
-        open_gateway=unused,  # type: ignore[arg-type]
-        open_registries=unused,  # type: ignore[arg-type]
-        open_egress=unused,  # type: ignore[arg-type]
+        open_agent=unused,
+        open_gateway=unused,
+        open_registries=unused,
+        open_egress=unused,
     )

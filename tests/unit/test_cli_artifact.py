@@ -7,29 +7,16 @@ import json
 import os
 import pty
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.conftest import make_repository
 
 from chargehand.app import App
 from chargehand.cli import chargehand
 from chargehand.core import Base, BaseResolved, MissionCreated, MissionRequest
 
 NASTY = b"red \x1b[31mtext\x1b[0m\x07 and \xff bytes\n"
-
-
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    repository = make_repository(tmp_path / "repo", {"f.txt": "a\n"})
-    monkeypatch.chdir(repository)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
-    with App.open() as app:
-        yield app
 
 
 @pytest.fixture

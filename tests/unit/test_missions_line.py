@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.conftest import make_repository
 
 from chargehand.app import App
 from chargehand.cli import chargehand
@@ -20,16 +17,6 @@ from chargehand.durable import LocalMembership
 from chargehand.missions import create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
-
-
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    repository = make_repository(tmp_path / "repo", {"f.txt": "a\n"})
-    monkeypatch.chdir(repository)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
-    with App.open() as app:
-        yield app
 
 
 def ask(app: App) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.conftest import make_repository
 
 from chargehand.app import App
 from chargehand.cli import chargehand
@@ -41,16 +39,6 @@ def naughty() -> list[str]:
     found: list[str] = json.loads(STRINGS.read_text())
     assert len(found) > 500
     return found
-
-
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    repository = make_repository(tmp_path / "repo", {"f.txt": "a\n"})
-    monkeypatch.chdir(repository)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
-    with App.open() as app:
-        yield app
 
 
 def say(*words: str, code: int = 0) -> str:

@@ -26,7 +26,7 @@ from chargehand.policy._wrappers import INTERPRETERS, SHELLS, inner_of, program_
 MOST_PARTS = 400
 """Things that one action is taken apart into at most; one with more is not understood."""
 _DEEPEST = 8
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class FreezeContract(SandboxFixtures):
         look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
         await opened.sandbox.exec(python(program))
         async with asyncio.timeout(20):
-            while b"T\n" not in (await opened.sandbox.exec(look)).stdout:  # noqa: ASYNC110
+            while b"T\n" not in (await opened.sandbox.exec(look)).stdout:  # noqa: ASYNC110 -- a sandbox tells of no such event
                 await asyncio.sleep(0.01)
         await opened.sandbox.freeze()
         await opened.sandbox.thaw()

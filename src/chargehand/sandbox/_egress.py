@@ -12,14 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chargehand.core import InfrastructureError
 from chargehand.sandbox._egress_address import Address, is_own
 from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest, Pace, Resolve
 from chargehand.sandbox._egress_dial import Dialler, SystemResolver
 from chargehand.sandbox._egress_exchange import Exchange
 from chargehand.sandbox._egress_line import Line, Meter
 from chargehand.sandbox._egress_rules import AllowList
-from chargehand.sandbox._mirror_http import bound_socket
+from chargehand.sandbox._host_socket import bound_socket, cannot_listen
 
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
@@ -58,11 +57,7 @@ class EgressProxy:
         try:
             listener = bound_socket(self.socket_path)
         except OSError as error:
-            raise InfrastructureError(
-                f"cannot listen on {str(self.socket_path)!r}: {error.strerror or error}",
-                code="network_socket",
-                hint="its directory must exist and be writable, and the name must be free",
-            ) from error
+            raise cannot_listen(self.socket_path, error, code="network_socket") from error
         self._pace = Pace(self._limits.requests_per_second, asyncio.get_running_loop().time)
         self._server = await asyncio.start_unix_server(
             self._connected, sock=listener, limit=self._limits.head_bytes, backlog=_BACKLOG

@@ -156,6 +156,7 @@ def shut_in(program: bytes, memory: int, *, files: bool) -> None:
         raise OSError("the kernel takes no filter")
 
 
+# Generic for a type checker alone: it cannot be subscripted where this runs.
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "i"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
 import h11
 
-from chargehand.core import InfrastructureError
+from chargehand.sandbox._host_socket import bound_socket, cannot_listen
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRefusal, MirrorRequest, Reply, Trace
 
 Handler = Callable[[h11.Request, Trace], Awaitable[Reply]]
@@ -48,11 +46,7 @@ class SocketServer:
         try:
             listener = bound_socket(self._socket_path)
         except OSError as error:
-            raise InfrastructureError(
-                f"cannot listen on {str(self._socket_path)!r}: {error.strerror or error}",
-                code="registry_socket",
-                hint="its directory must exist and be writable, and the name must be free",
-            ) from error
+            raise cannot_listen(self._socket_path, error, code="registry_socket") from error
         self._server = await asyncio.start_unix_server(
             self._connected, sock=listener, limit=self._limits.head_bytes
         )
@@ -97,29 +91,6 @@ class SocketServer:
             self._log(trace.record())
         except Exception:  # a listener's failure is not the client's
             _log.exception("the log of a registry mirror failed")
-
-
-def bound_socket(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, however long that is; a stale one there is replaced.
-
-    Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if path.is_socket():
-                path.unlink()
-            # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
-            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-        finally:
-            os.close(directory)
-        path.chmod(0o666)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 class _Exchange:
