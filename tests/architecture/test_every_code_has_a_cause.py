@@ -14,6 +14,7 @@ import pytest
 from chargehand.core import CheckStatus
 from chargehand.missions._causes import CAUSELESS, REMEDIES
 from chargehand.missions._system import _KNOWN
+from chargehand.sandbox import LimitName
 from chargehand.store._database import _HINTS
 
 SOURCE = Path(__file__).parents[2] / "src/chargehand"
@@ -32,6 +33,9 @@ def first_of_returned_tuples(file: str, function: str) -> set[str]:
 
 MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     # file and function where a code is no constant: how to know all that it can be
+    ("agents/_command.py", "_outcome"): lambda: (
+        {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
+    ),
     ("checks/_areas.py", "findings"): lambda: first_of_returned_tuples("checks/_areas.py", "_broken"),
     ("missions/_judgement.py", "after_checks"): lambda: (
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}

@@ -14,15 +14,18 @@ from tests import container_kit
 
 from chargehand.sandbox import ContainerTier, OpenedSandbox, ProcessTier, SandboxContract
 from chargehand.sandbox._conformance_kit import Open
+from chargehand.sandbox._conformance_limits import LimitContract
 
 
 @pytest.mark.needs_bwrap
 @needs_bwrap
 class TestProcessTier(SandboxContract):
+    groups = True
+
     @pytest.fixture
     async def open_sandbox(self, tmp_path: Path) -> AsyncIterator[Open]:
         async with AsyncExitStack() as stack:
-            tier = await stack.enter_async_context(ProcessTier(toolchain()))
+            tier = await stack.enter_async_context(ProcessTier(toolchain(), groups=self.groups))
             count = 0
 
             async def open_one(**limits: int) -> OpenedSandbox:
@@ -42,6 +45,24 @@ class TestProcessTier(SandboxContract):
                 return OpenedSandbox(sandbox, root / "upper", kill)
 
             yield open_one
+
+
+@pytest.mark.needs_bwrap
+@needs_bwrap
+class TestWithoutControlGroups(LimitContract):
+    """What limits the sandboxes of a user who may make no control group."""
+
+    groups = False
+    open_sandbox = TestProcessTier.open_sandbox
+
+    async def test_memory_of_many_processes_together(self, open_sandbox: Open) -> None:
+        """No process is too large by itself: only who looks at all of them sees it."""
+        opened = await open_sandbox(memory_mb=200)
+        hold = "import time; held = bytearray(b'x' * (90 << 20)); time.sleep(60)"
+        script = f'for n in 1 2 3 4; do python3 -I -c "{hold}" & done; wait; exit 1'
+        result = await opened.sandbox.exec(["sh", "-c", script])
+        assert (result.limit, result.exit_code) == ("memory", 137)
+        assert opened.sandbox.usage().sampled
 
 
 @asynccontextmanager
@@ -114,6 +135,14 @@ async def test_what_is_the_engines_own_in_the_contract(program: str, tmp_path: P
         await suite.test_nothing_changes_while_frozen(await open_one())
         await suite.test_closing_while_frozen(await open_one())
         await suite.test_killed_while_frozen(await open_one())
+        await suite.test_processor_time(open_one)
+        await suite.test_output(open_one)
+        await suite.test_memory(open_one)
+        await suite.test_processes(open_one)
+        await suite.test_the_size_of_a_file(open_one)
+        await suite.test_open_files(open_one)
+        await suite.test_the_share_of_processor_time(open_one)
+        await suite.test_what_it_took(open_one)
     assert container_kit.containers(program) == []
 
 

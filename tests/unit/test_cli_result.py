@@ -62,7 +62,7 @@ def test_the_result_has_exactly_the_documented_keys() -> None:
     document = to_json(result_document(state(attempts=[attempt()])))
     assert set(document) == KEYS
     assert set(document["attempts"][0]) == {
-        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds", "cause"
+        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds", "cause", "usage"
     }  # fmt: skip
     assert set(full_document(state())) > KEYS
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from chargehand.agents._contract import Assignment, AttemptContext, Claim, Outcome
 from chargehand.core import AgentKind
-from chargehand.sandbox import ExecResult, Sandbox
+from chargehand.sandbox import ExecResult, LimitName, Sandbox
 
 REPORT = "/home/agent/.chargehand/report.json"
 """Where the report of the attempt before lies; its path stands in $CHARGEHAND_REPORT from the second run on."""
 _OUTPUT_LIMIT = 1_000_000
 _MISSING, _NOT_EXECUTABLE = 127, 126
+_LIMITS: Mapping[LimitName, str] = {
+    "wall_time": "time",
+    "output": "output (sandbox.output_mb)",
+    "cpu_time": "processor time (sandbox.cpu_time)",
+    "memory": "memory (sandbox.memory_mb)",
+    "file_size": "the size of a file (sandbox.file_mb)",
+    "processes": "processes (sandbox.processes)",
+}
 
 
 class CommandAgent:
@@ -75,8 +85,17 @@ def _outcome(result: ExecResult, program: str) -> Outcome:
         seconds=result.seconds,
         exit_code=result.exit_code,
         truncated=result.truncated,
-        code="" if claim == "done" else "agent_missing" if _is_missing(result) else "agent_failed",
+        code=_code(result, claim),
+        limit=result.limit,
     )
+
+
+def _code(result: ExecResult, claim: Claim) -> str:
+    if claim == "done":
+        return ""
+    if result.limit is not None and claim == "failed":
+        return result.limit
+    return "agent_missing" if _is_missing(result) else "agent_failed"
 
 
 def _claim(result: ExecResult, program: str) -> tuple[Claim, str]:
@@ -86,6 +105,8 @@ def _claim(result: ExecResult, program: str) -> tuple[Claim, str]:
         return "done", "the agent says it is done"
     if _is_missing(result):
         return "failed", f"the agent's program {program!r} cannot be run in the sandbox"
+    if result.limit is not None:
+        return "failed", f"the agent was ended by the limit of {_LIMITS[result.limit]}"
     return "failed", f"the agent ended with exit code {result.exit_code}"
 
 

@@ -41,7 +41,7 @@ class Assignment:
 class Outcome:
     """How the run ended; `output` is what the agent printed, bounded; money is `None` where not known.
 
-    `code` says why where the claim is not "done".
+    `code` says why where the claim is not "done"; `limit` names the limit that ended its program, if one did.
     """
 
     claim: Claim
@@ -51,6 +51,7 @@ class Outcome:
     exit_code: int | None = None
     truncated: bool = False
     code: str = ""
+    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

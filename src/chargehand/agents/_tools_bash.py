@@ -82,4 +82,5 @@ def _last_line(result: ExecResult, seconds: float) -> str:
             f"[timed out after {seconds:g} s: everything it started was killed. Give a longer `timeout`, or run "
             "less at once]"
         )
-    return f"[exit code {result.exit_code}]"
+    met = f"; it met the limit of {result.limit}: run less at once" if result.limit else ""
+    return f"[exit code {result.exit_code}{met}]"

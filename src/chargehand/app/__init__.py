@@ -1,8 +1,8 @@
 """Builds the product from its configuration; the only place that knows concrete classes."""
 
-from chargehand.app._app import App, Detected, Found, Session, named_agent
+from chargehand.app._app import App, Detected, Found, Session
 from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
-from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent
+from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent, named_agent
 from chargehand.app._config_edit import check_user_value, set_user_value, set_user_values
 from chargehand.app._config_files import state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, UntrustedKey
@@ -20,6 +20,7 @@ from chargehand.app._models import (
 )
 from chargehand.app._ollama import find_ollama
 from chargehand.app._policy import REPOSITORY_RULES, add_override, user_rules_path
+from chargehand.app._profile import Profile, machine_facts
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
@@ -39,6 +40,7 @@ __all__ = [
     "Found",
     "ModelProbe",
     "Option",
+    "Profile",
     "RepositoryFile",
     "Resolved",
     "Session",
@@ -56,6 +58,7 @@ __all__ = [
     "has_key",
     "is_loopback",
     "key_name",
+    "machine_facts",
     "model_config",
     "named_agent",
     "probe_model",

@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.agents import Agent, open_agent
-from chargehand.app._config_agents import agent_from_option, find_agent
+from chargehand.app._config_agents import named_agent, requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved
 from chargehand.app._config_resolve import resolve
@@ -22,7 +21,8 @@ from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
 from chargehand.app._policy import load_rules
-from chargehand.app._tiers import choose_driver, open_tier, require_tier, try_tier
+from chargehand.app._profile import Profile, profile_for, read_machine
+from chargehand.app._tiers import choose_driver, open_tier, require_tier, settle_tier, try_tier, with_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
     AgentConfig,
@@ -31,9 +31,9 @@ from chargehand.core import (
     Config,
     DriverName,
     EngineConfig,
-    MissionRequest,
     RepositoryError,
     SystemClock,
+    TierChoice,
 )
 from chargehand.core import Tier as TierName
 from chargehand.credentials import Credentials, open_credentials
@@ -96,6 +96,7 @@ class Session:
     resolved: Resolved
     missions: Missions
     driver: DriverName
+    choice: TierChoice
 
     def agent(self, option: str) -> AgentConfig:
         """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
@@ -109,17 +110,6 @@ class Detected:
     checks: tuple[str, ...]
     why: tuple[str, ...]
     setup: str | None
-
-
-def named_agent(resolved: Resolved, option: str) -> AgentConfig:
-    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
-    return agent_from_option(option) if ":" in option else find_agent(resolved.config, option)
-
-
-def requested_agent(resolved: Resolved, request: MissionRequest) -> Agent:
-    """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
-    models = (*([request.model] if request.model else ()), *request.fallback)
-    return open_agent(request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)))
 
 
 class App:
@@ -301,6 +291,7 @@ class App:
             options=options,
             repository=self._repository_file(project, depot, base, head=head),
             is_trusted=lambda digest: self.store.trust.is_trusted(project.id, digest),
+            machine=self.profile.said(),
         )
 
     def detected(self, depot: Depot, base: Base) -> Detected:
@@ -318,7 +309,14 @@ class App:
 
     def user_configuration(self) -> Resolved:
         """Return the configuration in force outside of any repository."""
-        return resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
+        user = load_user_file(user_config_path(self.environ))
+        return resolve(user=user, environ=self.environ, machine=self.profile.said())
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What this machine's size makes of the defaults, within the memory that the person gives to sandboxes."""
+        own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
+        return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
     def _repository_file(
         self, project: ProjectRow, depot: Depot, base: Base, *, head: bool
@@ -361,12 +359,14 @@ class App:
         options: Mapping[str, Option] | None = None,
         found: Found | None = None,
         config: Config | None = None,
+        choice: TierChoice | None = None,
         watch: Watch = ignore,
     ) -> AsyncIterator[Session]:
         """Open everything for one project at one base; what dead processes left half promoted is finished first.
 
         `found` is what `find` returned for the same repository and revision, so that git is not asked again;
-        `config` is what was in force when a mission was asked for, instead of what is in force now.
+        `config` is what was in force when a mission was asked for, instead of what is in force now; `choice` is
+        the tier that it had.
         """
         with system_errors():
             if found is None:
@@ -375,9 +375,18 @@ class App:
             if config is None:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             else:
-                resolved = Resolved(config=config, origins={})
+                own = self._repository_file(project, depot, base, head=False)
+                resolved = Resolved(config=config, origins={}, digest=own.digest if own else "")
             require_tier(resolved.config.sandbox.tier)
             toolchain = await asyncio.to_thread(self.toolchain, resolved)
+            choice = choice or await settle_tier(
+                resolved,
+                trusted=self.store.trust.is_trusted(project.id, resolved.trusted_by),
+                home=self.home,
+                toolchain=toolchain,
+                environ=self.environ,
+            )
+            resolved = with_tier(resolved, choice)
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
             opening = open_tier(
                 resolved.config.sandbox,
@@ -398,11 +407,17 @@ class App:
                 tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
                 place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
                 rules = await asyncio.to_thread(self.rules, depot, base)
-                services = self._services(place, resolved, watch, rules)
+                services = replace(self._services(place, resolved, watch, rules), choice=choice)
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
-                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver
+                    project=project,
+                    depot=depot,
+                    base=base,
+                    resolved=resolved,
+                    missions=missions,
+                    driver=driver,
+                    choice=choice,
                 )
 
     def _services(self, place: Place, resolved: Resolved, watch: Watch, rules: Rules) -> Services:
@@ -467,5 +482,7 @@ class App:
             )
         revision = state.base.commit if state.base else None
         config = state.config if recorded else None
-        async with self.session(Path(state.repository), revision=revision, config=config, watch=watch) as session:
+        choice = state.tier if recorded else None
+        where = Path(state.repository)
+        async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:
             yield found, session

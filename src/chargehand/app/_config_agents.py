@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+from chargehand.agents import Agent, open_agent
 from chargehand.app._config_keys import agent_keys
+from chargehand.app._config_model import Resolved
 from chargehand.app._config_values import parse_text, parse_value, shown
-from chargehand.core import AgentConfig, Config, ConfigError, NotFoundError, nearest
+from chargehand.core import AgentConfig, Config, ConfigError, MissionRequest, NotFoundError, nearest
 
 NATIVE = "native"
 """The agent that is always there: a model with tools."""
@@ -50,3 +52,14 @@ def find_agent(config: Config, name: str) -> AgentConfig:
     known = "known: " + ", ".join(sorted(names))
     hint = f"{guess} {known}" if guess.startswith("did") else known
     raise NotFoundError(f"no agent named {shown(name)}", hint=f"{hint}; {_HOW}")
+
+
+def named_agent(resolved: Resolved, option: str) -> AgentConfig:
+    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
+    return agent_from_option(option) if ":" in option else find_agent(resolved.config, option)
+
+
+def requested_agent(resolved: Resolved, request: MissionRequest) -> Agent:
+    """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
+    models = (*([request.model] if request.model else ()), *request.fallback)
+    return open_agent(request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)))

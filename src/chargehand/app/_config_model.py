@@ -28,6 +28,11 @@ class RepositoryFile:
     commit: str | None = None
 
     @property
+    def digest(self) -> str:
+        """What it is trusted by; see `content_digest`."""
+        return content_digest(self.content)
+
+    @property
     def origin(self) -> str:
         """Where its values are said to come from."""
         return f"{REPOSITORY_FILE} @ {self.commit[:12]}" if self.commit else f"{REPOSITORY_FILE} (uncommitted)"
@@ -76,6 +81,15 @@ class Resolved:
     digest: str = ""
     extra_checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] | None = None
+
+    @property
+    def trusted_by(self) -> str:
+        """The digest by which a person trusts the repository, also one that has no file of its own."""
+        return self.digest or NO_FILE
+
+
+NO_FILE = hashlib.sha256(b"").hexdigest()
+"""What is trusted of a repository that has no file of its own."""
 
 
 def content_digest(content: bytes) -> str:

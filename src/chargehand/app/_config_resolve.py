@@ -45,12 +45,14 @@ def resolve(
     options: Mapping[str, Option] | None = None,
     repository: RepositoryFile | None = None,
     is_trusted: Callable[[str], bool] = never,
+    machine: Mapping[str, Said] | None = None,
 ) -> Resolved:
     """Return the configuration in force with the origin of every key.
 
-    `options` is by dotted key: `project.checks` adds to the gates, `only_checks` replaces them, `project.allow`
-    and `project.forbid` narrow. `is_trusted` is asked for the digest of the repository's file. Keys that need
-    trust are passed over and listed; whoever acts on the result asks for it first (`require_trust`).
+    `machine` is what the machine's profile says below everything else. `options` is by dotted key:
+    `project.checks` adds to the gates, `only_checks` replaces them, `project.allow` and `project.forbid` narrow.
+    `is_trusted` is asked for the digest of the repository's file. Keys that need trust are passed over and listed;
+    whoever acts on the result asks for it first (`require_trust`).
     Raises `ConfigError` for anything wrong in any source, trusted or not.
     """
     theirs = _read_repository(repository)
@@ -61,7 +63,7 @@ def resolve(
     extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
     digest = content_digest(repository.content) if repository else ""
     trusted = repository is not None and is_trusted(digest)
-    mine = _layered(own | environment, said)
+    mine = _layered({**(machine or {}), **own, **environment}, said)
     check_models(mine, mine)
     check_models(theirs, mine | theirs)
     joining = _Joining(mine=mine, theirs=theirs, trusted=trusted)

@@ -7,22 +7,85 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
-from chargehand.core import DriverName, SandboxConfig, Strategy, TierUnavailableError
+from chargehand.app._config_model import Resolved
+from chargehand.core import (
+    Config,
+    DriverName,
+    SandboxConfig,
+    Strategy,
+    TierCandidate,
+    TierChoice,
+    TierFacts,
+    TierName,
+    TierUnavailableError,
+)
 from chargehand.missions import Tier
+from chargehand.policy import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, probe
 
 _TIERS = ("process", "container")
 
 
 def require_tier(tier: str) -> None:
-    """Raise `TierUnavailableError` unless this version has the tier."""
-    if tier not in _TIERS:
+    """Raise `TierUnavailableError` unless this version has the tier, or chooses one itself."""
+    if tier not in (*_TIERS, AUTO):
         raise TierUnavailableError(
             f"the sandbox tier {tier!r} is not available in this version",
             hint=f"use --sandbox {' or '.join(_TIERS)}",
         )
+
+
+async def settle_tier(
+    resolved: Resolved, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
+) -> TierChoice:
+    """Return the tier to take: as it was named, or by sensitivity, tried for real, the least one first.
+
+    `trusted` says that a person trusts the repository's own file as it is. Raises `TierUnavailableError` where
+    none that is strong enough can be had.
+    """
+    config = resolved.config
+    facts = TierFacts(
+        wish=config.sandbox.tier,
+        trusted=trusted,
+        network=bool(config.sandbox.network),
+        documentation=only_documentation(config.project.allow),
+    )
+    tried: list[TierCandidate] = []
+    for name in in_question(facts) if facts.wish == AUTO else ():
+        if any(each.offered for each in tried):
+            tried.append(TierCandidate(tier=name, offered=None, detail="not tried: a lesser one is enough"))
+        else:
+            tried.append(await _offer(name, config, home, toolchain, environ))
+    return choose_tier(facts, tried)
+
+
+async def _offer(
+    name: TierName,
+    config: Config,
+    home: Path,
+    toolchain: Toolchain,
+    environ: Mapping[str, str],
+) -> TierCandidate:
+    if name != "process" and name != "container":
+        return TierCandidate(tier=name, offered=False, detail="not in this version")
+    wanted = replace(config.sandbox, tier=name)
+    try:
+        strategy = config.project.strategy
+        driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
+    except TierUnavailableError as error:
+        return TierCandidate(tier=name, offered=False, detail=error.message, mend=error.hint)
+    return TierCandidate(tier=name, offered=True, detail=f"proven, workspaces by {driver}")
+
+
+def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
+    """Return the configuration in force with the tier that was chosen in place of `auto`."""
+    if choice.tier == "vm" or resolved.config.sandbox.tier == choice.tier:
+        return resolved
+    sandbox = replace(resolved.config.sandbox, tier=choice.tier)
+    return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
 
 
 def open_tier(

@@ -49,6 +49,8 @@ def outcome_of(runner: Runner, result: ExecResult, text: str, report: TestCounts
     """Return what a command's end means for its check."""
     if result.timed_out:
         return Outcome(status="timed_out", reason="timed_out", tests=report.ran if report else None)
+    if result.limit is not None:
+        return Outcome(status="failed", reason=result.limit, tests=report.ran if report else None)
     if result.exit_code == 127:
         return Outcome(status="missing", reason="command_not_found")
     if result.exit_code == 126:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chargehand.app import App
+from chargehand.app import App, Profile, machine_facts
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
 from chargehand.core import ChargehandError, Tier
@@ -28,6 +28,7 @@ def doctor(out: Output) -> int:
     """Write each part with ok or failed and its mend; exit 5 where no sandbox can be had, 1 for other failures."""
     with App.open() as app, progress(out, "trying"):
         parts = [_python(), _git(), _state(app.home)]
+        profile = app.profile
         report = _probe(app, "process") if parts[-1].ok else None
         other = _probe(app, "container") if parts[-1].ok and _has_engine(app) else None
         allowed = _allowed(app)
@@ -36,7 +37,7 @@ def doctor(out: Output) -> int:
         not_shown = app.toolchain(app.user_configuration()).not_shown if tools else ()
     tier_ok = report is not None and report.ok
     parts += report.parts if report is not None else ()
-    parts.append(allowed)
+    parts += (_machine(profile), allowed)
     out.document(
         {
             "ok": tier_ok and all(part.ok for part in parts[:3]),
@@ -45,6 +46,7 @@ def doctor(out: Output) -> int:
             "drivers": {"shadow": report.driver, "direct": report.direct} if report is not None else None,
             "parts": parts,
             "container": other,
+            "machine": machine_facts(profile),
             "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
             "tools": [{**to_json(tool), "seen": origin(tool)} for tool in tools],
             "tools_problem": problem,
@@ -132,6 +134,19 @@ def _state(home: Path) -> Part:
     ok = free >= _FREE_MB
     mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
     return Part(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+
+
+def _machine(profile: Profile) -> Part:
+    """Tell what this machine's size makes of the defaults; advice only, for one that is too small."""
+    machine = profile.machine
+    bound = " (by a control group that we live in)" if machine.grouped else ""
+    detail = (
+        f"{machine.memory_mb} MiB{bound}, {machine.cores} processors: profile {profile.name}, "
+        f"{profile.attempts_at_once} agents and {profile.checks_at_once} checks at once, each with "
+        f"{profile.memory_mb} MiB of memory and {profile.tmp_mb} MiB of /tmp"
+    )
+    mend = "" if profile.fits else "use a machine with more memory, or lower sandbox.memory_mb yourself"
+    return Part(name="machine", ok=profile.fits, detail=detail, mend=mend)
 
 
 def _allowed(app: App) -> Part:

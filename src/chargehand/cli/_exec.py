@@ -10,7 +10,7 @@ from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import ChargehandError, UsageError
+from chargehand.core import ChargehandError, TierChoice, UsageError
 from chargehand.sandbox import ExecResult, Stream
 
 _NOT_RUN = 125
@@ -32,7 +32,7 @@ def exec_command(out: Output, options: ExecOptions) -> int:
     """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
     try:
         with App.open() as app:
-            result, tier = run_async(lambda stop: _run(stop, app, out, options))
+            result, choice = run_async(lambda stop: _run(stop, app, out, options))
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN
@@ -43,15 +43,19 @@ def exec_command(out: Output, options: ExecOptions) -> int:
             "stderr": result.stderr.decode(errors="replace"),
             "seconds": result.seconds,
             "truncated": result.truncated,
-            "tier": tier,
+            "tier": choice.tier,
+            "tier_reason": choice.reason,
+            "limit": result.limit,
         }
     )
     if result.timed_out:
         out.notice(f"stopped at its time limit after {result.seconds:.0f} s")
+    elif result.limit is not None:
+        out.notice(f"ended by the limit of {result.limit}; chargehand config show names what is in force")
     return result.exit_code
 
 
-async def _run(stop: Stop, app: App, out: Output, options: ExecOptions) -> tuple[ExecResult, str]:
+async def _run(stop: Stop, app: App, out: Output, options: ExecOptions) -> tuple[ExecResult, TierChoice]:
     if options.mission is None:
         limit = {"limits.time": Option(value=options.time, name="--time")}
         async with app.session(options.repo, revision=options.base, options=limit) as session:
@@ -73,11 +77,11 @@ def _seconds(session: Session, time: str | None) -> float:
 
 async def _run_in(
     session: Session, out: Output, options: ExecOptions, tree: str | None, seconds: float
-) -> tuple[ExecResult, str]:
+) -> tuple[ExecResult, TierChoice]:
     def show(stream: Stream, piece: bytes) -> None:
         if not out.as_json:
             out.raw(piece, err=stream == "stderr")
 
     async with session.missions.open_place(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(options.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=show)
-        return result, sandbox.tier
+        return result, session.choice

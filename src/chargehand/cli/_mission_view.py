@@ -18,6 +18,7 @@ from chargehand.cli._result import (
     next_steps,
     result_document,
     summary,
+    usage_text,
 )
 from chargehand.core import Finding, MergeConflicted, MissionState, Reason, SandboxOpened, Verdict, shown_path
 from chargehand.missions import attempt_cause, mission_cause
@@ -84,6 +85,8 @@ def show_mission(out: Output, mission: str) -> int:
     _show_request(out, state)
     for tier, driver in places:
         out.text(f"sandbox   {tier}, workspace by {driver}")
+    if state.tier is not None:
+        out.text(f"tier      {state.tier.tier}: {state.tier.reason}")
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
     if waits is not None:
@@ -149,6 +152,8 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
+        if attempt.usage.closed:
+            out.text(f"            took {usage_text(attempt.usage)}")
         if attempt.captured is not None:
             out.text(f"            what went on: chargehand artifact show {attempt.captured[:12]}")
         cause = attempt_cause(attempt)

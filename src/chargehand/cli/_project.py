@@ -120,12 +120,13 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
     """Trust the exact content of a repository's file, by the word of the person who calls."""
     with App.open() as app:
         found = prepare(app, repo, revision=base)
-        digest = found.resolved.digest
+        asks = found.resolved.config.sandbox.tier == "auto"  # then trust says how strong sandboxes have to be
+        digest = found.resolved.trusted_by if asks else found.resolved.digest
         trusted = bool(digest) and app.store.trust.is_trusted(found.project.id, digest)
         wanted = describe_untrusted(found.resolved)
         for line in wanted:
             out.text(line)
-        if wanted and not only_show:
+        if (wanted or (asks and not trusted)) and not only_show:
             _agreed(out, yes)
             app.store.trust.grant(found.project.id, digest, identity=app.identity())
             trusted = True
@@ -140,7 +141,7 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
     if trusted:
         out.text(f"trusted: chargehand.toml with sha256 {digest}")
     else:
-        out.text("not trusted" if wanted else "nothing in chargehand.toml needs trust")
+        out.text("not trusted" if wanted or asks else "nothing in chargehand.toml needs trust")
     return 0
 
 

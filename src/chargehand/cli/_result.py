@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from chargehand.cli._output import Output
-from chargehand.core import AttemptState, CheckResult, MissionState, Verdict, shown_path
+from chargehand.core import AttemptState, AttemptUsage, CheckResult, MissionState, Verdict, shown_path
 from chargehand.missions import Cause, attempt_cause, mission_cause
 
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
@@ -88,7 +88,31 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
         "cost_known": attempt.cost_known,
         "seconds": attempt.seconds,
         "cause": cause_document(attempt_cause(attempt)),
+        "usage": attempt.usage,
     }
+
+
+def usage_text(usage: AttemptUsage) -> str:
+    """Return what an attempt took in words; what nobody counted is said so."""
+    at_most = "seen at most" if usage.sampled else "at most"
+    parts = [
+        f"processor {_seconds(usage.cpu_seconds)} of {_seconds(usage.wall_seconds)}",
+        f"memory {at_most} {_mib(usage.peak_memory)}",
+        f"processes {at_most} {'unknown' if usage.peak_processes is None else usage.peak_processes}",
+        f"disk {_mib(usage.disk_used)} kept, {_mib(usage.disk_written)} written",
+        f"output {_mib(usage.output)}",
+    ]
+    if usage.network_out is not None:
+        parts.append(f"network {_mib(usage.network_out)} out, {_mib(usage.network_in)} in")
+    return ", ".join(parts)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds:.1f} s"
+
+
+def _mib(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / (1 << 20):.1f} MiB"
 
 
 def show_result(out: Output, state: MissionState) -> None:
@@ -199,6 +223,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "verdicts": state.verdicts,
         "conflicts": state.conflicts,
         "network": state.network,
+        "tier": state.tier,
         "queued": state.queued,
         "unknown_events": state.unknown_events,
     }

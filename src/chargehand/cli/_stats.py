@@ -148,9 +148,12 @@ def _show_times(out: Output, stats: Stats) -> None:
     times = [(name, *map(_seconds, _values(spread)), _known(spread)) for name, spread in long.items()]
     times += [(name, *map(_milliseconds, _values(spread)), _known(spread)) for name, spread in short.items()]
     out.table(("TIME OF A", *percentiles, "KNOWN"), times)
-    sizes = {"memory": stats.sandboxes.memory, "disk": stats.sandboxes.disk}
+    boxes = stats.sandboxes
+    sizes = {"memory": boxes.memory, "disk": boxes.disk, "written": boxes.written}
     out.text()
     rows = [(name, *map(_megabytes, _values(spread)), _known(spread)) for name, spread in sizes.items()]
+    rows.append(("processor", *map(_seconds, _values(boxes.cpu)), _known(boxes.cpu)))
+    rows.append(("processes", *map(_number, _values(boxes.processes)), _known(boxes.processes)))
     out.table(("OF AN AGENT'S SANDBOX", *percentiles, "KNOWN"), rows)
     out.text()
     out.text(f"cost  {_cost(stats.attempts.cost)}")
@@ -166,6 +169,10 @@ def _values(spread: Spread) -> tuple[float | None, ...]:
 
 def _known(spread: Spread) -> str:
     return f"{spread.known} of {spread.known + spread.unknown}"
+
+
+def _number(count: float | None) -> str:
+    return "unknown" if count is None else f"{count:.0f}"
 
 
 def _percent(rate: float | None) -> str:

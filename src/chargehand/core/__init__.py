@@ -88,6 +88,7 @@ from chargehand.core._payloads_work import (
     SandboxClosed,
     SandboxOpened,
     StateCaptured,
+    TierChosen,
 )
 from chargehand.core._ports import (
     SANDBOX_UID,
@@ -122,12 +123,15 @@ from chargehand.core._records import (
 )
 from chargehand.core._state import SETTLED, AttemptState, MissionState, Question, apply, fold
 from chargehand.core._text import printable, shown_path
+from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core._usage import AttemptUsage
 
 __all__ = [
     "GENESIS",
     "PROMOTE",
     "SANDBOX_UID",
     "SETTLED",
+    "TIERS",
     "ActionJudged",
     "AgentConfig",
     "AgentKind",
@@ -140,6 +144,7 @@ __all__ = [
     "AttemptStarted",
     "AttemptState",
     "AttemptStatus",
+    "AttemptUsage",
     "Base",
     "BaseResolved",
     "Bind",
@@ -224,6 +229,11 @@ __all__ = [
     "Strategy",
     "SystemClock",
     "Tier",
+    "TierCandidate",
+    "TierChoice",
+    "TierChosen",
+    "TierFacts",
+    "TierName",
     "TierUnavailableError",
     "UpstreamError",
     "UsageError",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 AgentKind = Literal["command", "native"]
 Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible", "script"]
-Tier = Literal["process", "container", "none"]
+Tier = Literal["process", "container", "none", "auto"]
 Strategy = Literal["shadow", "direct"]
 
 
@@ -136,7 +136,9 @@ class LimitsConfig:
 class SandboxConfig:
     """[sandbox]: where agents and checks run."""
 
-    tier: Tier = _key("process, container, or none (no sandbox: your own risk)", default="process")
+    tier: Tier = _key(
+        "process, container, auto (by sensitivity), or none (no sandbox: your own risk)", default="process"
+    )
     container_program: str | None = _key(
         "container engine, podman or docker, by name or path; absent: the first that works", form="name"
     )
@@ -161,7 +163,16 @@ class SandboxConfig:
     toolchain: tuple[str, ...] = _key("host directories shown read-only, first on PATH", default=(), form="path")
     memory_mb: int = _key("memory in MiB", default=4096, meet="min")
     processes: int = _key("processes and threads", default=512, meet="min")
-    tmp_mb: int = _key("size of /tmp in MiB", default=1024, meet="min")
+    tmp_mb: int = _key("size of /tmp, and of the home, in MiB each", default=1024, meet="min")
+    open_files: int = _key("files that one process has open", default=4096, meet="min")
+    file_mb: int | None = _key("size of one file in MiB; absent: disk_mb", meet="min")
+    output_mb: int = _key("what one command writes to its two streams in MiB", default=256, meet="min")
+    cpu_percent: int | None = _key(
+        "share of processor time in percent, 100 for one processor; absent: all there are", meet="min"
+    )
+    cpu_time: float | None = _key(
+        "processor time of everything in one sandbox; absent: no limit", meet="min", form="seconds"
+    )
     disk_mb: int = _key("files that one attempt writes in MiB, ignored ones too", default=1024, meet="min")
     files: int = _key("files that one attempt writes, ignored ones too", default=100_000, meet="min")
 
@@ -173,6 +184,10 @@ class EngineConfig:
     url: str | None = _key("PostgreSQL that workers of several machines share; absent: a file", form="url")
     lease: float = _key("time after which a worker that says nothing is given up", default=20.0, form="seconds")
     attempts_at_once: int = _key("agents that work at the same time, in all processes together", default=5)
+    memory_mb: int | None = _key(
+        "memory of all sandboxes together in MiB: the machine's profile makes the defaults of sandbox.memory_mb, "
+        "sandbox.tmp_mb, attempts_at_once and checks_at_once of it; absent: four fifths of the machine's"
+    )
     checks_at_once: int | None = _key(
         "verdicts whose checks run at the same time, in all processes together; absent: one per core"
     )

@@ -8,18 +8,32 @@ from chargehand.core._events import Payload, event
 from chargehand.core._records import (
     Checkpoint,
 )
+from chargehand.core._tiers import TierChoice
 
 
 @event("sandbox.opened")
 @dataclass(frozen=True, kw_only=True)
 class SandboxOpened(Payload):
-    """A sandbox was opened for an attempt, a check or setup, with the limits that really bind."""
+    """A sandbox was opened for an attempt, a check or setup, with the limits that really bind.
+
+    `attempt` is `None` outside of one; `egress` says that it had a way to hosts.
+    """
 
     sandbox: str
     purpose: str
     tier: str
     driver: str
     limits: dict[str, str] = field(default_factory=dict)
+    attempt: str | None = None
+    egress: bool = False
+
+
+@event("tier.chosen")
+@dataclass(frozen=True, kw_only=True)
+class TierChosen(Payload):
+    """The tier of all sandboxes of the mission was settled: from which facts, among what, and why."""
+
+    choice: TierChoice
 
 
 @event("sandbox.closed")
@@ -29,6 +43,9 @@ class SandboxClosed(Payload):
 
     `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
     held. `written_files` and `written_bytes` count what an agent wrote into its workspace, ignored files included.
+    `peak_memory` in bytes and `peak_processes` are the most at once (with `sampled` the most that was seen),
+    `cpu_seconds` is processor time, `disk_written` the bytes on their way to a disk, `output` the bytes that
+    commands wrote to their streams. `attempt` is `None` outside of one.
     """
 
     sandbox: str
@@ -39,12 +56,18 @@ class SandboxClosed(Payload):
     freezes: tuple[float, ...] = ()
     written_files: int | None = None
     written_bytes: int | None = None
+    attempt: str | None = None
+    cpu_seconds: float | None = None
+    peak_processes: int | None = None
+    disk_written: int | None = None
+    output: int | None = None
+    sampled: bool = False
 
 
 @event("command.finished")
 @dataclass(frozen=True, kw_only=True)
 class CommandFinished(Payload):
-    """A command ended in a sandbox; `artifact` holds its output."""
+    """A command ended in a sandbox; `artifact` holds its output, `limit` names the limit that ended it."""
 
     sandbox: str
     argv: tuple[str, ...]
@@ -53,6 +76,7 @@ class CommandFinished(Payload):
     timed_out: bool = False
     truncated: bool = False
     artifact: str | None = None
+    limit: str | None = None
 
 
 @event("network.requested")

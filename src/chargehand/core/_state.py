@@ -24,6 +24,8 @@ from chargehand.core._records import (
     Verdict,
     VerdictStatus,
 )
+from chargehand.core._tiers import TierChoice
+from chargehand.core._usage import AttemptUsage
 
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
@@ -54,6 +56,7 @@ class AttemptState:
     booked_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
     captured: str | None = None
+    usage: AttemptUsage = field(default_factory=AttemptUsage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,7 @@ class MissionState:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     checkpoint_seconds: list[float] = field(default_factory=list)
     stands: dict[str, Base] = field(default_factory=dict)
+    tier: TierChoice | None = None
     sandboxes: list[w.SandboxClosed] = field(default_factory=list)
     network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -338,11 +342,26 @@ def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
 
+def _tier(state: MissionState, event: w.TierChosen) -> None:
+    state.tier = event.choice
+
+
+def _sandbox_opened(state: MissionState, event: w.SandboxOpened) -> None:
+    _use(state, event.attempt, lambda usage: usage.with_opened(event))
+
+
 def _sandbox_closed(state: MissionState, event: w.SandboxClosed) -> None:
     state.sandboxes.append(event)
+    _use(state, event.attempt, lambda usage: usage.with_closed(event))
+
+
+def _use(state: MissionState, attempt: str | None, add: Callable[[AttemptUsage], AttemptUsage]) -> None:
+    if attempt is not None:
+        state.attempts = [replace(a, usage=add(a.usage)) if a.id == attempt else a for a in state.attempts]
 
 
 def _network(state: MissionState, event: w.NetworkRequested) -> None:
+    _use(state, event.attempt, lambda usage: usage.with_request(event))
     used = state.network
     listed = 0 if event.unlisted else 1
     refused = event.unlisted_refused + listed * (not event.allowed)
@@ -436,6 +455,8 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     w.ModelCalled: _called,
     p.QuestionAsked: _asked,
     p.QuestionAnswered: _answered,
+    w.TierChosen: _tier,
+    w.SandboxOpened: _sandbox_opened,
     w.SandboxClosed: _sandbox_closed,
     w.NetworkRequested: _network,
     w.CheckpointMade: _checkpoint,

@@ -173,7 +173,9 @@ class AttemptRunner:
             shown = None if endpoint is None or agent.driven else endpoint.socket
             out = self._places.egress(purpose=AGENT, attempt=assignment.attempt)
             egress = await stack.enter_async_context(out)
-            place = self._places.sandbox(workspace, self._ground, purpose=AGENT, gateway=shown, egress=egress)
+            place = self._places.sandbox(
+                workspace, self._ground, purpose=AGENT, gateway=shown, egress=egress, attempt=assignment.attempt
+            )
             sandbox = await stack.enter_async_context(place)
             capture = Capture(
                 self._services,
@@ -322,6 +324,7 @@ class AttemptRunner:
                 timed_out=outcome.claim == "timed_out",
                 truncated=outcome.truncated,
                 artifact=artifact,
+                limit=outcome.limit,
             )
         )
 

@@ -129,6 +129,15 @@ REMEDIES: tuple[Remedy, ...] = (
         "disk",
         "raise `sandbox.disk_mb` or `sandbox.files`, or ask for less at once",
     ),
+    _remedy(
+        "budget",
+        "memory sandbox_memory",
+        "raise `sandbox.memory_mb`, or lower `sandbox.tmp_mb`: temporary files are memory too",
+    ),
+    _remedy("budget", "cpu_time", "raise `sandbox.cpu_time`, or ask for less at once"),
+    _remedy("budget", "processes", "raise `sandbox.processes`, or let the program start fewer at once"),
+    _remedy("budget", "file_size", "raise `sandbox.file_mb`, or keep what is large out of one file"),
+    _remedy("budget", "output", "raise `sandbox.output_mb`, or let the program say less"),
     _remedy("check", "setup_offline", "`chargehand project setup` makes its layer once it is promoted"),
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
     _remedy(

@@ -157,6 +157,7 @@ async def _run(services: Services, journal: Notes, sandbox: Sandbox, command: st
             timed_out=result.timed_out,
             truncated=result.truncated,
             artifact=artifact,
+            limit=result.limit,
         )
     )
     if result.exit_code != 0:
@@ -169,6 +170,8 @@ async def _run(services: Services, journal: Notes, sandbox: Sandbox, command: st
 def _failure(command: str, result: ExecResult) -> str:
     if result.timed_out:
         return f"setup was stopped at its time limit: {command!r} after {result.seconds:.0f} s"
+    if result.limit is not None:
+        return f"setup was ended by its limit of {result.limit}: {command!r}"
     return f"setup failed: {command!r} ended with exit code {result.exit_code}"
 
 

@@ -29,6 +29,7 @@ from chargehand.core import (
     QuestionAsked,
     Reason,
     RefusedError,
+    TierChosen,
     Verdict,
     VerdictGiven,
     VerdictStatus,
@@ -162,6 +163,9 @@ class MissionFlow:
             await self._steps(request)
 
     async def _steps(self, request: MissionRequest) -> None:
+        choice = self._services.choice
+        if choice is not None and self._journal.state.tier != choice:
+            self._journal.note(TierChosen(choice=choice))
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))

@@ -172,6 +172,7 @@ class Places:
         egress: Egress | None = None,
         path: tuple[str, ...] | None = None,
         environment: Mapping[str, str] | None = None,
+        attempt: str | None = None,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox over a workspace and close it, with all that runs in it, at the end."""
         services, began = self._services, self._services.clock.monotonic()
@@ -199,6 +200,8 @@ class Places:
                     tier=sandbox.tier,
                     driver=workspace.driver,
                     limits=dict(sandbox.limits_in_force),
+                    attempt=attempt,
+                    egress=egress is not None,
                 )
             )
             yield sandbox
@@ -206,10 +209,17 @@ class Places:
             if self._control is not None:
                 self._control.let_go(sandbox)
             await asyncio.shield(sandbox.close())
-            await self._note_closed(sandbox, workspace, purpose, began=began, ready=ready)
+            await self._note_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
 
     async def _note_closed(
-        self, sandbox: Sandbox, workspace: Workspace, purpose: str, *, began: float, ready: float
+        self,
+        sandbox: Sandbox,
+        workspace: Workspace,
+        purpose: str,
+        attempt: str | None,
+        *,
+        began: float,
+        ready: float,
     ) -> None:
         """Note what a sandbox took, and what was written in it where an agent worked there."""
         if self._journal.mission is None:
@@ -228,6 +238,12 @@ class Places:
             freezes=used.freezes,
             written_files=files,
             written_bytes=written,
+            attempt=attempt,
+            cpu_seconds=used.cpu_seconds,
+            peak_processes=used.peak_processes,
+            disk_written=used.disk_written,
+            output=used.output,
+            sampled=used.sampled,
         )
         with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
             self._journal.note(closed)

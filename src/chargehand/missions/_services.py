@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from chargehand.agents import Agent, Endpoint
 from chargehand.core import Clock as ClockPort
-from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock
+from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock, TierChoice
 from chargehand.durable import Role, Slots, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
@@ -89,7 +89,8 @@ def cores() -> int:
 class Services:
     """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
 
-    `attempts_at_once` and `checks_at_once` are for all processes of the state directory together.
+    `choice` is how the tier came to be. `attempts_at_once` and `checks_at_once` are for all processes of the state
+    directory together.
     """
 
     home: Path
@@ -114,6 +115,7 @@ class Services:
     rules: Rules = field(default_factory=Rules)
     attempts_at_once: int = 5
     checks_at_once: int = field(default_factory=cores)
+    choice: TierChoice | None = None
 
     @property
     def in_front(self) -> bool:
@@ -133,5 +135,12 @@ class Services:
         """Return what the configuration lets one sandbox use."""
         wanted = self.config.sandbox
         return SandboxLimits(
-            memory_mb=wanted.memory_mb, processes=wanted.processes, tmp_mb=wanted.tmp_mb, file_mb=wanted.disk_mb
+            memory_mb=wanted.memory_mb,
+            processes=wanted.processes,
+            tmp_mb=wanted.tmp_mb,
+            open_files=wanted.open_files,
+            file_mb=wanted.file_mb or wanted.disk_mb,
+            output_mb=wanted.output_mb,
+            cpu_percent=wanted.cpu_percent,
+            cpu_seconds=wanted.cpu_time,
         )

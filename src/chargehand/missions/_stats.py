@@ -53,6 +53,8 @@ DEFINITIONS: Mapping[str, str] = {
     "once a freeze is ordered (freeze), of agents, checks and setups alike",
     "memory, disk": "of an agent's sandbox: the most it held at once, page cache included, where the kernel "
     "counts it; what was written into the workspace as it lies on the disk, ignored files included",
+    "processor, processes, written": "of an agent's sandbox: its processor time, the most processes and threads "
+    "at once, and the bytes on their way to a disk",
     "network": "requests of sandboxes to hosts that were let through and that were refused, and the bytes on the "
     "connections to hosts",
     "cost": "the sum over the attempts whose cost is known; those where it is not are counted, and never as 0",
@@ -144,6 +146,9 @@ class SandboxStats:
     freeze: Spread
     memory: Spread
     disk: Spread
+    cpu: Spread
+    processes: Spread
+    written: Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +272,9 @@ class _Sandboxes:
     freeze: _Values = field(default_factory=_Values)
     memory: _Values = field(default_factory=_Values)
     disk: _Values = field(default_factory=_Values)
+    cpu: _Values = field(default_factory=_Values)
+    processes: _Values = field(default_factory=_Values)
+    written: _Values = field(default_factory=_Values)
 
     def add(self, sandbox: SandboxClosed) -> None:
         self.closed += 1
@@ -276,6 +284,9 @@ class _Sandboxes:
         if sandbox.purpose == AGENT:
             self.memory.add(sandbox.peak_memory)
             self.disk.add(sandbox.written_bytes)
+            self.cpu.add(sandbox.cpu_seconds)
+            self.processes.add(sandbox.peak_processes)
+            self.written.add(sandbox.disk_written)
 
     def stats(self) -> SandboxStats:
         return SandboxStats(
@@ -284,6 +295,9 @@ class _Sandboxes:
             freeze=self.freeze.spread(),
             memory=self.memory.spread(),
             disk=self.disk.spread(),
+            cpu=self.cpu.spread(),
+            processes=self.processes.spread(),
+            written=self.written.spread(),
         )
 
 

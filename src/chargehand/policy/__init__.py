@@ -17,8 +17,10 @@ from chargehand.policy._actions import (
 )
 from chargehand.policy._judge import judge
 from chargehand.policy._rules import Origin, Rule, Rules, Source, default_source, facts_schema, statements
+from chargehand.policy._tiers import AUTO, choose_tier, in_question, needed_tier, only_documentation
 
 __all__ = [
+    "AUTO",
     "Action",
     "Command",
     "Effect",
@@ -36,8 +38,12 @@ __all__ = [
     "Shell",
     "Source",
     "Surroundings",
+    "choose_tier",
     "default_source",
     "facts_schema",
+    "in_question",
     "judge",
+    "needed_tier",
+    "only_documentation",
     "statements",
 ]

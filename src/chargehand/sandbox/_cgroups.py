@@ -15,10 +15,13 @@ from pathlib import Path
 
 from chargehand.core import InfrastructureError
 from chargehand.sandbox._contract import SandboxLimits
+from chargehand.sandbox._counters import Counters, read_counters
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
-_V1 = ("memory", "pids", "freezer")
+_V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
+_V2 = ("memory", "pids", "cpu")
+_PERIOD_MICROSECONDS = 100_000
 _REMOVE_ROUNDS = 1000
 
 
@@ -58,13 +61,9 @@ class Cgroup:
             control.write_text(order)  # version 1 may stay at FREEZING until asked again
 
     @property
-    def peak_memory(self) -> int | None:
-        """The most memory in bytes that the group held at once, `None` where the kernel does not count it."""
-        for directory in self.directories:
-            for name in ("memory.peak", "memory.max_usage_in_bytes"):
-                with contextlib.suppress(OSError, ValueError):
-                    return int((directory / name).read_text())
-        return None
+    def counters(self) -> Counters:
+        """What the kernel has counted of the group up to now."""
+        return read_counters(self.directories)
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
@@ -101,12 +100,13 @@ class Cgroups:
 
     def create(self, name: str, limits: SandboxLimits) -> Cgroup:
         """Make the group of one sandbox and set its limits; raises `OSError`."""
-        directories = []
+        directories: list[Path] = []
         in_force: dict[str, str] = {}
         for controller, parent in self._parents.items():
             directory = parent / f"{self._prefix}{name}"
-            directory.mkdir()
-            directories.append(directory)
+            if directory not in directories:  # version 1 may have several controllers at one place
+                directory.mkdir()
+                directories.append(directory)
             in_force.update(_set_limits(directory, controller, limits))
         return Cgroup(tuple(directories), self._unified, in_force)
 
@@ -159,7 +159,7 @@ def _find_parents() -> tuple[dict[str, Path], bool]:
     parents = {}
     for _, controllers, place in lines:
         for name in controllers.split(","):
-            directory = _ROOT / name / place.lstrip("/")
+            directory = Path(os.path.realpath(_ROOT / name)) / place.lstrip("/")
             if name in _V1 and os.access(directory, os.W_OK):
                 parents[name] = directory
     if parents:
@@ -167,28 +167,59 @@ def _find_parents() -> tuple[dict[str, Path], bool]:
     for _, controllers, place in lines:
         directory = _ROOT / place.lstrip("/")
         if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
+            hand_down(directory)
             return {"unified": directory}, True
     return {}, False
+
+
+def hand_down(directory: Path) -> None:
+    """Let groups below a group of version 2 have its controllers, as far as the kernel lets us.
+
+    It does not while processes live in the group itself, unless that is the root: then the groups below count
+    processor time and freeze, and limit nothing, which `limits_in_force` tells.
+    """
+    try:
+        offered = (directory / "cgroup.controllers").read_text().split()
+        given = (directory / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return
+    for name in _V2:
+        if name in offered and name not in given:
+            with contextlib.suppress(OSError):
+                (directory / "cgroup.subtree_control").write_text(f"+{name}")
 
 
 def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict[str, str]:
     if controller == "memory":
         (directory / "memory.limit_in_bytes").write_text(str(limits.memory_mb << 20))
+        with contextlib.suppress(OSError):  # where swap is counted, none on top
+            (directory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_mb << 20))
         return {"memory": f"{limits.memory_mb} MiB for the sandbox (cgroup v1)"}
     if controller == "pids":
         (directory / "pids.max").write_text(str(limits.processes))
         return {"processes": f"{limits.processes} for the sandbox (cgroup v1)"}
     if controller == "unified":
         return _set_unified(directory, limits)
-    return {"freeze": "cgroup v1"}
+    if controller == "cpu" and limits.cpu_percent is not None:
+        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
+        (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+        (directory / "cpu.cfs_quota_us").write_text(str(quota))
+        return {"cpu_share": f"{limits.cpu_percent} % of a processor (cgroup v1)"}
+    return {"freeze": "cgroup v1"} if controller == "freezer" else {}
 
 
 def _set_unified(directory: Path, limits: SandboxLimits) -> dict[str, str]:
     in_force = {"freeze": "cgroup v2"}
     if (directory / "memory.max").exists():
         (directory / "memory.max").write_text(str(limits.memory_mb << 20))
+        with contextlib.suppress(OSError):
+            (directory / "memory.swap.max").write_text("0")
         in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox (cgroup v2)"
     if (directory / "pids.max").exists():
         (directory / "pids.max").write_text(str(limits.processes))
         in_force["processes"] = f"{limits.processes} for the sandbox (cgroup v2)"
+    if limits.cpu_percent is not None and (directory / "cpu.max").exists():
+        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
+        (directory / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup v2)"
     return in_force

@@ -11,7 +11,7 @@ from typing import Any
 
 from chargehand.core import UsageError
 from chargehand.sandbox import _server
-from chargehand.sandbox._contract import ExecResult, OnOutput
+from chargehand.sandbox._contract import ExecResult, LimitName, OnOutput
 
 
 def encode_request(
@@ -22,6 +22,7 @@ def encode_request(
     environment: Mapping[str, str],
     timeout: float,
     output_limit: int,
+    output_most: int,
     stdin: int,
 ) -> bytes:
     """Return the body of an EXEC frame; raises `UsageError` (`command_invalid`) for what no kernel would take."""
@@ -36,6 +37,7 @@ def encode_request(
         "environment": {_name(name): _encoded(value) for name, value in environment.items()},
         "timeout": float(timeout),
         "output_limit": output_limit,
+        "output_most": output_most,
         "stdin": stdin,
     }
     return marshal.dumps(request)
@@ -68,6 +70,8 @@ class Reply:
         self.nonce = nonce
         self.done: asyncio.Future[ExecResult] = asyncio.get_running_loop().create_future()
         self.ended = False
+        self.stopped: LimitName | None = None
+        """The limit at which we have everything killed, once there is one."""
         self._on_output = on_output
         self._kept = {_server.OUT: bytearray(), _server.ERR: bytearray()}
 
@@ -91,7 +95,7 @@ class Reply:
         self.done = asyncio.get_running_loop().create_future()
 
     def _result(self, body: bytes) -> ExecResult:
-        code, seconds, truncated, timed_out, _ = _server.OUTCOME.unpack(body)
+        code, seconds, truncated, timed_out, flooded, _, written = _server.OUTCOME.unpack(body)
         return ExecResult(
             exit_code=code,
             stdout=bytes(self._kept[_server.OUT]),
@@ -99,4 +103,6 @@ class Reply:
             seconds=seconds,
             truncated=truncated,
             timed_out=timed_out,
+            limit="wall_time" if timed_out else "output" if flooded else None,
+            written=written,
         )

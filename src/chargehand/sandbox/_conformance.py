@@ -9,9 +9,10 @@ from __future__ import annotations
 from chargehand.sandbox._conformance_commands import CommandContract
 from chargehand.sandbox._conformance_ends import EndContract
 from chargehand.sandbox._conformance_freezing import FreezeContract
+from chargehand.sandbox._conformance_limits import LimitContract
 
 
-class SandboxContract(CommandContract, EndContract, FreezeContract):
+class SandboxContract(CommandContract, EndContract, FreezeContract, LimitContract):
     """All that a sandbox promises, one test each; subclass it and give the fixture `open_sandbox`.
 
     `open_sandbox(**limits)` opens a sandbox on a fresh, empty workspace, with the given fields of `SandboxLimits`,

@@ -23,7 +23,7 @@ from chargehand.sandbox._container_engine import Engine, engine_environment, fin
 from chargehand.sandbox._container_layout import ROOT, Contents, direct, plan_contents, staged, write_root
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import base_environment, staging_directory
-from chargehand.sandbox._process import compiled_server, start_forwarder
+from chargehand.sandbox._process import compiled_server, each_process, start_forwarder
 from chargehand.sandbox._seccomp import compile_filter, machine_name
 from chargehand.sandbox._session import ProcessSandbox
 from chargehand.sandbox._toolchain import Toolchain
@@ -154,8 +154,9 @@ class ContainerTier:
             ours,
             running.ended,
             kill=lambda: self._kill(running),
-            pid=lambda: running.pid or None,
+            first=lambda: running.pid or None,
             cgroup=None,
+            limits=spec.limits,
             environment=self._environment(spec, engine),
             limits_in_force=_limits_in_force(spec.limits, engine),
         )
@@ -277,9 +278,13 @@ def _cgroup_of(pid: int) -> Cgroup | None:
 
 
 def _limits_in_force(limits: SandboxLimits, engine: Engine) -> dict[str, str]:
-    return {
+    in_force = {
+        **each_process(limits),
         "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
         "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
         "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
         "freeze": f"cgroup of {engine.kind}, or signals to the whole process namespace",
     }
+    if limits.cpu_percent is not None:
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup of {engine.kind})"
+    return in_force

@@ -52,7 +52,7 @@ def cgroup_directories(pid: int) -> tuple[dict[str, Path], bool]:
         name: _ROOT / name / place.lstrip("/")
         for _, controllers, place in lines
         for name in controllers.split(",")
-        if name in ("memory", "pids", "freezer")
+        if name in ("memory", "pids", "freezer", "cpu", "cpuacct")
     }
     if found:
         return found, False

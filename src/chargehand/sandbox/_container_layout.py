@@ -241,6 +241,7 @@ def isolation(limits: SandboxLimits, *, name: str, words: Sequence[str] = ()) ->
         *("--network", "none", "--ipc", "private", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--read-only", "--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory),
         *("--log-driver", "none", "--restart", "no", "--pull", "never", "--tmpfs", "/sys:ro,size=64k,mode=555"),
+        *(() if limits.cpu_percent is None else ("--cpus", f"{limits.cpu_percent / 100:g}")),
         *("--ulimit", f"nofile={limits.open_files}:{limits.open_files}", "--ulimit", "core=0:0"),
         *words,
     ]

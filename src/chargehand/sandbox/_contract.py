@@ -11,6 +11,8 @@ from chargehand.core import Bind, MountPlan
 from chargehand.sandbox._processes import ProcessSeen
 
 Stream = Literal["stdout", "stderr"]
+LimitName = Literal["wall_time", "output", "cpu_time", "memory", "file_size", "processes"]
+"""What a command may be ended by, the surest first: see `ExecResult.limit`."""
 OnOutput = Callable[[Stream, bytes], None]
 EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT = 8872, 8871, 8870
 WORKSPACE = "/workspace"
@@ -19,13 +21,21 @@ WORKSPACE = "/workspace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one sandbox may use; sizes in MiB. `tmp_mb` bounds /tmp and $HOME each."""
+    """What one sandbox may use; sizes in MiB.
+
+    `tmp_mb` bounds /tmp and $HOME each, `file_mb` one file, `output_mb` what one command writes to both streams
+    before it is killed (how much of that is kept is another matter). `cpu_percent` is the share of processor time
+    (100: one processor), `cpu_seconds` the processor time of everything in the sandbox; `None` is no limit.
+    """
 
     memory_mb: int = 4096
     processes: int = 512
     tmp_mb: int = 1024
     open_files: int = 4096
     file_mb: int = 2048
+    output_mb: int = 256
+    cpu_percent: int | None = None
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,12 @@ class ExecResult:
 
     `truncated` says that output went over the limit: its head and its tail are kept with a line between them.
     `timed_out` says that the whole process tree was killed at the time limit (exit code 137).
+
+    `limit` names the limit that ended it, `None` for one that ended by itself. `wall_time`, `output` and
+    `cpu_time`: everything was killed at it. `memory`: the kernel killed a part of it, and it failed. `file_size`:
+    it died by SIGXFSZ. `processes`: it failed and was refused a process. A program that meets a refusal (no such
+    memory, no process, file too large) and goes on has not ended by a limit. `written` counts the bytes of both
+    streams, also those that are not kept.
     """
 
     exit_code: int
@@ -65,16 +81,26 @@ class ExecResult:
     seconds: float
     truncated: bool = False
     timed_out: bool = False
+    limit: LimitName | None = None
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxUsage:
-    """What a sandbox took: the most memory in bytes that all of it held at once, `None` where nobody counts that.
+    """What a sandbox took, `None` for what nobody counts.
 
-    `freezes` are the seconds that each freeze took until nothing ran any more, the latest 256 of them.
+    `peak_memory` in bytes and `peak_processes` (threads counted) are the most at once; with `sampled` the most at
+    any look, so that a short peak may be higher. `cpu_seconds` is processor time, `disk_written` the bytes on
+    their way to a disk, `output` the bytes that commands wrote to their streams. `freezes` are the seconds that
+    each freeze took until nothing ran any more, the latest 256 of them.
     """
 
     peak_memory: int | None = None
+    cpu_seconds: float | None = None
+    peak_processes: int | None = None
+    disk_written: int | None = None
+    output: int | None = None
+    sampled: bool = False
     freezes: tuple[float, ...] = ()
 
 

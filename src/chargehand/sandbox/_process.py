@@ -17,12 +17,13 @@ from importlib.abc import InspectLoader
 from chargehand.core import InfrastructureError, SandboxDiedError, new_id, sandbox_ids
 from chargehand.sandbox import _launcher, _server
 from chargehand.sandbox._cgroups import Cgroup, Cgroups
-from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import Layout, base_environment, plan_layout
 from chargehand.sandbox._mend import tier_unavailable
 from chargehand.sandbox._seccomp import compile_filter, machine_name
 from chargehand.sandbox._session import START_SECONDS, ProcessSandbox
 from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox._tree import first_child
 
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
 _ABOVE = 16
@@ -34,13 +35,14 @@ class ProcessTier:
 
     One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
     the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
-    others that something of ours may still run.
+    others that something of ours may still run. Without `groups` it makes no control groups, as where it may not.
     """
 
-    def __init__(self, toolchain: Toolchain, *, alive: int | None = None) -> None:
+    def __init__(self, toolchain: Toolchain, *, alive: int | None = None, groups: bool = True) -> None:
         self._toolchain = toolchain
         self._alive = alive
         self._cgroups = Cgroups()
+        self._groups = groups and self._cgroups.available
         self._control: socket.socket | None = None
         self._launcher_pid = 0
         self._ended: dict[str, asyncio.Future[int]] = {}
@@ -126,7 +128,7 @@ class ProcessTier:
             os.close(errors)
 
     async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
-        cgroup = self._cgroups.create(name, spec.limits) if self._cgroups.available else None
+        cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
         spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         limits = _limits_in_force(spec, cgroup)
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
@@ -151,8 +153,9 @@ class ProcessTier:
             sock,
             ended,
             kill=lambda: self._kill(name),
-            pid=lambda: self._pids.get(name),
+            first=lambda: self._first(name),
             cgroup=cgroup,
+            limits=spec.limits,
             environment=environment,
             limits_in_force=limits,
         )
@@ -164,6 +167,11 @@ class ProcessTier:
             await sandbox.close()
             raise
         return sandbox
+
+    def _first(self, name: str) -> int | None:
+        """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
+        bubblewrap = self._pids.get(name)
+        return None if bubblewrap is None else first_child(bubblewrap)
 
     async def _request(self, name: str, layout: Layout, errors: int) -> socket.socket:
         uid, gid = sandbox_ids()
@@ -224,12 +232,28 @@ class ProcessTier:
 def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]:
     limits = spec.limits
     in_force = {
-        "memory": f"{limits.memory_mb} MiB for each process (rlimit)",
+        **each_process(limits),
+        "memory": f"{limits.memory_mb} MiB for each process (rlimit), and for all together by looks at them",
         "processes": f"{limits.processes} for the sandbox (rlimit in its user namespace)",
         "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
         "freeze": "signals to the whole process namespace",
     }
+    if limits.cpu_percent is not None:
+        in_force["cpu_share"] = "not limited: no control group for processors can be had here"
     return in_force | (cgroup.limits_in_force if cgroup else {})
+
+
+def each_process(limits: SandboxLimits) -> dict[str, str]:
+    """Return the limits that hold in every tier, by the exec server and by rlimits that it sets."""
+    in_force = {
+        "open_files": f"{limits.open_files} for each process (rlimit)",
+        "file_size": f"{limits.file_mb} MiB for one file (rlimit)",
+        "output": f"{limits.output_mb} MiB for one command (exec server)",
+        "wall_time": "of each command (exec server)",
+    }
+    if limits.cpu_seconds is not None:
+        in_force["cpu_time"] = f"{limits.cpu_seconds:g} s for the sandbox (by looks at what it took)"
+    return in_force
 
 
 def compiled_server() -> bytes:

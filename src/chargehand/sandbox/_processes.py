@@ -38,13 +38,12 @@ class _Stat:
     ticks: int
 
 
-def processes_below(pid: int) -> tuple[ProcessSeen, ...]:
-    """Return the descendants of a process's first child, the oldest first; 200 at most."""
+def processes_below(first: int) -> tuple[ProcessSeen, ...]:
+    """Return the descendants of a sandbox's process 1, the oldest first; 200 at most."""
     children: dict[int, list[_Stat]] = {}
     for stat in _stats():
         children.setdefault(stat.parent, []).append(stat)
-    # Bubblewrap's only child is process 1 inside: ours, and not what somebody asks about.
-    found = [below for first in children.get(pid, ()) for below in _below(first.pid, children)]
+    found = list(_below(first, children))
     inside = {stat.pid: _inside_pid(stat.pid) for stat in found}
     return tuple(_seen(stat, inside) for stat in sorted(found, key=lambda stat: inside[stat.pid])[:_MOST])
 

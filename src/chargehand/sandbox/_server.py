@@ -34,8 +34,8 @@ FRAME = struct.Struct(">cI")
 EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
 HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
 NONCE_BYTES = 16
-OUTCOME = struct.Struct(">id???")
-"""Exit code, seconds, truncated, timed out, started."""
+OUTCOME = struct.Struct(">id????Q")
+"""Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams."""
 SECONDS = struct.Struct(">d")
 """Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts."""
 BOOTSTRAP = """
@@ -104,6 +104,9 @@ class Command:
         self.killed = False
         self.timed_out = False
         self.dropped = False
+        self.most = request["output_most"]
+        self.written = 0
+        self.flooded = False
 
     def skip(self, seconds: float) -> None:
         """Do not count `seconds` that just passed, as far as the command was there by then."""
@@ -233,7 +236,7 @@ class Server:
         missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
         subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
         self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
-        self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False))
+        self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
 
     def _feed(self, command: Command, data: bytes) -> None:
         command.pending = memoryview(data)
@@ -271,9 +274,13 @@ class Server:
             self._close_stdin(command)
 
     def _forward(self, command: Command, output: Output, data: bytes) -> None:
+        command.written += len(data)
         head = output.take(data)
         if head:
             self.send(output.kind, command.nonce + head)
+        if command.written > command.most and not command.killed and command.ended is None:
+            command.flooded = True
+            self._kill()
 
     def _finish_stream(self, command: Command, fd: int) -> None:
         output = command.outputs.pop(fd)
@@ -342,7 +349,8 @@ def _outcome(command: Command) -> bytes:
     status = os.waitstatus_to_exitcode(command.status)
     seconds = (command.ended or command.started) - command.started
     code = 128 - status if status < 0 else status
-    return OUTCOME.pack(code, seconds, command.dropped, command.timed_out, True)
+    told = (command.dropped, command.timed_out, command.flooded, True, command.written)
+    return OUTCOME.pack(code, seconds, *told)
 
 
 def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:

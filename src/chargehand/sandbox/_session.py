@@ -15,7 +15,14 @@ from chargehand.core import InfrastructureError, SandboxDiedError
 from chargehand.sandbox import _server
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._command import Reply, encode_request
-from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput, SandboxUsage
+from chargehand.sandbox._contract import (
+    WORKSPACE,
+    ExecResult,
+    OnOutput,
+    SandboxLimits,
+    SandboxUsage,
+)
+from chargehand.sandbox._meter import Meter
 from chargehand.sandbox._processes import ProcessSeen, processes_below
 
 _T = TypeVar("_T")
@@ -54,8 +61,9 @@ class ProcessSandbox:
         ended: asyncio.Future[int],
         *,
         kill: Callable[[], None],
-        pid: Callable[[], int | None],
+        first: Callable[[], int | None],
         cgroup: Cgroup | None,
+        limits: SandboxLimits,
         environment: Mapping[str, str],
         limits_in_force: Mapping[str, str],
     ) -> None:
@@ -65,12 +73,13 @@ class ProcessSandbox:
         self._sock = sock
         self._ended = ended
         self._kill = kill
-        self._pid = pid
-        self._cgroup = cgroup
+        self._first = first
+        self._limits = limits
+        self._meter = Meter(limits, first=first)
+        self.use_cgroup(cgroup)
         self._frozen_since = 0.0
         self._frozen_total = 0.0
         self._freezes: deque[float] = deque(maxlen=_MOST_FREEZES)
-        self._peak_memory: int | None = None
         self._freezing = asyncio.Lock()
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -91,6 +100,7 @@ class ProcessSandbox:
     def use_cgroup(self, cgroup: Cgroup | None) -> None:
         """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
         self._cgroup = cgroup
+        self._meter.use(cgroup)
 
     async def _read(self) -> None:
         """Hand each frame to whom it concerns until the sandbox ends."""
@@ -132,9 +142,15 @@ class ProcessSandbox:
         task.cancel()
         why = "ended while in use" if self._dead else "no longer answers"
         self._kill()
+        self._meter.refresh()
+        if self._dead and self._meter.memory_ran_out:
+            raise SandboxDiedError(
+                f"sandbox {self.id!r} ended: all of its {self._limits.memory_mb} MiB of memory were used up",
+                code="sandbox_memory",
+                hint="raise sandbox.memory_mb, or lower sandbox.tmp_mb: temporary files are memory too",
+            )
         raise SandboxDiedError(
-            f"sandbox {self.id!r} {why}",
-            hint="it was killed from outside or ran out of memory; run the mission again",
+            f"sandbox {self.id!r} {why}", hint="it was killed from outside; run the mission again"
         )
 
     @property
@@ -166,16 +182,20 @@ class ProcessSandbox:
             environment={**self._environment, **(environment or {})},
             timeout=timeout,
             output_limit=output_limit,
+            output_most=self._limits.output_mb << 20,
             stdin=len(stdin),
         )
         async with self._turn:
             await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
+            before = self._meter.mark()
+            minding = asyncio.create_task(self._mind(reply)) if self._meter.minds else None
             try:
                 self._send(_server.EXEC, request)
                 if stdin:
                     self._send(_server.STDIN, stdin)
-                return await self._wait_for(reply, timeout)
+                result = await self._wait_for(reply, timeout)
+                return self._meter.judged(result, before, reply.stopped)
             except SandboxDiedError:
                 raise
             except BaseException:  # cancelled, or the listener failed
@@ -183,6 +203,17 @@ class ProcessSandbox:
                 raise
             finally:
                 self._reply = None
+                if minding is not None:
+                    minding.cancel()
+
+    async def _mind(self, reply: Reply) -> None:
+        """Look now and then at what a command takes, and kill everything where that is too much."""
+        while reply.stopped is None:
+            await asyncio.sleep(self._meter.pause)
+            if self._thawed.is_set() and not self._dead:
+                reply.stopped = await asyncio.to_thread(self._meter.look)
+        with contextlib.suppress(SandboxDiedError):
+            self._send(_server.KILL)
 
     async def _wait_for(self, reply: Reply, timeout: float) -> ExecResult:
         """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
@@ -213,8 +244,8 @@ class ProcessSandbox:
 
     def processes(self) -> tuple[ProcessSeen, ...]:
         """Return what runs inside; see `ShowsProcesses.processes`."""
-        pid = self._pid()
-        return () if pid is None or self._dead else processes_below(pid)
+        first = self._first()
+        return () if first is None or self._dead else processes_below(first)
 
     async def freeze(self) -> None:
         """Stop every process inside; see `Sandbox.freeze`."""
@@ -262,9 +293,8 @@ class ProcessSandbox:
 
     def usage(self) -> SandboxUsage:
         """Return what it took; see `Sandbox.usage`."""
-        if self._cgroup is not None and (now := self._cgroup.peak_memory) is not None:
-            self._peak_memory = now
-        return SandboxUsage(peak_memory=self._peak_memory, freezes=tuple(self._freezes))
+        self._meter.refresh()
+        return self._meter.usage(tuple(self._freezes))
 
     async def close(self) -> None:
         """Kill everything inside and release what it held; see `Sandbox.close`."""

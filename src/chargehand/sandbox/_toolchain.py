@@ -8,11 +8,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from chargehand.core import Bind, ConfigError
-from chargehand.sandbox._toolchain_ask import ask_all, askable, stamp
+from chargehand.sandbox._toolchain_ask import ask_all, askable, chosen, stamp, witnesses
+from chargehand.sandbox._toolchain_kept import keep, kept, search_began
 from chargehand.sandbox._toolchain_places import Places, below, visible
 from chargehand.sandbox._toolchain_scan import Program, links_out, program_at, programs, virtual_environment
 
@@ -92,7 +94,9 @@ class _Search:
                 self.looked_at.add(real)
                 self._linked_out(real)
             return
-        for prefix in virtual_environment(os.path.dirname(os.path.abspath(spelled))):
+        environment = os.path.dirname(os.path.abspath(spelled))
+        self.places.looked_at.add(f"{environment}/pyvenv.cfg")
+        for prefix in virtual_environment(environment):
             self._prefix(real, "python3", prefix)
         bins = [place for place in self._answered(real) if place]
         here = next((place for place in (os.path.abspath(spelled), real) if self.places.shows(place)), None)
@@ -125,7 +129,7 @@ class _Search:
 
     def _linked_out(self, directory: str) -> None:
         """Show what links of a directory that is shown lead to."""
-        for path in links_out(directory):
+        for path in links_out(directory, self.places):
             if not self.places.shows(os.path.realpath(path)):
                 program = program_at(path, self.places, self.environ)
                 problem = program.problem or self._show(program) if program else ""
@@ -164,10 +168,51 @@ def discover(
 
     Programs below /usr need no mount of their own. Of what lies elsewhere, as little is shown as they need: the
     prefix of an interpreter, a virtual environment, a directory of node packages, a single file. Answers of
-    interpreters are kept in the file `cache` and asked anew when one changes. `environ` is the person's, by
+    interpreters are kept in the file `cache` and asked anew when one changes; all that was found is kept beside it
+    until anything changes that was looked at. `environ` is the person's, by
     default that of this process. Raises `ConfigError` for an `extra` directory that does not exist.
     """
     environ = {**(os.environ if environ is None else environ), "PATH": search}
+    if cache is None:
+        return _search(search, extra, None, environ)[0]
+    place, began = cache.with_name(f"{cache.stem}-found.json"), search_began()
+    key = json.dumps([search, list(extra), chosen(environ), str(Path.home())])
+    known = kept(place, key)
+    if known is not None:
+        return _recalled(known)
+    toolchain, looked_at = _search(search, extra, cache, environ)
+    keep(place, key, looked_at, _document(toolchain), began=began)
+    return toolchain
+
+
+def _document(toolchain: Toolchain) -> dict[str, Any]:
+    document = asdict(toolchain)
+    for bind in document["binds"]:
+        bind["source"] = str(bind["source"])
+    return document
+
+
+def _recalled(known: dict[str, Any]) -> Toolchain:
+    return Toolchain(
+        binds=tuple(
+            Bind(source=Path(bind["source"]), target=bind["target"], writable=bind["writable"])
+            for bind in known["binds"]
+        ),
+        path=tuple(known["path"]),
+        id=known["id"],
+        links=tuple((name, target) for name, target in known["links"]),
+        environment=tuple((name, value) for name, value in known["environment"]),
+        not_shown=tuple(
+            NotShown(directory=each["directory"], names=tuple(each["names"]), problem=each["problem"])
+            for each in known["not_shown"]
+        ),
+    )
+
+
+def _search(
+    search: str, extra: Sequence[str], cache: Path | None, environ: Mapping[str, str]
+) -> tuple[Toolchain, set[str]]:
+    """Return what is found, and every path that it was found by."""
     directories = _directories(search)
     real = dict.fromkeys(map(os.path.realpath, directories))
     asked = [path for place in real for path in askable(place, environ) if not _systems_own(path)]
@@ -186,7 +231,7 @@ def discover(
         binds.insert(0, bind)
         path.insert(0, place)
     environment = _environment(found)
-    return Toolchain(
+    toolchain = Toolchain(
         binds=tuple(binds),
         path=tuple(path),
         id=_id(found, binds, path, extra),
@@ -194,11 +239,35 @@ def discover(
         environment=environment,
         not_shown=tuple(found.not_shown),
     )
+    return toolchain, _looked_at(found, search, tuple(real), extra)
+
+
+def _looked_at(found: _Search, search: str, real: Sequence[str], extra: Sequence[str]) -> set[str]:
+    spelled = {os.path.expanduser(place) for place in search.split(os.pathsep) if place}
+    own = {place for each in extra for place in (str(Path(each).expanduser()), f"{Path(each).expanduser()}/bin")}
+    answered = {place for places in found.answers.values() for place in places}
+    prefixes = {f"{place}/lib" for place in answered}
+    etc = {"/etc", *(place for place in found.places.sources if place.startswith("/etc/"))}
+    asked = witnesses(real, found.environ)
+    return {
+        *found.places.looked_at,
+        *found.watched,
+        *_system(),
+        *spelled,
+        *own,
+        *answered,
+        *prefixes,
+        *etc,
+        *asked,
+    }
+
+
+def _system() -> list[str]:
+    return [f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS]
 
 
 def _id(found: _Search, binds: Sequence[Bind], path: Sequence[str], extra: Sequence[str]) -> str:
-    system = [f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS]
-    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
+    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *_system()))]
     shown = [[str(bind.source), bind.target] for bind in binds]
     text = json.dumps([stamps, shown, list(path), sorted(found.links.items()), list(extra)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -38,6 +38,32 @@ _CHOICES = ("PYENV_VERSION", "RUSTUP_TOOLCHAIN", "NODENV_VERSION", "GOENV_VERSIO
 _SECONDS = 20
 
 
+def witnesses(directories: Sequence[str], environ: Mapping[str, str]) -> set[str]:
+    """Return the paths that decide which programs of these directories are asked, and what they answer."""
+    named = {
+        f"{place}/{name}"
+        for place in directories
+        for name in os.listdir(place)
+        if name in _QUESTIONS or _VERSIONED.fullmatch(name)
+    }
+    return {*directories, *named, *(place_of(template, environ) for template in _SELECTIONS)}
+
+
+def chosen(environ: Mapping[str, str]) -> list[str]:
+    """Return what the environment says to version managers, and where they and the home are."""
+    names = (
+        *_CHOICES,
+        "HOME",
+        "PYENV_ROOT",
+        "RUSTUP_HOME",
+        "VOLTA_HOME",
+        "NODENV_ROOT",
+        "GOENV_ROOT",
+        "JENV_ROOT",
+    )
+    return [environ.get(name, "") for name in names]
+
+
 def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
     """Return the programs of a directory that can tell where they live, each answer once.
 

@@ -40,6 +40,8 @@ class Places:
     home: str
     sources: dict[str, str] = field(default_factory=dict)
     """Path inside -> path on the host, without symbolic links."""
+    looked_at: set[str] = field(default_factory=set)
+    """Every path whose change could change what is found."""
 
     def show(self, path: str, *, kind: str = "") -> str:
         """Show a file or directory at `path` and at its real path; return why it cannot be, or nothing.
@@ -47,6 +49,7 @@ class Places:
         A directory that holds more than a program is shown in the parts that one of `kind` has there, if it has.
         """
         real = os.path.realpath(path)
+        self.looked_at.update((path, real, *(f"{path}/{name}" for name in ("bin", "lib", "include"))))
         if visible(real):
             return ""
         broad = os.path.isdir(real) and self._holds_more(real)

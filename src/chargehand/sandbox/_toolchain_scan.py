@@ -36,12 +36,14 @@ class Program:
 
 def programs(directory: str, places: Places, environ: Mapping[str, str]) -> Iterator[Program]:
     """Tell of each program of a directory what it is; shims of version managers are left out."""
+    places.looked_at.add(directory)
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:
         return
     proxies = os.path.join(directory, "rustup")
     for entry in entries:
+        places.looked_at.add(entry.path)
         if os.path.isdir(entry.path) or not os.access(entry.path, os.X_OK):
             continue
         if os.path.exists(proxies) and os.path.samefile(entry.path, proxies):
@@ -51,12 +53,14 @@ def programs(directory: str, places: Places, environ: Mapping[str, str]) -> Iter
             yield found
 
 
-def links_out(directory: str) -> Iterator[str]:
+def links_out(directory: str, places: Places) -> Iterator[str]:
     """Return the links of a directory that is shown which lead out of what every sandbox shows."""
+    places.looked_at.add(directory)
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_symlink() and "/" in os.readlink(entry.path):  # one to a name beside it is looked at there
-                *_, last = _chain(entry.path)
+                *_, last = hops = tuple(_chain(entry.path))
+                places.looked_at.update(map(os.path.dirname, hops))
                 if not visible(last) and os.path.isfile(last):
                     yield entry.path
 
@@ -75,12 +79,15 @@ def program_at(path: str, places: Places, environ: Mapping[str, str]) -> Program
     """Tell of one program what it is, or nothing of a version manager's shim."""
     name = os.path.basename(path)
     for hop in _chain(path):
+        places.looked_at.update((hop, os.path.dirname(hop), f"{os.path.dirname(os.path.dirname(hop))}/pyvenv.cfg"))
         needs = virtual_environment(os.path.dirname(os.path.dirname(hop)))
         if needs:
             return Program(name=name, target=hop, needs=needs)
     real = os.path.realpath(path)
+    root = os.path.dirname(os.path.dirname(real))
+    places.looked_at.update((real, *(f"{root}/{name}" for name in ("boot", "lib", "share"))))
     if os.path.basename(real) == "volta-shim":
-        image = _volta_image(name, environ)
+        image = _volta_image(name, environ, places)
         return program_at(image, places, environ) if image else None
     if places.shows(real):
         return Program(name=name, target=real)
@@ -137,7 +144,8 @@ def _node_modules(path: str) -> str:
     return f"{before}/node_modules" if mark else ""
 
 
-def _volta_image(name: str, environ: Mapping[str, str]) -> str:
+def _volta_image(name: str, environ: Mapping[str, str], places: Places) -> str:
     images = Path(place_of("{VOLTA_HOME:.volta}/tools/image/packages", environ))
+    places.looked_at.update(map(str, (images, *images.glob("*"), *images.glob("*/*"), *images.glob("*/*/bin"))))
     found = (path for depth in ("*", "*/*") for path in images.glob(f"{depth}/bin/{name}"))
     return str(next(found, ""))

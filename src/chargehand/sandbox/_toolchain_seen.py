@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.core import DriverName
-from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox._contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._probe import scratch_plan
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
@@ -30,6 +31,8 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=64)
 _SECONDS = 20
+_AT_ONCE = 4
+"""Sandboxes side by side: most of a start is waiting for a disk, and the machine has other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +50,39 @@ class ToolSeen:
 
 
 async def tools_inside(toolchain: Toolchain, *, scratch: Path, driver: DriverName) -> tuple[ToolSeen, ...]:
-    """Start every known program that the toolchain has in one sandbox below `scratch`; takes seconds.
+    """Start every known program that the toolchain has in sandboxes below `scratch`, a few at once; takes seconds.
 
     Raises `TierUnavailableError` where no sandbox can be had.
     """
     found = [(name, place) for name in (*_NAMES, *AGENT_PROGRAMS) if (place := toolchain.find(name))]
+    waiting, seen = list(reversed(found)), {}
     async with ProcessTier(toolchain) as tier:
-        with scratch_plan(scratch, driver) as plan:
-            sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
-            try:
-                seen = []
-                for name, place in found:
-                    where = await sandbox.exec(["sh", "-c", 'command -v -- "$1"', "sh", name], timeout=_SECONDS)
-                    words = (name, *_ASKED.get(name, ("--version",)))
-                    said = await sandbox.exec(words, timeout=_SECONDS)
-                    inside = where.stdout.decode(errors="replace").strip()
-                    seen.append(_seen(name, place, inside, said))
-            finally:
-                await sandbox.close()
-    return tuple(seen)
+
+        async def work() -> None:
+            """Start one program after another in a sandbox of its own, until none waits."""
+            with scratch_plan(scratch, driver) as plan:
+                sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
+                try:
+                    while waiting:
+                        name, place = waiting.pop()
+                        seen[name] = await _started(sandbox, name, place)
+                finally:
+                    await sandbox.close()
+
+        workers = [asyncio.create_task(work()) for _ in range(min(_AT_ONCE, len(found)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+    return tuple(seen[name] for name, _ in found)
+
+
+async def _started(sandbox: Sandbox, name: str, place: str) -> ToolSeen:
+    where = await sandbox.exec(["sh", "-c", 'command -v -- "$1"', "sh", name], timeout=_SECONDS)
+    said = await sandbox.exec((name, *_ASKED.get(name, ("--version",))), timeout=_SECONDS)
+    return _seen(name, place, where.stdout.decode(errors="replace").strip(), said)
 
 
 def origin(seen: ToolSeen) -> str:

@@ -1,0 +1,156 @@
+"""What this machine has, and the defaults that follow: so many sandboxes at once as cannot use it up together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.app._config_model import Said
+from chargehand.core import EngineConfig, SandboxConfig
+
+SHARE = 0.8
+"""Of the memory: the rest is the system's, the caches' and ours."""
+SCRATCH = 2.25
+"""Temporary file systems of one sandbox in times of `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm."""
+_WANTED_MB, _LEAST_MB, _LEAST_TMP_MB = 2048, 256, 32
+_STEP, _TMP_STEP = 64, 16
+_UNLIMITED = 1 << 50
+_SMALL_MB, _LARGE_MB = 8192, 57_344
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Memory in MiB, processors, and whether a control group that we live in is what bounds the memory."""
+
+    memory_mb: int
+    cores: int
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Defaults for one machine; `memory_mb` and `tmp_mb` of one sandbox, as the keys of [sandbox] mean them.
+
+    `budget_mb` is what all sandboxes may take together. `fits` is false where even one after the other may take
+    more: a machine of less than about 1 GiB.
+    """
+
+    name: str
+    machine: Machine
+    budget_mb: int
+    memory_mb: int
+    tmp_mb: int
+    attempts_at_once: int
+    checks_at_once: int
+
+    @property
+    def most_mb(self) -> float:
+        """What all sandboxes that may run at once can take together in MiB, temporary files on top of memory."""
+        return (self.attempts_at_once + self.checks_at_once) * (self.memory_mb + SCRATCH * self.tmp_mb)
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is never more than there is."""
+        return self.most_mb <= self.budget_mb
+
+    @property
+    def origin(self) -> str:
+        """Where its values are said to come from."""
+        return f"profile {self.name}: {self.machine.memory_mb} MiB, {self.machine.cores} processors"
+
+    def said(self) -> dict[str, Said]:
+        """Return the keys for which it has another value than the product's own default."""
+        sandbox, engine = SandboxConfig(), EngineConfig()
+        values = {
+            "sandbox.memory_mb": (self.memory_mb, sandbox.memory_mb),
+            "sandbox.tmp_mb": (self.tmp_mb, sandbox.tmp_mb),
+            "engine.attempts_at_once": (self.attempts_at_once, engine.attempts_at_once),
+            "engine.checks_at_once": (self.checks_at_once, self.machine.cores),
+        }
+        changed = {name: value for name, (value, default) in values.items() if value != default}
+        return {name: Said(value=value, origin=self.origin, place=self.origin) for name, value in changed.items()}
+
+
+def profile_for(machine: Machine, *, budget_mb: int | None = None) -> Profile:
+    """Return the defaults of a machine; `budget_mb` is the person's word for what all sandboxes may take.
+
+    As many agents at once as get 2 GiB each, from five down to one; what is left over makes them larger, up to the
+    product's own default.
+    """
+    most, budget = SandboxConfig(), budget_mb or int(machine.memory_mb * SHARE)
+    attempts, checks = EngineConfig().attempts_at_once, machine.cores
+    while (attempts, checks) != (1, 1) and _each(budget, attempts, checks) < _WANTED_MB:
+        if checks > attempts:
+            checks -= 1
+        else:
+            attempts -= 1
+            checks = min(checks, attempts)
+    memory = max(_LEAST_MB, min(most.memory_mb, _each(budget, attempts, checks)))
+    left = budget / (attempts + checks) - memory
+    tmp = max(_LEAST_TMP_MB, min(most.tmp_mb, int(left / SCRATCH) // _TMP_STEP * _TMP_STEP))
+    return Profile(
+        name="small" if budget < _SMALL_MB else "large" if budget >= _LARGE_MB * SHARE else "medium",
+        machine=machine,
+        budget_mb=budget,
+        memory_mb=memory,
+        tmp_mb=tmp,
+        attempts_at_once=attempts,
+        checks_at_once=checks,
+    )
+
+
+def _each(budget: int, attempts: int, checks: int) -> int:
+    """Return the memory of one sandbox in MiB where an eighth of it is the size of its /tmp."""
+    return int(budget / (attempts + checks) / (1 + SCRATCH / 8)) // _STEP * _STEP
+
+
+def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Machine:
+    """Return what this process may use: the machine's memory, or less where a control group above it says so."""
+    total = _total(proc)
+    limit = min(_limits(proc, groups), default=_UNLIMITED)
+    cores = len(os.sched_getaffinity(0))
+    return Machine(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
+
+
+def _total(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) << 10
+    return _UNLIMITED
+
+
+def _limits(proc: Path, groups: Path) -> Iterator[int]:
+    """Yield the memory limits of our control group and of all above it, versions 1 and 2."""
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, place = line.split(":", 2)
+        if not controllers:
+            yield from _up(groups, groups / place.lstrip("/"), "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _up(groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes")
+
+
+def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
+    for place in (directory, *directory.parents):
+        with contextlib.suppress(OSError, ValueError):  # "max", or not there
+            yield int((place / name).read_text())
+        if place == root:
+            return
+
+
+def machine_facts(profile: Profile) -> Mapping[str, object]:
+    """Return a profile as `doctor --json` prints it."""
+    return {
+        "name": profile.name,
+        "memory_mb": profile.machine.memory_mb,
+        "processors": profile.machine.cores,
+        "bound_by_group": profile.machine.grouped,
+        "budget_mb": profile.budget_mb,
+        "sandbox_memory_mb": profile.memory_mb,
+        "sandbox_tmp_mb": profile.tmp_mb,
+        "attempts_at_once": profile.attempts_at_once,
+        "checks_at_once": profile.checks_at_once,
+        "fits": profile.fits,
+    }

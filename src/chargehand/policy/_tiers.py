@@ -1,0 +1,80 @@
+"""Which tier of sandbox a mission's sensitivity asks for; a pure function of facts and of what is offered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import get_args
+
+from chargehand.core import TIERS, TierCandidate, TierChoice, TierFacts, TierName, TierUnavailableError
+
+AUTO = "auto"
+_DOCUMENTATION = re.compile(
+    r"/?(?:docs?|documentation|man)/[^.]*(?:\.(?:md|rst|adoc|txt))?|(?:.*/)?[^/]*\.(?:md|rst|adoc)|"
+    r"/?(?:README|CHANGELOG)(?:\.\w+)?"
+)
+_WAY_OUT = "`chargehand project trust` trusts the repository, --sandbox NAME takes a weaker tier by your own word"
+
+
+def only_documentation(areas: Sequence[str]) -> bool:
+    """Tell whether areas (patterns as in .gitignore, empty for all) hold documentation alone."""
+    return bool(areas) and all(_DOCUMENTATION.fullmatch(area) for area in areas)
+
+
+def needed_tier(facts: TierFacts) -> tuple[TierName, str]:
+    """Return the least tier that the facts ask for, and why.
+
+    Programs of a repository that nobody vouches for get walls of an engine around ours, or a kernel of their own
+    where they can also reach hosts. A mission that may change documentation alone gets one step less: what it
+    promotes runs nowhere.
+    """
+    if facts.trusted:
+        return "process", "a person trusts the repository"
+    steps = 2 if facts.network else 1
+    why = "nobody trusts the repository yet" + (", and it may reach hosts" if facts.network else "")
+    if facts.documentation:
+        return TIERS[steps], f"{why}; but it may change documentation alone"
+    return TIERS[steps + 1], why
+
+
+def in_question(facts: TierFacts) -> tuple[TierName, ...]:
+    """Return the tiers that may be taken, in the order in which they are tried: the least one first."""
+    needed, _ = needed_tier(facts)
+    return TIERS[TIERS.index(needed) :]
+
+
+def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierChoice:
+    """Return the tier to take, and why: a person's wish as it is, else the least one that is offered and enough.
+
+    `candidates` are what was tried; one that is not among them counts as not offered. Raises
+    `TierUnavailableError` that names what is missing: a weaker tier than needed is never taken.
+    """
+    needed, why = needed_tier(facts)
+    told = (*(_weaker(name) for name in TIERS[: TIERS.index(needed)]), *candidates)
+    if facts.wish != AUTO:
+        wish = _named(facts.wish)
+        more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; by itself it would be {needed}: {why}"
+        return TierChoice(tier=wish, needed=needed, reason=f"it was named{more}", facts=facts)
+    offered = {each.tier for each in candidates if each.offered}
+    for name in in_question(facts):
+        if name in offered:
+            stronger = "" if name == needed else f"; {needed} cannot be had, {name} is stronger"
+            return TierChoice(tier=name, needed=needed, reason=f"{why}{stronger}", facts=facts, candidates=told)
+    raise _refused(needed, why, candidates)
+
+
+def _named(wish: str) -> TierName:
+    return next(name for name in get_args(TierName) if name == wish)
+
+
+def _weaker(name: TierName) -> TierCandidate:
+    return TierCandidate(tier=name, offered=None, detail="weaker than needed")
+
+
+def _refused(needed: TierName, why: str, candidates: Sequence[TierCandidate]) -> TierUnavailableError:
+    said = "; ".join(f"{each.tier}: {each.detail}" for each in candidates) or "nothing was tried"
+    mends = [each.mend for each in candidates if each.mend]
+    return TierUnavailableError(
+        f"a sandbox of tier {needed!r} or stronger is needed ({why}), and none can be had here: {said}",
+        hint="; ".join((*mends, _WAY_OUT)),
+    )
