@@ -21,7 +21,7 @@ def shop(tmp_path: Path) -> NativeShop:
 def judged(shop: NativeShop, mission: str) -> list[ActionJudged]:
     with shop.opened() as app:
         found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
-    return [payload for payload in found if isinstance(payload, ActionJudged)]
+    return [payload for payload in found if isinstance(payload, ActionJudged) and payload.attempt]
 
 
 def results(shop: NativeShop, mission: str) -> list[str]:

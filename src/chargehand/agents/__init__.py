@@ -14,6 +14,7 @@ from chargehand.agents._contract import (
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._native import NativeAgent
 from chargehand.agents._recorded import RecordedStep, ToolCall, parse_step, read_reply, reply_step
+from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentConfig, UsageError
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Outcome",
     "RecordedStep",
     "Resumed",
+    "Snippets",
     "ToolCall",
     "made_reply",
     "open_agent",

@@ -8,6 +8,7 @@ import msgspec
 
 from chargehand.agents._contract import Assignment, AttemptContext, Claim, Outcome
 from chargehand.core import AgentKind
+from chargehand.policy import Run, denied
 from chargehand.sandbox import ExecResult, LimitName, Sandbox
 
 REPORT = "/home/agent/.chargehand/report.json"
@@ -53,6 +54,10 @@ class CommandAgent:
         if report is not None:
             await _write_report(context.sandbox, report)
             environment["CHARGEHAND_REPORT"] = REPORT
+        action = Run(kind="launch", run=self._command, trusted=True)
+        judgement = await context.judge("launch", action)
+        if judgement.effect != "allow":
+            raise denied(action.kind, judgement)
         result = await context.sandbox.exec(
             self._command,
             timeout=assignment.seconds,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentKind
 from chargehand.models import Dialect
 from chargehand.policy import Action, Judgement
@@ -94,6 +95,7 @@ class AttemptContext(Protocol):
     on_output: OnOutput | None
     endpoint: Endpoint | None
     resumed: Resumed | None
+    snippets: Snippets | None
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; `input` and output are JSON."""

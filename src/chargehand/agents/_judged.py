@@ -8,7 +8,7 @@ from typing import Any
 from chargehand.agents._patch import parse_patch
 from chargehand.agents._patch_model import PatchProblem
 from chargehand.agents._tools import ToolResult, checked_call
-from chargehand.policy import Action, FileRead, FileWrite, Judgement, Several, Shell
+from chargehand.policy import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
 
 
 def action_of(name: str, arguments: object) -> Action | None:
@@ -19,6 +19,8 @@ def action_of(name: str, arguments: object) -> Action | None:
     match name:
         case "bash":
             return Shell(text=checked["command"])
+        case "snippet":
+            return Snippet(language=checked["language"], source=checked["code"])
         case "edit":
             return FileWrite(path=checked["path"])
         case "apply_patch":

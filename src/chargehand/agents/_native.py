@@ -43,7 +43,7 @@ from chargehand.agents._recorded import (
 )
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
 from chargehand.agents._text_protocol import describe
-from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
+from chargehand.agents._tools import MUTATING, Toolbox, ToolResult, checked_call
 from chargehand.core import AgentKind, ExhaustedError, UpstreamError
 
 _TURNS = 300
@@ -57,7 +57,7 @@ _REPLY_SHARE = 4
 
 
 class NativeAgent:
-    """A model with tools: bash, read, edit, apply_patch, search, finish, ask.
+    """A model with tools: bash, read, edit, apply_patch, search, snippet, finish, ask.
 
     The loop runs in the worker; only its tools run inside the sandbox, and every call to a model goes through the
     attempt's own gateway. `finish` is a claim: the verdict decides, and what was wrong comes back as the next
@@ -116,7 +116,9 @@ class _Attempt:
         self._client = client
         self._models = {model.name: model for model in context.endpoint.models}
         self._model = context.endpoint.models[0]
-        self._tools = Toolbox(context.sandbox, keep=context.keep, on_output=context.on_output)
+        self._tools = Toolbox(
+            context.sandbox, keep=context.keep, on_output=context.on_output, snippets=context.snippets
+        )
         self._entries: list[Said] = []
         self._said = 0
         self._ladder = Ladder(others=len(self._models) - 1)
@@ -255,14 +257,14 @@ class _Attempt:
         raise first
 
     async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
-        system = system_prompt() if model.tools else f"{system_prompt()}\n\n{describe(SPECS)}"
+        system = system_prompt() if model.tools else f"{system_prompt()}\n\n{describe(self._tools.specs)}"
         messages, pins = to_messages(system, entries, native=model.tools)
         limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
         fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
         for attempt in range(1, _TRIES + 1):
             try:
                 response = await self._client.request(
-                    model, fitting.messages, SPECS if model.tools else (), on_text=self._show
+                    model, fitting.messages, self._tools.specs if model.tools else (), on_text=self._show
                 )
             except UpstreamError as error:
                 if attempt == _TRIES or error.code == "model_failed":

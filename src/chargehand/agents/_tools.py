@@ -13,7 +13,8 @@ from chargehand.agents._tools_model import Mistake, ToolResult, ToolSpec
 from chargehand.agents._tools_patch import apply_patch
 from chargehand.agents._tools_read import read
 from chargehand.agents._tools_search import search
-from chargehand.agents._tools_specs import LOOP_ONLY, MUTATING, SPECS
+from chargehand.agents._tools_snippet import Snippets, snippet
+from chargehand.agents._tools_specs import LOOP_ONLY, MUTATING, SNIPPET, SPECS
 from chargehand.core import nearest
 from chargehand.sandbox import OnOutput, Sandbox
 
@@ -38,10 +39,9 @@ class Toolbox:
     """Carries out a model's calls in one sandbox, one after another.
 
     `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `seconds`
-    is the time limit of a command whose call gives none, and of every file tool.
+    is the time limit of a command whose call gives none, and of every file tool. Where there are no `snippets`,
+    that tool is not offered.
     """
-
-    specs: tuple[ToolSpec, ...] = SPECS
 
     def __init__(
         self,
@@ -51,10 +51,15 @@ class Toolbox:
         on_output: OnOutput | None = None,
         seconds: float = 60.0,
         spill: str = SPILL,
+        snippets: Snippets | None = None,
     ) -> None:
         self._files = Files(sandbox, seconds=seconds)
         self._shell = Shell(sandbox, keep=keep, on_output=on_output, spill=spill)
         self._seconds = seconds
+        self._snippets = snippets
+        self.specs: tuple[ToolSpec, ...] = tuple(
+            spec for spec in SPECS if snippets is not None or spec.name != SNIPPET
+        )
 
     async def call(self, name: str, arguments: object) -> ToolResult:
         """Carry out one call; a model's mistake is a failed result. `arguments` is an object or its JSON text.
@@ -81,6 +86,8 @@ class Toolbox:
                 return await apply_patch(self._files, **arguments)
             case "search":
                 return await search(self._files, **arguments)
+            case "snippet":
+                return await snippet(self._snippets, **arguments)
             case _:
                 assert name in LOOP_ONLY
                 raise Mistake(f"{name} cannot be called here")

@@ -7,7 +7,7 @@ import contextlib
 import os
 import pwd
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,14 @@ from pathlib import Path
 from chargehand import __version__
 from chargehand.app._config_agents import named_agent, requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
-from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved
+from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
 from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
+from chargehand.app._snippets import SessionSnippets
 from chargehand.app._tiers import choose_driver, open_tier, require_tier, settle_tier, try_tier, with_tier
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
@@ -395,7 +396,7 @@ class App:
                 alive=self.member.fileno(),
                 environ=self.environ,
             )
-            async with self.taking_orders(), opening as tier:
+            async with self.taking_orders(), opening as tier, contextlib.AsyncExitStack() as ends:
                 driver = await choose_driver(
                     self.home,
                     toolchain,
@@ -407,7 +408,15 @@ class App:
                 tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
                 place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
                 rules = await asyncio.to_thread(self.rules, depot, base)
-                services = replace(self._services(place, resolved, watch, rules), choice=choice)
+                snippets = SessionSnippets()
+                ends.push_async_callback(snippets.close)
+                vouched = self._vouched(project, depot, base, resolved, head=revision is None)
+                services = replace(
+                    self._services(place, resolved, watch, rules),
+                    choice=choice,
+                    vouched=vouched,
+                    open_snippets=snippets,
+                )
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
@@ -419,6 +428,17 @@ class App:
                     driver=driver,
                     choice=choice,
                 )
+
+    def _vouched(
+        self, project: ProjectRow, depot: Depot, base: Base, resolved: Resolved, *, head: bool
+    ) -> Callable[[str], bool]:
+        """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
+        file = self._repository_file(project, depot, base, head=head)
+        if file is not None and self.store.trust.is_trusted(project.id, content_digest(file.content)):
+            return lambda command: True
+        own = self.user_configuration().config.project
+        typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
+        return typed.__contains__
 
     def _services(self, place: Place, resolved: Resolved, watch: Watch, rules: Rules) -> Services:
         gateways = AttemptGateways(

@@ -121,9 +121,14 @@ def _text(key: Key, value: object, place: str) -> str:
     return value
 
 
+_SNIPPETS = "use --sandbox process or container; `chargehand exec --snippet FILE` runs a snippet"
+
+
 def _choice(key: Key, value: object, place: str) -> str:
     if not isinstance(value, str):
         raise _expected(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+    if key.field == "tier" and value == "isolate":
+        raise fail(place, "the tier 'isolate' runs snippets, not agents or commands", _SNIPPETS)
     if value not in key.choices:
         what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
         guess = nearest(value, key.choices)

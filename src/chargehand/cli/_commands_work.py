@@ -119,6 +119,7 @@ def worker(until_idle: bool, slots: int, as_json: bool) -> int:
 @click.option(
     "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
 )
+@click.option("--sandbox", metavar="TIER", help="process or container; isolate with --snippet.")
 @click.option("--language", metavar="NAME", help="python or javascript, where the snippet's name does not tell.")
 @click.option("--input", "given", metavar="JSON", help="What the snippet sees as the variable input.")
 @json_option
@@ -146,6 +147,8 @@ def exec_(
     out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:
         others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
+        if options["sandbox"] not in (None, "isolate"):
+            others = (*others, "sandbox")
         wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
         return run_snippet_file(out, wanted)
     if not command:

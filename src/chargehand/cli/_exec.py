@@ -11,6 +11,7 @@ from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core import ChargehandError, TierChoice, UsageError
+from chargehand.policy import Judgement, Run
 from chargehand.sandbox import ExecResult, Stream
 
 _NOT_RUN = 125
@@ -26,13 +27,14 @@ class ExecOptions:
     base: str | None = None
     mission: str | None = None
     time: str | None = None
+    sandbox: str | None = None
 
 
 def exec_command(out: Output, options: ExecOptions) -> int:
     """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
     try:
         with App.open() as app:
-            result, choice = run_async(lambda stop: _run(stop, app, out, options))
+            result, choice, judged = run_async(lambda stop: _run(stop, app, out, options))
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN
@@ -46,6 +48,7 @@ def exec_command(out: Output, options: ExecOptions) -> int:
             "tier": choice.tier,
             "tier_reason": choice.reason,
             "limit": result.limit,
+            "judged": {"effect": judged.effect, "rule": judged.rule, "reason": judged.reason},
         }
     )
     if result.timed_out:
@@ -55,18 +58,30 @@ def exec_command(out: Output, options: ExecOptions) -> int:
     return result.exit_code
 
 
-async def _run(stop: Stop, app: App, out: Output, options: ExecOptions) -> tuple[ExecResult, TierChoice]:
+async def _run(
+    stop: Stop, app: App, out: Output, options: ExecOptions
+) -> tuple[ExecResult, TierChoice, Judgement]:
+    if options.sandbox == "isolate":
+        raise UsageError(
+            "the tier 'isolate' runs snippets, not commands",
+            hint="chargehand exec --snippet FILE, or another --sandbox",
+        )
     if options.mission is None:
-        limit = {"limits.time": Option(value=options.time, name="--time")}
+        limit = {
+            "limits.time": Option(value=options.time, name="--time"),
+            "sandbox.tier": Option(value=options.sandbox, name="--sandbox"),
+        }
         async with app.session(options.repo, revision=options.base, options=limit) as session:
             return await _run_in(session, out, options, None, session.resolved.config.limits.time)
-    if options.base is not None or options.repo is not None:
-        raise UsageError("--mission has its own repository and base", hint="leave out --base and --repo")
+    if options.base is not None or options.repo is not None or options.sandbox is not None:
+        raise UsageError(
+            "--mission has its own repository, base and tier", hint="leave out --base, --repo and --sandbox"
+        )
     mission = find_mission(app, options.mission)
     async with app.mission_session(mission) as (_, session):
         points = app.look.state(mission).checkpoints
         tree = points[-1].tree if points else None
-        return await _run_in(session, out, options, tree, _seconds(session, options.time))
+        return await _run_in(session, out, options, tree, _seconds(session, options.time), mission)
 
 
 def _seconds(session: Session, time: str | None) -> float:
@@ -76,12 +91,19 @@ def _seconds(session: Session, time: str | None) -> float:
 
 
 async def _run_in(
-    session: Session, out: Output, options: ExecOptions, tree: str | None, seconds: float
-) -> tuple[ExecResult, TierChoice]:
+    session: Session,
+    out: Output,
+    options: ExecOptions,
+    tree: str | None,
+    seconds: float,
+    mission: str | None = None,
+) -> tuple[ExecResult, TierChoice, Judgement]:
     def show(stream: Stream, piece: bytes) -> None:
         if not out.as_json:
             out.raw(piece, err=stream == "stderr")
 
+    action = Run(kind="exec", run=options.command, trusted=True)
+    judged = await session.missions.admit(action, mission=mission)
     async with session.missions.open_place(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(options.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=show)
-        return result, session.choice
+        return result, session.choice, judged

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from chargehand.app import Option, resolve
+from chargehand.app import App, Option, resolve
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core import ChargehandError, UsageError
+from chargehand.policy import Judgement, Snippet, Surroundings, denied, judge
 from chargehand.sandbox import SnippetError, SnippetResult, SnippetSpec, language_of, run_snippet
 
 _NOT_RUN = 125
@@ -34,6 +35,7 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
     """Run it, its console lines first; return 0 for a value, 1 for none, 125 where it could not be run."""
     try:
         spec = _spec(options)
+        judged = _judged(spec)
         result = run_async(lambda stop: _run(stop, spec))
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
@@ -47,6 +49,7 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
             "error": result.error,
             "language": spec.language,
             "tier": "isolate",
+            "judged": {"effect": judged.effect, "rule": judged.rule, "reason": judged.reason},
         }
     )
     _show(out, result)
@@ -55,6 +58,16 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
 
 async def _run(stop: Stop, spec: SnippetSpec) -> SnippetResult:
     return await run_snippet(spec)
+
+
+def _judged(spec: SnippetSpec) -> Judgement:
+    """Judge it by the person's own rules; raises `RefusedError` unless they allow it."""
+    action = Snippet(language=spec.language, source=spec.source)
+    with App.open() as app:
+        judged = judge(action, Surroundings(purpose="exec", who="person"), app.rules())
+    if judged.effect != "allow":
+        raise denied("snippet", judged)
+    return judged
 
 
 def _spec(options: SnippetOptions) -> SnippetSpec:

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed
+from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed, Snippets
 from chargehand.checks import Inspection
 from chargehand.core import (
+    ActionJudged,
     AttemptResumed,
     AttemptStarted,
     AttemptState,
@@ -25,9 +26,11 @@ from chargehand.core import (
     CommandFinished,
     FencedError,
     Finding,
+    InfrastructureError,
     Payload,
     Reverted,
     SandboxDiedError,
+    TierUnavailableError,
 )
 from chargehand.missions._breaker import is_failure
 from chargehand.missions._calls import called, lost_call
@@ -199,6 +202,7 @@ class AttemptRunner:
                 on_output=capture.output,
                 resumed=resumed,
                 inspector=self._inspector,
+                snippets=await self._snippets(agent, assignment.attempt),
             )
             async with self._watching(agent, assignment.attempt, workspace, sandbox) as watching:
                 work = functools.partial(self._work_seen, agent, assignment, context, capture)
@@ -245,6 +249,26 @@ class AttemptRunner:
         )
         async with opened as endpoint:
             yield endpoint
+
+    async def _snippets(self, agent: Agent, attempt: str) -> Snippets | None:
+        """Return what runs a native agent's snippets; where that cannot be had, the log says why."""
+        opening = self._services.open_snippets
+        if agent.kind != "native" or opening is None:
+            return None
+        try:
+            return await opening()
+        except (TierUnavailableError, InfrastructureError) as error:
+            missing = ActionJudged(
+                attempt=attempt,
+                kind="snippet",
+                text="the tool snippet",
+                effect="deny",
+                rule="tier-unavailable",
+                reason=f"it is not offered: {error.message}",
+                rules=self._services.rules.digest,
+            )
+            self._journal.note(missing)
+            return None
 
     def _note_unlogged_calls(self, attempt: str) -> None:
         """Note the calls that the books have and the log has not: whoever made them came no further."""

@@ -188,6 +188,11 @@ REMEDIES: tuple[Remedy, ...] = (
         "merge_conflict plan_stale promoted ref_moved rolled_back",
         "`chargehand mission show MISSION` tells what is promoted; roll it back, or start from the new state",
     ),
+    _remedy(
+        "person",
+        "policy_denied",
+        "`chargehand policy why MISSION` names the rule; set it aside with a reason, or change the command",
+    ),
     _remedy("person", "trust_denied trust_needed trust_unasked", "`chargehand project trust` shows and grants it"),
     _remedy(
         "person",

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from chargehand.agents import Endpoint, RecordedStep, Resumed, parse_step
+from chargehand.agents import Endpoint, RecordedStep, Resumed, Snippets, parse_step
 from chargehand.core import (
     Checkpoint,
     CheckpointMade,
@@ -76,11 +76,13 @@ class Context:
         on_output: OnOutput | None,
         resumed: Resumed | None,
         inspector: Inspector,
+        snippets: Snippets | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.endpoint = endpoint
         self.on_output = on_output
         self.resumed: Resumed | None = resumed
+        self.snippets = snippets
         self._services = services
         self._journal = journal
         self._control = control
@@ -90,7 +92,7 @@ class Context:
         self._tree = tree
         self._inspector = inspector
         self._unseen: Scan | None = None
-        self._judge = Judge(services, journal, attempt, self.ask)
+        self._judge = Judge(services, journal, attempt, self.ask, sandbox)
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""

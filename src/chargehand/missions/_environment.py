@@ -10,7 +10,9 @@ from pathlib import Path
 from chargehand.core import Base, ChangesReverted, CommandFinished, Finding, RefusedError, Reverted, printable
 from chargehand.missions._journal import Notes
 from chargehand.missions._places import SETUP, VENV, Ground, Places
+from chargehand.missions._policy import admit
 from chargehand.missions._services import Services
+from chargehand.policy import Run
 from chargehand.sandbox import ExecResult, Sandbox
 from chargehand.workspace import EnvironmentLayers, FrozenLayer
 
@@ -27,7 +29,8 @@ async def environment_layer(
     """Return the layer for a base, made by running `setup` where it is not there; `None` without a setup.
 
     What setup wrote to tracked paths is dropped and noted as set back by the rule `setup_tracked`.
-    Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails.
+    Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
+    a rule is against it.
     """
     setup = services.config.project.setup
     if not setup:
@@ -118,6 +121,8 @@ async def _build(
     tree: str | None = None,
 ) -> FrozenLayer:
     """Make a layer by running setup on the base, or, without network, on a candidate's tree."""
+    action = Run(kind="setup", run=setup, trusted=services.vouched(setup))
+    await admit(services, journal, action, purpose="setup")
     signs = (services.depot.lookup(ground.base.tree, name) for name in _PYTHON_SIGNS)
     python = bool(_PYTHON_COMMAND.search(setup)) or any(signs)
     path = (f"{VENV}/bin",) if python else ()

@@ -471,8 +471,9 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
         seconds_each=services.config.limits.check_time,
         acceptance=request.check_files,
     )
+    typed = frozenset((*(request.only_checks or ()), *request.extra_checks))
     none_wanted = request.only_checks is None and configured == () and not added
-    return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted)
+    return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted, typed=typed)
 
 
 def areas_of(services: Services, request: MissionRequest, gates: Gates) -> Areas:

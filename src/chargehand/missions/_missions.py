@@ -38,12 +38,14 @@ from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, end_attempts, person_may_promote
 from chargehand.missions._line import standings
 from chargehand.missions._places import Ground, Places, clear
+from chargehand.missions._policy import admit
 from chargehand.missions._promote import Fault, Promoter, no_fault, undelivered
 from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._restore import restore_checkpoint
 from chargehand.missions._services import Services
 from chargehand.missions._validate import Validator
+from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.store import MissionRow, Store
 from chargehand.workspace import RollbackPlan
@@ -252,6 +254,14 @@ class Missions:
                 return False
             await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
             return True
+
+    async def admit(self, action: Action, *, mission: str | None = None) -> Judgement:
+        """Judge what a person runs by hand, noted in the log of the mission that it looks at, if any.
+
+        Raises `RefusedError` (`policy_denied`) unless it is allowed.
+        """
+        journal = Unlogged() if mission is None else self._journal(mission)
+        return await admit(self._services, journal, action, purpose="exec")
 
     @contextlib.asynccontextmanager
     async def open_place(self, base: Base, *, tree: str | None = None) -> AsyncIterator[Sandbox]:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from chargehand.core import ActionJudged, printable
-from chargehand.missions._journal import Journal
+from chargehand.missions._journal import Journal, Notes
+from chargehand.missions._policy_scripts import scripts_of
 from chargehand.missions._services import Services
 from chargehand.models import Redactor
 from chargehand.policy import (
@@ -19,11 +20,16 @@ from chargehand.policy import (
     Judgement,
     Network,
     Other,
+    Purpose,
+    Run,
     Several,
     Shell,
+    Snippet,
     Surroundings,
+    denied,
     judge,
 )
+from chargehand.sandbox import Sandbox
 
 YES = frozenset({"yes", "y", "allow", "ok"})
 """The answers that let what was asked for happen, once; any other is a no."""
@@ -36,7 +42,7 @@ _REDACTOR = Redactor()
 class Judge:
     """Judges the actions of one attempt; each judgement is an event.
 
-    `ask` puts a question to a person, as `AttemptContext.ask` does.
+    `ask` puts a question to a person, as `AttemptContext.ask` does; the scripts of `sandbox` are looked into.
     """
 
     def __init__(
@@ -45,11 +51,13 @@ class Judge:
         journal: Journal,
         attempt: str,
         ask: Callable[[str, str, Sequence[str]], Awaitable[str]],
+        sandbox: Sandbox,
     ) -> None:
         self._services = services
         self._journal = journal
         self._attempt = attempt
         self._ask = ask
+        self._sandbox = sandbox
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action is allowed or denied; see `AttemptContext.judge`."""
@@ -57,6 +65,7 @@ class Judge:
         around = Surroundings(
             sandboxed=self._services.config.sandbox.tier != "none",
             hosts=self._services.config.sandbox.network,
+            script=scripts_of(self._sandbox),
         )
         judgement = await asyncio.to_thread(judge, action, around, rules)
         asked = self._journal.state.questions.get(f"{self._attempt}/{name}")
@@ -71,21 +80,45 @@ class Judge:
         return decided
 
     def _note(self, action: Action, judgement: Judgement, answer: str = "") -> None:
-        self._journal.note(
-            ActionJudged(
-                attempt=self._attempt,
-                kind=_kind(action),
-                text=_short(words(action)),
-                effect=judgement.effect,
-                rule=judgement.rule,
-                reason=_short(judgement.reason),
-                subject=_short(judgement.subject),
-                parts=len(judgement.parts),
-                overridden=judgement.overridden[:20],
-                answer=_short(answer),
-                rules=self._services.rules.digest,
-            )
-        )
+        digest = self._services.rules.digest
+        self._journal.note(judged(action, judgement, attempt=self._attempt, answer=answer, rules=digest))
+
+
+async def admit(services: Services, journal: Notes, action: Action, *, purpose: Purpose) -> Judgement:
+    """Judge and note what runs outside of an attempt, where nobody can be asked; return the judgement.
+
+    Raises `RefusedError` (`policy_denied`) unless it is allowed.
+    """
+    around = Surroundings(
+        sandboxed=services.config.sandbox.tier != "none",
+        hosts=services.config.sandbox.network,
+        purpose=purpose,
+        who="person" if purpose == "exec" else "project",
+    )
+    judgement = await asyncio.to_thread(judge, action, around, services.rules)
+    journal.note(judged(action, judgement, rules=services.rules.digest))
+    if judgement.effect != "allow":
+        raise denied(_kind(action), judgement)
+    return judgement
+
+
+def judged(
+    action: Action, judgement: Judgement, *, rules: str, attempt: str = "", answer: str = ""
+) -> ActionJudged:
+    """Return the event of a judgement."""
+    return ActionJudged(
+        attempt=attempt,
+        kind=_kind(action),
+        text=_short(words(action)),
+        effect=judgement.effect,
+        rule=judgement.rule,
+        reason=_short(judgement.reason),
+        subject=_short(judgement.subject),
+        parts=len(judgement.parts),
+        overridden=judgement.overridden[:20],
+        answer=_short(answer),
+        rules=rules,
+    )
 
 
 def question(action: Action, judgement: Judgement) -> str:
@@ -108,6 +141,10 @@ def words(action: Action) -> str:
             return action.path
         case Network():
             return f"{action.host}:{action.port}"
+        case Run():
+            return action.run if isinstance(action.run, str) else " ".join(action.run)
+        case Snippet():
+            return f"{action.language}: {action.source}"
         case Other():
             return f"{action.kind} {action.name}"
         case Several():
@@ -126,8 +163,10 @@ def _kind(action: Action) -> str:
             return "delete" if action.removal else "write"
         case Network():
             return "network"
-        case Other():
+        case Run() | Other():
             return action.kind
+        case Snippet():
+            return "snippet"
         case Several():
             return _kind(action.actions[0]) if action.actions else "nothing"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from chargehand.agents import Agent, Endpoint
+from chargehand.agents import Agent, Endpoint, Snippets
 from chargehand.core import Clock as ClockPort
 from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock, TierChoice
 from chargehand.durable import Role, Slots, Workers
@@ -85,12 +85,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def nobody(command: str) -> bool:
+    """Vouch for no command."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
 
-    `choice` is how the tier came to be. `attempts_at_once` and `checks_at_once` are for all processes of the state
-    directory together.
+    `choice` is how the tier came to be. `vouched` tells whether a person wrote a command of setup or checks, or
+    trusts the repository that it is from; `open_snippets` gives what runs snippets, and raises
+    `TierUnavailableError` where nothing can. `attempts_at_once` and `checks_at_once` are for all processes of the
+    state directory together.
     """
 
     home: Path
@@ -113,6 +120,8 @@ class Services:
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore
     rules: Rules = field(default_factory=Rules)
+    vouched: Callable[[str], bool] = nobody
+    open_snippets: Callable[[], Awaitable[Snippets]] | None = None
     attempts_at_once: int = 5
     checks_at_once: int = field(default_factory=cores)
     choice: TierChoice | None = None

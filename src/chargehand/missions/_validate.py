@@ -28,9 +28,11 @@ from chargehand.core import (
 from chargehand.missions._environment import CandidateLayers
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import CHECKS, Ground, Places, acceptance_place
+from chargehand.missions._policy import admit
 from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
+from chargehand.policy import Run
 from chargehand.sandbox import WORKSPACE
 
 _BASE_TESTS = "base's tests: "
@@ -39,11 +41,15 @@ _NO_TESTS = "no_tests_ran"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What a tree must pass: commands, acceptance files (artifact id, path), and whether none was the wish."""
+    """What a tree must pass: commands, acceptance files (artifact id, path), and whether none was the wish.
+
+    `typed` are the commands that a person gave with the mission.
+    """
 
     plan: CheckPlan
     acceptance: tuple[tuple[str, str], ...]
     explicit_none: bool
+    typed: frozenset[str] = frozenset()
 
 
 class Validator:
@@ -69,7 +75,13 @@ class Validator:
         self.outputs: dict[str, CheckOutput] = {}
 
     async def base(self) -> Verdict:
-        """Return how the checks end on the base itself: recorded, from the cache, or by running them."""
+        """Return how the checks end on the base itself: recorded, from the cache, or by running them.
+
+        Raises `RefusedError` (`policy_denied`) where a rule is against any of them.
+        """
+        for command in self.gates.plan.commands:
+            action = Run(kind="check", run=command, trusted=self._vouched(command))
+            await admit(self._services, self._journal, action, purpose="check")
         tree = self._ground.base.tree
 
         async def judged() -> object:
@@ -83,6 +95,9 @@ class Validator:
         verdict = msgspec.convert(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         return verdict
+
+    def _vouched(self, command: str) -> bool:
+        return command in self.gates.typed or self._services.vouched(command)
 
     async def _base(self, tree: str) -> Verdict:
         checks = await self._run(tree, self._ground, acceptance=())

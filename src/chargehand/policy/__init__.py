@@ -11,16 +11,22 @@ from chargehand.policy._actions import (
     Network,
     Other,
     Part,
+    Purpose,
+    Run,
+    RunKind,
     Several,
     Shell,
+    Snippet,
     Surroundings,
 )
-from chargehand.policy._judge import judge
+from chargehand.policy._judge import denied, judge
+from chargehand.policy._requests import LARGEST_SCRIPT
 from chargehand.policy._rules import Origin, Rule, Rules, Source, default_source, facts_schema, statements
 from chargehand.policy._tiers import AUTO, choose_tier, in_question, needed_tier, only_documentation
 
 __all__ = [
     "AUTO",
+    "LARGEST_SCRIPT",
     "Action",
     "Command",
     "Effect",
@@ -32,14 +38,19 @@ __all__ = [
     "Origin",
     "Other",
     "Part",
+    "Purpose",
     "Rule",
     "Rules",
+    "Run",
+    "RunKind",
     "Several",
     "Shell",
+    "Snippet",
     "Source",
     "Surroundings",
     "choose_tier",
     "default_source",
+    "denied",
     "facts_schema",
     "in_question",
     "judge",

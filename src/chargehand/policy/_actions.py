@@ -10,7 +10,8 @@ Effect = Literal["allow", "ask", "deny"]
 ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 """How strong an effect is: the strongest of all that apply counts."""
 WORKSPACE = "/workspace"
-Purpose = Literal["agent", "setup", "check"]
+Purpose = Literal["agent", "setup", "check", "exec"]
+RunKind = Literal["exec", "setup", "check", "launch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,27 @@ class GitAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What runs for a person rather than for an agent: a program with its words, or a line for a shell.
+
+    `kind` is `exec` (a person typed it), `setup` or `check` (the project's), or `launch` (an agent's own program).
+    What is not `trusted` (a person neither wrote nor granted it) is judged as an agent's commands are, too.
+    """
+
+    kind: RunKind
+    run: tuple[str, ...] | str
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """A short program that runs by itself, away from the workspace."""
+
+    language: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
     """Anything else, such as a call to a forge, a model or a plugin; `name` says which, `facts` more of it."""
 
@@ -76,15 +98,17 @@ class Several:
     actions: tuple[Action, ...]
 
 
-Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Other | Several
+Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Run | Snippet | Other | Several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One thing that an action was taken apart into, judged by itself.
 
-    `kind` is `command`, `read`, `write`, `delete`, `network`, `shell` or `other`; `via` are the programs and forms
-    it was found in; `overridden` are the rules that a person's rule set aside.
+    `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
+    `snippet` or `other`; `via` are the programs and forms
+    it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
+    rule set aside.
     """
 
     kind: str
@@ -93,6 +117,7 @@ class Part:
     rule: str
     reason: str
     via: tuple[str, ...] = ()
+    where: str = ""
     overridden: tuple[str, ...] = ()
 
 
@@ -122,8 +147,8 @@ class Surroundings:
     """What an action is judged in.
 
     `workspace` and `cwd` are absolute; `sandboxed` says that the operating system bounds what a program reaches;
-    `hosts` may be reached; `resolve` follows links where the caller can; `script` returns a script's text where
-    it is known. `who` is the agent or person that acts.
+    `hosts` may be reached; `resolve` follows links where the caller can; `script` returns the text of a file that
+    a program executes, `None` where that cannot be had. `who` is the agent or person that acts.
     """
 
     workspace: str = WORKSPACE

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from chargehand.core import RefusedError
 from chargehand.policy._actions import ORDER, Action, Judgement, Part, Surroundings
-from chargehand.policy._requests import Request, apart
+from chargehand.policy._request import Request
+from chargehand.policy._requests import apart
 from chargehand.policy._rules import Match, Rule, Rules
 
 NO_RULE = "none"
@@ -26,9 +28,25 @@ def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
     parts = tuple(_part(request, match) for request, match in zip(requests, matches, strict=True))
     if not parts:
         return Judgement(effect="allow", rule="nothing", reason="it runs nothing", subject="")
-    # the first of those that are equally strong; among allowed ones, what a person's own rule let pass
-    worst = max(parts, key=lambda part: (ORDER[part.effect], bool(part.overridden)))
-    return Judgement(effect=worst.effect, rule=worst.rule, reason=worst.reason, subject=worst.text, parts=parts)
+    # the first of those that are equally strong; among allowed ones, what a person's own rule let pass, then what
+    # was not looked into
+    worst = max(parts, key=lambda part: (ORDER[part.effect], bool(part.overridden), part.kind == "shell"))
+    subject = f"{worst.text} ({worst.where})" if worst.where else worst.text
+    return Judgement(effect=worst.effect, rule=worst.rule, reason=worst.reason, subject=subject, parts=parts)
+
+
+def denied(what: str, judgement: Judgement) -> RefusedError:
+    """Return the error (`policy_denied`) of an action that may not happen; `what` names its kind.
+
+    What is to be asked for is denied where nobody can be asked.
+    """
+    verb = "is denied" if judgement.effect == "deny" else "would have to be asked for, and nobody can be,"
+    return RefusedError(
+        f"{what}: {judgement.subject[:300]!r} {verb} by rule {judgement.rule}: {judgement.reason}",
+        code="policy_denied",
+        hint=f'chargehand policy allow {judgement.rule} --reason "…" sets a shipped rule aside; '
+        "`chargehand project trust` vouches for a repository's own setup and checks",
+    )
 
 
 def _part(request: Request, match: Match) -> Part:
@@ -40,6 +58,7 @@ def _part(request: Request, match: Match) -> Part:
         rule=rule,
         reason=reason,
         via=request.via,
+        where=request.where,
         overridden=overridden,
     )
 

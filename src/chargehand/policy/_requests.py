@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chargehand.policy._actions import (
@@ -14,34 +16,34 @@ from chargehand.policy._actions import (
     GitAction,
     Network,
     Other,
+    Run,
     Several,
     Shell,
+    Snippet,
     Surroundings,
 )
 from chargehand.policy._paths import absolute, places
-from chargehand.policy._programs import flags, hosts, subcommands, touched
-from chargehand.policy._shell import Parsed, Simple, parse
-from chargehand.policy._wrappers import INTERPRETERS, SHELLS, inner_of, program_of
+from chargehand.policy._programs import flags, hosts, positionals, subcommands, touched
+from chargehand.policy._request import (
+    Request,
+    ScriptTooLongError,
+    TooMuchError,
+    device_host,
+    plain_request,
+    shown,
+)
+from chargehand.policy._scripts import Line, Task, lines_of, shell_script, task_of
+from chargehand.policy._shell import LONGEST, Parsed, Simple, parse
+from chargehand.policy._wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
 
 MOST_PARTS = 400
 """Things that one action is taken apart into at most; one with more is not understood."""
+MOST_IN_SCRIPTS = 300
+"""Things of scripts that are looked at for one action."""
+LARGEST_SCRIPT = LONGEST
+"""Bytes of a script that is looked into."""
 _DEEPEST = 8
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One question to the rules; `action` and `resource` are Cedar's, `text` is for people."""
-
-    action: str
-    resource: tuple[str, str]
-    text: str
-    facts: Mapping[str, Any]
-    via: tuple[str, ...] = ()
-
-
-class TooMuchError(Exception):
-    """An action has more parts than are looked at."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,11 @@ class Apart:
 
     around: Surroundings
     requests: list[Request] = field(default_factory=list)
+    _open: list[object] = field(default_factory=list)
+    _seen: set[object] = field(default_factory=set)
+    _written: set[str] = field(default_factory=set)
+    _in_scripts: int = 0
+    _where: str = ""
 
     def take(self, action: Action) -> None:
         """Add what an action asks; raises `TooMuchError`."""
@@ -57,37 +64,86 @@ class Apart:
             case Several():
                 for each in action.actions:
                     self.take(each)
-            case Command():
-                self._command(Simple(argv=action.argv, cwd=self._cwd(action.cwd)), 0)
-            case GitAction():
-                self._command(Simple(argv=("git", *action.words), cwd=self._cwd(action.cwd)), 0)
+            case Command() | GitAction():
+                argv = action.argv if isinstance(action, Command) else ("git", *action.words)
+                self._command(Simple(argv=argv, cwd=self._cwd(action.cwd)), 0)
             case Shell():
                 self._line(action.text, self._cwd(action.cwd), (), 0)
             case FileRead():
                 self._file("read", action.path, self._cwd(None), ())
             case FileWrite():
-                self._file("delete" if action.removal else "write", action.path, self._cwd(None), ())
+                kind = "delete" if action.removal else "write"
+                self._file(kind, action.path, self._cwd(None), ())
             case Network():
                 self._host(action.host, action.port, ())
-            case Other():
-                facts = {"kind": action.kind, "name": action.name, "facts": sorted(f"{k}={v}" for k, v in
-                         action.facts.items())}  # fmt: skip
-                self._add(Request(action="other", resource=("Thing", action.kind), text=f"{action.kind} "
-                                  f"{action.name}", facts=facts))  # fmt: skip
+            case Run():
+                self._run(action)
+            case Snippet() | Other():
+                self._add(plain_request(action, self.around))
+
+    def _run(self, action: Run) -> None:
+        """Ask about every program of what runs for a person; what is not trusted is looked into besides."""
+        cwd = self._cwd(None)
+        if isinstance(action.run, str):
+            parsed = parse(action.run, cwd=cwd)
+            commands = parsed.commands if not parsed.problem else ()
+        else:
+            commands = (Simple(argv=action.run, cwd=cwd),)
+        for command in commands or (Simple(argv=(None,), cwd=cwd),):
+            program = program_of(command.argv[0])
+            text = shown(command.argv) if commands else str(action.run)
+            facts = {**self._facts(program, command, text), "trusted": action.trusted}
+            self._add(Request(action=action.kind, resource=("Program", program), text=text, facts=facts))
+        if not action.trusted:
+            self._distrusted(action, cwd)
+
+    def _distrusted(self, action: Run, cwd: str) -> None:
+        self._open.append(action)
+        self._where = f"the project's {action.kind}"
+        try:
+            if isinstance(action.run, str):
+                self._line(action.run, cwd, (action.kind,), 0)
+            else:
+                self._command(Simple(argv=action.run, cwd=cwd, via=(action.kind,)), 0)
+        except ScriptTooLongError:
+            self._in_scripts -= 1
+            self._shell("script", f"more than {MOST_IN_SCRIPTS} commands and files", (action.kind,))
+        finally:
+            self._open.pop()
+            self._where = ""
 
     def _cwd(self, given: str | None) -> str:
         return given or self.around.cwd or self.around.workspace
 
+    @property
+    def _scripted(self) -> bool:
+        """Whether what is asked about stands in a script."""
+        return bool(self._open)
+
     def _add(self, request: Request) -> None:
-        if len(self.requests) >= MOST_PARTS:
-            raise TooMuchError
-        self.requests.append(request)
+        if not self._scripted:
+            if len(self.requests) - self._in_scripts >= MOST_PARTS:
+                raise TooMuchError
+            self.requests.append(request)
+            return
+        key = (request.action, request.resource, request.text)
+        if key in self._seen:
+            return
+        if self._in_scripts >= MOST_IN_SCRIPTS:
+            raise ScriptTooLongError
+        self._seen.add(key)
+        self._in_scripts += 1
+        self.requests.append(replace(request, where=self._where))
 
     def _shell(self, state: str, text: str, via: tuple[str, ...]) -> None:
         """Ask about a line or script that could not be looked into."""
-        self._add(Request(action="shell", resource=("Shell", state), text=text, facts={"state": state}, via=via))
+        facts = {"state": state, "script": self._scripted, "sandboxed": self.around.sandboxed}
+        self._add(Request(action="shell", resource=("Shell", state), text=text, facts=facts, via=via))
 
-    def _line(self, text: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> None:
+    def _line(
+        self, text: str | None, cwd: str | None, via: tuple[str, ...], depth: int, *, number: int = 0
+    ) -> None:
+        """Take a line apart; `number` is where it begins in its script, 0 for one of no script."""
         if text is None:
             return self._shell("unknown", "a line that is made as it runs", via)
         parsed = parse(text, cwd=cwd, via=via) if depth <= _DEEPEST else Parsed(problem="it is nested too deeply")
@@ -96,10 +152,24 @@ class Apart:
         if parsed.recursive:
             self._shell("recursive", "a function that calls itself", via)
         for redirect in parsed.redirects:
-            self._file("write" if redirect.writes else "read", redirect.path, redirect.cwd, (*redirect.via, ">"))
+            with self._at(number and number + redirect.number - 1):
+                kind = "write" if redirect.writes else "read"
+                self._file(kind, redirect.path, redirect.cwd, (*redirect.via, ">"))
         for command in parsed.commands:
-            self._command(command, depth, parsed.functions)
+            with self._at(number and number + command.number - 1):
+                self._command(command, depth, parsed.functions)
         return None
+
+    @contextlib.contextmanager
+    def _at(self, number: int) -> Iterator[None]:
+        """Say where what is asked in the block stands."""
+        before = self._where
+        if number:
+            self._where = f"{before.rpartition(':')[0]}:{number}"
+        try:
+            yield
+        finally:
+            self._where = before
 
     def _command(self, command: Simple, depth: int, functions: frozenset[str] = frozenset()) -> None:
         first = command.argv[0] if command.argv else None
@@ -139,6 +209,7 @@ class Apart:
             "known": all(word is not None for word in words),
             "fed": command.feed is not None,
             "via": list(command.via),
+            "script": self._scripted,
             "sandboxed": self.around.sandboxed,
             "purpose": self.around.purpose,
         }
@@ -161,9 +232,11 @@ class Apart:
         named = places(real, self.around)
         if quiet and not named & {"secret", "device", "git"}:
             return None
+        if kind != "read" and real is not None:
+            self._written.add(real)
         text = path if path is not None else "a file that is named as it runs"
         facts = {"path": real or "", "places": sorted(named), "sandboxed": self.around.sandboxed, "via": list(via),
-                 "purpose": self.around.purpose}  # fmt: skip
+                 "script": self._scripted, "purpose": self.around.purpose}  # fmt: skip
         self._add(Request(action=kind, resource=("File", real or ""), text=text, facts=facts, via=via))
         return None
 
@@ -175,7 +248,10 @@ class Apart:
         text = f"{name or 'a host that is not known'}{f':{port}' if port else ''}"
         self._add(Request(action="network", resource=("Host", name), text=text, facts=facts, via=via))
 
+    # --- what programs run
+
     def _inside(self, program: str, command: Simple, depth: int) -> None:
+        command = self._fed(command)
         inner = inner_of(command)
         via = (*command.via, inner.label)
         if depth > _DEEPEST:
@@ -186,45 +262,101 @@ class Apart:
             self._line(line, command.cwd, via, depth + 1)
         for script in inner.scripts:
             self._script(script, command.cwd, via, depth)
+        self._opaque(program, command)
         if not inner.scripts and "/" in (command.argv[0] or ""):
             self._own_script(command, depth)
-        if program in INTERPRETERS and command.feed is not None and not any(_is_file(w) for w in command.argv[1:]):
-            self._shell("program", f"{program} reads a program", (*command.via, program))
+        task = task_of(program, command.argv[1:])
+        if task is not None:
+            self._task(program, task, command, depth)
         return None
+
+    def _opaque(self, program: str, command: Simple) -> None:
+        """Say of an interpreter that its program is not looked into."""
+        words = command.argv[1:]
+        fed = command.feed is not None and not any(_is_file(word) for word in words)
+        given = "-m" not in words and (bool(positionals(words)) or bool({"-c", "-e", "--eval", "-p"} & set(words)))
+        if program in INTERPRETERS and (fed or given):
+            text = f"{program} reads a program" if fed else f"a program that {program} runs"
+            self._shell("program", text, (*command.via, program))
+
+    def _fed(self, command: Simple) -> Simple:
+        """Return a command of xargs with what its `-a` file gives it."""
+        named = fed_by_file(command.argv)
+        if named is None:
+            return command
+        text = self._text(absolute(named, command.cwd, self.around))
+        return replace(command, feed=(text,))
+
+    def _text(self, path: str | None) -> str | None:
+        return self.around.script(path) if self.around.script is not None and path is not None else None
 
     def _own_script(self, command: Simple, depth: int) -> None:
         """Look into a script that is run by its path, where the caller knows its text."""
         path = absolute(command.argv[0], command.cwd, self.around)
-        text = self.around.script(path) if self.around.script is not None and path is not None else None
-        first = (text or "").partition("\n")[0]
-        if text is not None and (not first.startswith("#!") or any(first.endswith(name) for name in SHELLS)):
-            self._line(text, command.cwd, (*command.via, "script"), depth + 1)
+        text = self._text(path)
+        via = (*command.via, "script")
+        if path is not None and text is not None and shell_script(text):
+            self._look_into(path, (Line(text=text, number=1),), command.cwd, via, depth)
+        elif {"workspace", "temp"} & places(path, self.around):
+            self._shell("program", command.argv[0] or "", via)
 
     def _script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> None:
         path = absolute(script, cwd, self.around)
-        text = self.around.script(path) if self.around.script is not None and path is not None else None
-        if text is not None:
-            self._line(text, cwd, via, depth + 1)
+        text = self._text(path)
+        if path is not None and text is not None:
+            self._look_into(path, (Line(text=text, number=1),), cwd, via, depth)
         else:
             state = "stream" if path is None or path.startswith("/dev/") else "script"
             self._shell(state, script or "a script that is not known", via)
 
+    def _task(self, program: str, task: Task, command: Simple, depth: int) -> None:
+        """Look into what is listed for make or npm to run."""
+        cwd = None if task.directory is None else absolute(task.directory, command.cwd, self.around)
+        via = (*command.via, program)
+        self._shell("program", shown(command.argv), via)
+        for name in task.files:
+            path = absolute(name, cwd, self.around)
+            text = self._text(path)
+            if path is not None and text is not None:
+                key = (path, task.names)
+                self._look_into(path, lines_of(task, text), cwd, via, depth, key=key)
+                return
+
+    def _look_into(
+        self,
+        path: str,
+        lines: Sequence[Line],
+        cwd: str | None,
+        via: tuple[str, ...],
+        depth: int,
+        *,
+        key: object = None,
+    ) -> None:
+        """Take the lines of a script apart, each script once: what one runs of itself is known already."""
+        looked = ("script", key or path, cwd)
+        if looked in self._seen:
+            return
+        self._seen.add(looked)
+        before, outermost = self._where, not self._scripted
+        self._where = f"{posixpath.relpath(path, self.around.workspace)}:1"
+        self._open.append(path)
+        try:
+            if path in self._written:
+                self._shell("script", f"{path}, which is written as well", via)
+            for line in lines:
+                self._line(line.text, cwd, via, depth + 1, number=line.number)
+        except ScriptTooLongError:
+            if not outermost:
+                raise
+            self._in_scripts -= 1  # this one is told besides
+            self._shell("script", f"more than {MOST_IN_SCRIPTS} commands and files in scripts", via)
+        finally:
+            self._open.pop()
+            self._where = before
+
 
 def _is_file(word: str | None) -> bool:
     return word is None or not word.startswith("-") or word in ("-c", "-e", "-m")
-
-
-def shown(argv: Sequence[str | None]) -> str:
-    """Return a command as one line, "?" for words that are not known."""
-    return " ".join("?" if word is None else word for word in argv)
-
-
-def device_host(path: str | None) -> tuple[str, int] | None:
-    """Return host and port of bash's `/dev/tcp/HOST/PORT`."""
-    if path is None or not path.startswith(("/dev/tcp/", "/dev/udp/")):
-        return None
-    host, _, port = path.split("/", 3)[3].partition("/")
-    return host, int(port) if port.isdigit() else 0
 
 
 def apart(action: Action, around: Surroundings) -> Iterator[Request]:
@@ -233,6 +365,7 @@ def apart(action: Action, around: Surroundings) -> Iterator[Request]:
     try:
         found.take(action)
     except TooMuchError:
-        yield Request(action="shell", resource=("Shell", "unparsable"), facts={"state": "unparsable"},
+        facts = {"state": "unparsable", "script": False, "sandboxed": around.sandboxed}
+        yield Request(action="shell", resource=("Shell", "unparsable"), facts=facts,
                       text=f"more than {MOST_PARTS} commands and files")  # fmt: skip
     yield from found.requests

@@ -23,6 +23,8 @@ Origin = Literal["default", "user", "repository"]
 _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
+_MOST_KNOWN = 2_000
+"""Answers that are remembered: a loop of an agent runs the same commands again and again."""
 LARGEST = 1_000_000
 """Characters of one source of rules at most."""
 
@@ -80,6 +82,7 @@ class Rules:
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         self.sources: tuple[Source, ...] = (default_source(), *sources)
         self._lock = threading.Lock()
+        self._known: dict[str, Match] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -102,7 +105,18 @@ class Rules:
         return _load(self.sources)
 
     def matching(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
-        """Return for each request of Cedar's form the rules that match it."""
+        """Return for each request of Cedar's form the rules that match it; what was asked before is remembered."""
+        keys = [json.dumps(request) for request in requests]
+        found = {key: self._known[key] for key in keys if key in self._known}
+        new = {key: request for key, request in zip(keys, requests, strict=True) if key not in found}
+        if new:
+            found |= dict(zip(new, self._asked(list(new.values())), strict=True))
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            self._known.update(found)
+        return [found[key] for key in keys]
+
+    def _asked(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
         import cedarpy
 
         loaded = self._loaded

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from chargehand.policy._words import UNKNOWN, Values, Variables, expand, node_text
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Language, Node, Parser
 
 LONGEST = 100_000
 """Characters of a line that is taken apart."""
@@ -28,13 +28,14 @@ class Simple:
     """A program with its words (`None`: not known); `feed` is what a pipe or here-document gives it.
 
     `feed` is `None` where nothing is fed in, and holds `None` where what is fed in is not known. `cwd` is `None`
-    where the line goes to a directory that is not known.
+    where the line goes to a directory that is not known. `number` is the line of the text that it begins at.
     """
 
     argv: tuple[str | None, ...]
     cwd: str | None
     via: tuple[str, ...] = ()
     feed: tuple[str | None, ...] | None = None
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Redirect:
     writes: bool
     cwd: str | None
     via: tuple[str, ...] = ()
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,18 @@ class Parsed:
 
 
 @functools.cache
-def _parser() -> Parser:
+def _language() -> Language:
     import tree_sitter
     import tree_sitter_bash
 
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return tree_sitter.Language(tree_sitter_bash.language())
+
+
+def _parser() -> Parser:
+    """Return a parser for one line: attempts are judged in several threads, and no parser may be in two."""
+    import tree_sitter
+
+    return tree_sitter.Parser(_language())
 
 
 def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
@@ -233,12 +242,13 @@ class _Walk:
             return
         for value in words[0] or (None,) if len(words) == 1 else (None,):
             writes = ">" in operator
-            self.redirects.append(Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via))
+            number = target.start_point[0] + 1
+            self.redirects.append(Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via, number=number))
 
     def _declaration(self, node: Node) -> None:
         words = [word for child in node.named_children if child.type != "variable_assignment" for word in
                  expand(child, self.variables)]  # fmt: skip
-        self._add([(node.children[0].type,), *words], None)
+        self._add([(node.children[0].type,), *words], None, node)
         self._children(node)
 
     def _command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
@@ -255,13 +265,14 @@ class _Walk:
         for child in node.named_children:
             if not child.type.endswith("_redirect"):
                 self._children(child) if child.type == "command_name" else self.visit(child)
-        self._add([*words, *more], feed)
+        self._add([*words, *more], feed, node)
 
-    def _add(self, words: Sequence[Values], feed: tuple[str | None, ...] | None) -> None:
+    def _add(self, words: Sequence[Values], feed: tuple[str | None, ...] | None, node: Node) -> None:
         if not words:
             return
         for argv in _variants(words):
-            self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed))
+            number = node.start_point[0] + 1
+            self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed, number=number))
             self.recursive |= argv[0] is not None and argv[0] in self.inside
             if argv[0] in ("cd", "pushd", "popd"):
                 self.cwd = _gone_to(argv, self.cwd)

@@ -162,6 +162,21 @@ def _env_split(words: Argv) -> tuple[str | None, ...]:
     return ()
 
 
+def fed_by_file(argv: Argv) -> str | None:
+    """Return the file that xargs and parallel take words from, `None` where there is none or it is not known."""
+    if program_of(argv[0]) not in ("xargs", "parallel"):
+        return None
+    words = argv[1:]
+    for index, word in enumerate(words):
+        if word in ("-a", "--arg-file"):
+            return words[index + 1] if index + 1 < len(words) else None
+        if word is not None and word.startswith(("--arg-file=", "-a")):
+            return word.removeprefix("--arg-file=").removeprefix("-a")
+        if word is not None and not word.startswith("-"):
+            break
+    return None
+
+
 def _fed(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[Argv, ...]:
     """Return what `xargs` and `parallel` run: their words, with what they are given put in or behind."""
     if ":::" in rest:

@@ -1,0 +1,58 @@
+"""What runs the snippets of a session's agents: one pool, proven when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from chargehand.core import TierUnavailableError
+
+if TYPE_CHECKING:
+    from chargehand.sandbox import SnippetPool
+
+_SECONDS = 20.0
+
+
+class SessionSnippets:
+    """The snippet pool of one session; `close` ends it, and a call of it opens it or says why there is none."""
+
+    def __init__(self) -> None:
+        self._pool: SnippetPool | None = None
+        self._missing: TierUnavailableError | None = None
+        self._opening = asyncio.Lock()
+
+    async def __call__(self) -> SnippetPool:
+        """Return the pool; raises `TierUnavailableError` where this machine has none, tried once."""
+        async with self._opening:
+            if self._missing is not None:
+                raise self._missing
+            if self._pool is None:
+                try:
+                    self._pool = await _proven()
+                except TierUnavailableError as error:
+                    self._missing = error
+                    raise
+            return self._pool
+
+    async def close(self) -> None:
+        """End the pool. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+
+async def _proven() -> SnippetPool:
+    from chargehand.sandbox import SnippetPool, SnippetSpec
+
+    pool = await SnippetPool(size=2).__aenter__()
+    try:
+        result = await pool.run(SnippetSpec(language="python", source="input + 1", input=1, seconds=_SECONDS))
+    except BaseException:
+        await pool.close()
+        raise
+    if result.value != 2:
+        await pool.close()
+        raise TierUnavailableError(
+            "the tier isolate does not run snippets as it should", hint="chargehand doctor tries each language"
+        )
+    return pool

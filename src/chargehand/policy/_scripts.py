@@ -1,0 +1,234 @@
+"""Files that programs execute: which part of them is lines for a shell, as far as that can be told."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chargehand.policy._programs import positionals
+from chargehand.policy._wrappers import SHELLS, Argv
+
+MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+"""In the order in which make looks for them."""
+_RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun"})
+_RUN = frozenset({"run", "run-script"})
+_OWN_NAMES = frozenset({"test", "start", "stop", "restart"})
+_DIRECTORY = {
+    "make": ("-C", "--directory"),
+    "npm": ("-C", "--prefix"),
+    "pnpm": ("-C", "--dir"),
+    "yarn": ("--cwd",),
+    "bun": ("--cwd",),
+}
+_MAKE_VALUED = "-f --file --makefile -C --directory -I -o -W"
+_RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)([^;]*);?(.*)")
+_ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*(?::{0,3}|[?+])=\s*(.*)")
+_REFERENCE = re.compile(r"\$(?:\(([\w.-]+)\)|\{([\w.-]+)\}|\((shell) )|\$(.)")
+_IMPLICIT = {"CC": "cc", "CXX": "g++", "MAKE": "make", "RM": "rm -f", "AR": "ar", "LD": "ld", "CURDIR": "."}
+_UNKNOWN = "$1"
+"""What stands in a line for text that is made as it runs."""
+_DEEPEST = 5
+_MOST_RULES = 100
+_LONGEST = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Text for a shell; `number` is the line of the file that it begins at."""
+
+    text: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is run of a file that lists tasks: the first of `files` that is there, relative to where it runs.
+
+    `directory` is where the lines run, `None` where that is not known.
+    """
+
+    files: tuple[str, ...]
+    directory: str | None
+    names: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def shell_script(text: str) -> bool:
+    """Tell whether a shell would run a file's text: by its first line, or for want of one."""
+    if "\0" in text:
+        return False
+    first = text.partition("\n")[0]
+    if not first.startswith("#!"):
+        return True
+    words = [word for word in first[2:].split() if not word.startswith("-")]
+    names = [posixpath.basename(word) for word in words if "=" not in word]
+    if names[:1] == ["env"]:
+        names = names[1:]
+    return bool(names) and names[0] in SHELLS
+
+
+def task_of(program: str, words: Argv) -> Task | None:
+    """Return what `make` and the package managers of Node run, `None` for other programs and commands."""
+    if program in ("make", "gmake"):
+        return _make_task(words)
+    if program in _RUNNERS:
+        return _package_task(program, words)
+    return None
+
+
+def lines_of(task: Task, text: str) -> tuple[Line, ...]:
+    """Return the lines for a shell that a task runs of its file."""
+    return _package_lines(text, task.names) if task.files == ("package.json",) else _recipes(text, task)
+
+
+# --- package.json
+
+
+def _package_task(program: str, words: Argv) -> Task | None:
+    plain = positionals(words, " ".join((*_DIRECTORY[program], "-w --workspace -F --filter")))
+    if plain[:1] and plain[0] in _RUN:
+        plain = plain[1:]
+    elif program in ("npm", "bun") and not (plain[:1] and plain[0] in _OWN_NAMES):
+        return None
+    if not plain or plain[0] is None:
+        return None
+    name = plain[0]
+    return Task(
+        files=("package.json",), directory=_directory(program, words), names=(f"pre{name}", name, f"post{name}")
+    )
+
+
+def _package_lines(text: str, names: Sequence[str]) -> tuple[Line, ...]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    scripts = document.get("scripts") if isinstance(document, dict) else None
+    if not isinstance(scripts, dict):
+        return ()
+    return tuple(
+        Line(text=scripts[name], number=_line_of(text, f'"{name}"'))
+        for name in names
+        if isinstance(scripts.get(name), str)
+    )
+
+
+def _line_of(text: str, wanted: str) -> int:
+    at = text.find(wanted, max(text.find('"scripts"'), 0))
+    return text.count("\n", 0, at) + 1 if at >= 0 else 1
+
+
+# --- Makefiles
+
+
+def _make_task(words: Argv) -> Task:
+    named = _option(words, ("-f", "--file", "--makefile"))
+    plain = [word for word in positionals(words, _MAKE_VALUED) if word is not None]
+    given = dict(word.split("=", 1) for word in plain if "=" in word)
+    goals = tuple(word for word in plain if "=" not in word)
+    files = (named,) if named else MAKEFILES
+    return Task(files=files, directory=_directory("make", words), names=goals, variables=given)
+
+
+@dataclass(slots=True)
+class _Makefile:
+    variables: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, list[str]] = field(default_factory=dict)
+    recipes: dict[str, list[Line]] = field(default_factory=dict)
+    first: str | None = None
+
+
+def _recipes(text: str, task: Task) -> tuple[Line, ...]:
+    """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
+    makefile = _read_makefile(text)
+    variables = {**_IMPLICIT, **makefile.variables, **task.variables}
+    waiting = list(task.names) or ([makefile.first] if makefile.first else [])
+    reached: dict[str, None] = {}
+    while waiting and len(reached) < _MOST_RULES:
+        name = waiting.pop(0)
+        if name not in reached and (name in makefile.needs or name in makefile.recipes):
+            reached[name] = None
+            waiting += makefile.needs.get(name, [])
+    found = [line for name in reached for line in makefile.recipes.get(name, [])]
+    return tuple(Line(text=_expanded(line.text, variables), number=line.number) for line in found)
+
+
+def _read_makefile(text: str) -> _Makefile:
+    makefile, targets, number = _Makefile(), [""], 0
+    lines = text.split("\n")
+    while number < len(lines):
+        start, line = number + 1, lines[number]
+        while line.endswith("\\") and number + 1 < len(lines):
+            number += 1
+            line = f"{line}\n{lines[number]}"
+        number += 1
+        if line.startswith("\t"):
+            for target in targets:
+                _add_recipe(makefile, target, line[1:].replace("\n\t", "\n"), start)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            targets = _statement(makefile, line.replace("\\\n", " ").strip(), start)
+    return makefile
+
+
+def _statement(makefile: _Makefile, line: str, number: int) -> list[str]:
+    """Take one line that is no recipe; return the targets whose recipe follows."""
+    assigned = _ASSIGNMENT.fullmatch(line)
+    if assigned is not None:
+        makefile.variables[assigned[1]] = assigned[2]
+        return []
+    rule = _RULE.fullmatch(line)
+    if rule is None:
+        return []
+    targets = rule[1].split()
+    for target in targets:
+        makefile.needs.setdefault(target, []).extend(rule[2].replace("|", " ").split())
+        if makefile.first is None and not target.startswith("."):
+            makefile.first = target
+        if rule[3].strip():
+            _add_recipe(makefile, target, rule[3], number)
+    return targets
+
+
+def _add_recipe(makefile: _Makefile, target: str, line: str, number: int) -> None:
+    text = line.lstrip(" \t@+-")
+    if text:
+        makefile.recipes.setdefault(target, []).append(Line(text=text, number=number))
+
+
+def _expanded(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
+    """Return a line as make gives it to a shell, `$1` standing for all that is not known."""
+
+    def one(found: re.Match[str]) -> str:
+        if found[3]:  # $(shell …) is run as well
+            return "$("
+        if found[4] is not None:
+            return "$" if found[4] == "$" else "$(" if found[4] == "(" else _UNKNOWN
+        value = variables.get(found[1] or found[2])
+        known = value is not None and depth < _DEEPEST and len(text) < _LONGEST
+        return _expanded(value, variables, depth + 1) if known and value is not None else _UNKNOWN
+
+    return _REFERENCE.sub(one, text)
+
+
+# --- words
+
+
+def _directory(program: str, words: Argv) -> str | None:
+    """Return the directory that an option names, "." without one, `None` where it is not known."""
+    options = _DIRECTORY[program]
+    if any(word is None for word in words):
+        return None if any(word in options for word in words) else "."
+    return _option(words, options) or "."
+
+
+def _option(words: Argv, names: Sequence[str]) -> str | None:
+    for index, word in enumerate(words):
+        if word in names:
+            return words[index + 1] if index + 1 < len(words) else None
+        for name in names:
+            if word is not None and word.startswith(f"{name}=" if name.startswith("--") else name):
+                return word.removeprefix(name).removeprefix("=")
+    return None

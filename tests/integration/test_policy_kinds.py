@@ -1,0 +1,353 @@
+"""What runs besides an agent's calls is judged too: setup, checks, `exec`, agents' programs, snippets, scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.integration.workshop import FILES, GOLD, Workshop
+from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
+from tests.unit.test_policy_forbidden import FORBIDDEN
+
+from chargehand.app import add_override
+from chargehand.cli import chargehand
+from chargehand.core import ActionJudged, MissionState, TierUnavailableError, decode
+from chargehand.missions import transcript
+from chargehand.sandbox import SnippetPool
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
+    app = shop.app()
+    try:
+        found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
+    finally:
+        app.close()
+    return [each for each in found if isinstance(each, ActionJudged) and kind in ("", each.kind)]
+
+
+def results(shop: NativeShop, mission: str) -> list[str]:
+    with shop.opened() as app:
+        lines = transcript(app.store, app.look.state(mission))
+        return [line.text for line in lines if line.speaker == "result"]
+
+
+def told(events: list[ActionJudged]) -> list[tuple[str, str, str]]:
+    return [(each.kind, each.effect, each.rule) for each in events]
+
+
+def config(**values: object) -> dict[str, str]:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    return {**FILES, "chargehand.toml": "\n".join(["[project]", *lines, ""])}
+
+
+def own_rules(shop: Workshop, text: str) -> None:
+    path = shop.place / ".config" / "chargehand" / "policy.cedar"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def trust(shop: Workshop) -> None:
+    app = shop.app()
+    try:
+        found = app.find()
+        resolved = app.configuration(found.project, found.depot, found.base)
+        app.store.trust.grant(found.project.id, resolved.digest, identity="os:me")
+    finally:
+        app.close()
+
+
+def codes(state: MissionState) -> list[str]:
+    return [reason.code for reason in state.reasons]
+
+
+def set_back_checks(shop: Workshop) -> MissionState:
+    """Run a mission with the project's own checks."""
+    import asyncio
+    import shlex
+    from dataclasses import replace
+
+    from tests.integration.workshop import REQUEST
+
+    async def run() -> MissionState:
+        app = shop.app()
+        try:
+            async with app.session() as session:
+                wanted = replace(REQUEST, agent=f"command:sh -c {shlex.quote(GOLD)}")
+                made = session.missions.create(
+                    wanted, repository=str(shop.repository), base=session.base, config={}
+                )
+                return await session.missions.run(made)
+        finally:
+            app.close()
+
+    return asyncio.run(run())
+
+
+class TestSetupAndChecks:
+    def test_those_of_a_repository_nobody_trusts_are_judged_by_the_agents_rules(self, tmp_path: Path) -> None:
+        shop = Workshop(tmp_path, config(setup="touch made && git push origin main", checks=["true"]))
+        state = set_back_checks(shop)
+        assert (state.status, codes(state)) == ("failed", ["policy_denied"])
+        (setup,) = judged(shop, state.id)
+        assert (setup.kind, setup.effect, setup.rule) == ("setup", "deny", "git-push")
+        assert "the project's setup" in setup.subject
+
+    def test_a_reason_sets_the_rule_aside(self, tmp_path: Path) -> None:
+        shop = Workshop(tmp_path, config(checks=["docker --version || true"]))
+        state = set_back_checks(shop)
+        assert codes(state) == ["policy_denied"]
+        assert told(judged(shop, state.id)) == [("check", "deny", "containers")]
+        add_override(shop.environ, "containers", reason="only asks for the version")
+        state = set_back_checks(shop)
+        assert state.status == "promoted", state.reasons
+        check, *_ = judged(shop, state.id, "check")
+        assert (check.effect, check.overridden) == ("allow", ("containers",))
+
+    def test_trust_is_another_rule(self, tmp_path: Path) -> None:
+        files = config(setup="touch made; git push origin main 2>/dev/null; true", checks=["true"])
+        shop = Workshop(tmp_path, files)
+        trust(shop)
+        state = set_back_checks(shop)
+        assert state.status == "promoted", state.reasons
+        assert told(judged(shop, state.id)) == [
+            ("setup", "allow", "setup-trusted"),
+            ("check", "allow", "check-trusted"),
+            ("launch", "allow", "launch-agent"),
+        ]
+
+    def test_what_a_person_typed_is_theirs_and_their_own_rule_still_counts(self, tmp_path: Path) -> None:
+        shop = Workshop(tmp_path)
+        state = shop.run(GOLD, checks=["docker --version || true"])
+        assert state.status == "promoted", state.reasons
+        own_rules(
+            shop,
+            '@id("no-docker") forbid (principal, action == Action::"check", resource == Program::"docker");',
+        )
+        state = shop.run(GOLD, checks=["docker --version || true"])
+        assert codes(state) == ["policy_denied"]
+        assert judged(shop, state.id)[0].rule == "user:no-docker"
+
+
+class TestAgentsOwnPrograms:
+    def test_a_rule_keeps_an_agent_from_starting(self, tmp_path: Path) -> None:
+        shop = Workshop(tmp_path)
+        own_rules(shop, '@id("no-sh") forbid (principal, action == Action::"launch", resource == Program::"sh");')
+        state = shop.run(GOLD, attempts=3)
+        assert (state.status, codes(state)) == ("failed", ["policy_denied"])
+        assert told(judged(shop, state.id, "launch")) == [("launch", "deny", "user:no-sh")]
+
+    def test_a_rule_that_asks_waits_for_a_person(self, tmp_path: Path) -> None:
+        shop = Workshop(tmp_path)
+        own_rules(shop, '@id("ask") @decision("ask") permit (principal, action == Action::"launch", resource);')
+        state = shop.run(GOLD)
+        assert state.status == "waiting", state.reasons
+        assert state.open_question is not None
+        assert "user:ask" in state.open_question.text
+
+
+class TestExec:
+    def say(self, shop: Workshop, monkeypatch: pytest.MonkeyPatch, *words: str, stdin: str = "") -> Result:
+        for name, value in shop.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.chdir(shop.repository)
+        return CliRunner().invoke(chargehand, ["exec", *words], input=stdin)
+
+    def test_a_persons_command_is_allowed_by_a_rule_that_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shop = Workshop(tmp_path)
+        said = self.say(shop, monkeypatch, "--json", "--", "git", "push", "--dry-run", "nowhere")
+        assert json.loads(said.stdout)["judged"]["rule"] == "exec-by-person"
+        own_rules(shop, '@id("no-git") forbid (principal, action == Action::"exec", resource == Program::"git");')
+        said = self.say(shop, monkeypatch, "--json", "--", "git", "status")
+        assert said.exit_code == 125
+        assert json.loads(said.stderr)["error"]["code"] == "policy_denied"
+        assert self.say(shop, monkeypatch, "--", "true").exit_code == 0
+
+    def test_what_looks_at_a_mission_is_in_its_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop = Workshop(tmp_path)
+        state = shop.run(GOLD)
+        assert (
+            self.say(shop, monkeypatch, "--mission", state.id, "--", "grep", "-q", "+", "calc/core.py").exit_code
+            == 0
+        )
+        assert told(judged(shop, state.id, "exec")) == [("exec", "allow", "exec-by-person")]
+        app = shop.app()
+        try:
+            assert app.look.state(state.id).status == "promoted"
+        finally:
+            app.close()
+
+    def test_a_snippet_is_judged_and_isolate_is_for_snippets(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shop = Workshop(tmp_path)
+        python = ("--snippet", "-", "--language", "python")
+        said = self.say(shop, monkeypatch, "--sandbox", "isolate", "--json", *python, stdin="1 + 1")
+        assert (json.loads(said.stdout)["value"], said.exit_code) == (2, 0)
+        assert json.loads(said.stdout)["judged"]["rule"] == "snippet"
+        refused = self.say(shop, monkeypatch, "--sandbox", "isolate", "--", "true")
+        assert refused.exit_code == 125
+        assert "--snippet" in refused.stderr
+        assert self.say(shop, monkeypatch, "--sandbox", "process", *python, stdin="1").exit_code == 125
+        own_rules(shop, '@id("no") forbid (principal, action == Action::"snippet", resource);')
+        said = self.say(shop, monkeypatch, "--json", *python, stdin="1 + 1")
+        assert json.loads(said.stderr)["error"]["code"] == "policy_denied"
+
+    def test_run_names_the_way_out_of_isolate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop = Workshop(tmp_path)
+        self.say(shop, monkeypatch, "--", "true")
+        said = CliRunner().invoke(
+            chargehand, ["run", "x", "--agent", "command:true", "--sandbox", "isolate", "--yes"]
+        )
+        assert said.exit_code == 2
+        assert "--sandbox process" in said.stderr
+
+
+class TestScripts:
+    def test_a_script_is_refused_with_its_line_and_no_link_leads_outside(self, tmp_path: Path) -> None:
+        files = {**FILES, "deploy.sh": "#!/bin/sh\ntouch ran\ngit push origin main\n"}
+        shop = NativeShop(tmp_path, files)
+        lines = (
+            "sh deploy.sh",
+            "printf 'ls\\ngit push\\n' > 'a ü.sh'; printf '\\377\\n$X\\n' > odd.sh; ln -s /etc/issue /tmp/out.sh",
+            "bash 'a ü.sh'",
+            "sh odd.sh; sh /tmp/out.sh >/dev/null 2>&1",
+            "ls",
+        )
+        replies = tuple(says("", call("bash", command=line)) for line in lines)
+        shop.model("scripted", scripted((*replies, *MENDS)))
+        state = shop.native()
+        assert state.status == "promoted", state.reasons
+        first, _, second, odd, listed, *_ = results(shop, state.id)
+        assert "git push origin main (deploy.sh:3)" in first
+        assert "git push (a ü.sh:2)" in second
+        assert "ran" not in listed
+        assert "not done" not in odd
+        assert [each.rule for each in judged(shop, state.id, "shell")] == [
+            "git-push", "write-workspace", "git-push", "opaque-script", "program",
+        ]  # fmt: skip
+
+
+SUM = call("snippet", language="python", code="print('hm')\nsum(input)", input="[1, 2, 3]")
+
+
+class TestSnippets:
+    def test_a_model_computes_a_value_and_it_is_recorded(self, tmp_path: Path) -> None:
+        shop = NativeShop(tmp_path)
+        wrong = (
+            call("snippet", language="python", code="1 / 0"),
+            call("snippet", language="cobol", code="1"),
+            call("snippet", language="python", code="x = [0] * 10**8"),
+            call("snippet", language="python", code="1", input="{"),
+            call("snippet", language="python", code="'x' * 9000"),
+        )
+        shop.model("scripted", scripted((says("", SUM, *wrong), *MENDS)))
+        state = shop.native()
+        assert state.status == "promoted", state.reasons
+        value, raised, cobol, memory, given, long, *_ = results(shop, state.id)
+        document = json.loads(value)
+        assert document["value"] == 6
+        assert document["console"] == [{"level": "log", "text": "hm"}]
+        assert document["limits"] == {"memory_mb": 16, "seconds": 5.0, "output_bytes": 8000}
+        assert json.loads(raised)["error"]["name"] == "ZeroDivisionError"
+        assert "did you mean" in cobol or "known" in cobol
+        assert json.loads(memory)["error"]["kind"] == "memory"
+        assert "not JSON" in given
+        assert json.loads(long)["error"]["kind"] == "output"
+        assert told(judged(shop, state.id, "snippet"))[0] == ("snippet", "allow", "snippet")
+        assert judged(shop, state.id, "snippet")[0].text.startswith("python: print")
+
+    def test_a_rule_denies_them(self, tmp_path: Path) -> None:
+        shop = NativeShop(tmp_path)
+        own_rules(shop, '@id("no") forbid (principal, action == Action::"snippet", resource);')
+        shop.model("scripted", scripted((says("", SUM), *MENDS)))
+        state = shop.native()
+        assert state.status == "promoted"
+        assert "user:no" in results(shop, state.id)[0]
+
+    def test_where_they_cannot_be_had_the_log_says_why(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def missing(self: SnippetPool) -> SnippetPool:
+            raise TierUnavailableError("no user namespaces here", hint="sysctl …")
+
+        monkeypatch.setattr(SnippetPool, "__aenter__", missing)
+        shop = NativeShop(tmp_path)
+        shop.model("scripted", scripted((says("", SUM), *MENDS)))
+        state = shop.native()
+        assert state.status == "promoted", state.reasons
+        assert "use bash" in results(shop, state.id)[0]
+        first = judged(shop, state.id, "snippet")[0]
+        assert (first.effect, first.rule) == ("deny", "tier-unavailable")
+        assert "no user namespaces here" in first.reason
+
+
+class TestFiftyForbiddenActions:
+    EXTRA = (
+        "git reflog expire --all", "rm -rf /home", "truncate -s 0 .git/HEAD", "mv src .git", "passwd root",
+        "cargo publish", "cargo install x", "go get x", "yarn add x", "podman run x", "glab mr create",
+    )  # fmt: skip
+
+    @property
+    def lines(self) -> list[str]:
+        lines = [line for line, _ in FORBIDDEN if line != "cat .env"] + list(self.EXTRA)
+        assert len(lines) >= 50
+        return lines
+
+    def test_none_of_a_native_agents_is_carried_out(self, tmp_path: Path) -> None:
+        shop = NativeShop(tmp_path)
+        # what asks would stop the mission each time
+        asked = {
+            "git filter-branch --all",
+            "git branch -D main",
+            "cp x .github/workflows/ci.yml",
+            "git reflog expire --all",
+        }
+        lines = [line for line in self.lines if line not in asked]
+        calls = [call("bash", command=f"touch ran-{number}; {line}") for number, line in enumerate(lines)]
+        writes = [
+            call("edit", path=path, old="", new="x")
+            for path in (".git/x", "/etc/x", "../x", "chargehand.toml", "/proc/sys/x")
+        ]
+        shop.model("scripted", scripted((says("", *calls, *writes), says("", call("bash", command="ls")), *MENDS)))
+        state = shop.native()
+        assert state.status == "promoted", state.reasons
+        events = [each for each in judged(shop, state.id) if each.attempt]
+        denied = [each for each in events if each.effect == "deny"]
+        assert len(denied) == len(calls) + len(writes) >= 50
+        assert all(each.rule and each.reason and each.attempt for each in denied)
+        answers = results(shop, state.id)
+        assert all("not done" in answer for answer in answers[: len(denied)])
+        assert "ran-" not in answers[len(denied)]
+
+    def test_a_command_agents_are_harmless(self, tmp_path: Path) -> None:
+        secret = tmp_path / "outside.txt"
+        secret.write_text("mine")
+        shop = Workshop(tmp_path)
+        before = {path: path.read_bytes() for path in (shop.repository / ".git").rglob("*") if path.is_file()}
+        tries = "\n".join(
+            f"({line}) </dev/null >/dev/null 2>&1 || :" for line in self.lines if "rm -rf" not in line
+        )
+        removes = "rm -rf /etc /home /usr ~ 2>/dev/null; find / -xdev -delete 2>/dev/null"
+        state = shop.run(f"{GOLD}\nset +e\n{tries}\n{removes}\ntrue")
+        assert state.status != "promoted" or not state.reasons
+        assert told(judged(shop, state.id, "launch"))[0] == ("launch", "allow", "launch-agent")
+        assert secret.read_text() == "mine"
+        assert Path(sys.executable).exists()
+        after = {path: path.read_bytes() for path in before if path.is_file()}
+        changed = {path.name for path in before if after.get(path) != before[path]}
+        assert not changed
+
+
+def test_finish_is_no_action(tmp_path: Path) -> None:
+    shop = NativeShop(tmp_path)
+    shop.model("scripted", scripted((FINISH,)))
+    state = shop.native(attempts=1)
+    assert {each.kind for each in judged(shop, state.id)} == {"check"}
