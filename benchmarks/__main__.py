@@ -29,6 +29,7 @@ from benchmarks import (
     report,
     scale,
     startup,
+    tiers,
     watching,
     workers,
 )
@@ -47,6 +48,7 @@ _OVER_FILES: dict[str, _Row] = {
 }
 _FIRST_SIZE: dict[str, _Row] = {
     "command": command.run,
+    "tiers": tiers.run,
     "watching": watching.run,
     "layers": layers.run,
 }
@@ -67,6 +69,7 @@ _ROUNDS = {
     "egress": 20,
     "isolate": 10,
     "command": 40,
+    "tiers": 15,
     "watching": 5,
     "layers": 5,
     "base": 1,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare, timed
+from benchmarks.memory import held
 from benchmarks.shop import Opened, Shop
 from chargehand.sandbox import Sandbox
 from chargehand.workspace import Workspace
@@ -45,10 +46,10 @@ async def _at_once(shop: Shop, opened: Opened, *, rounds: int) -> Result:
         return workspace, sandbox
 
     async def all_of_them() -> float:
-        before = _held()
+        before = held()
         with timed() as seconds:
             made = await asyncio.gather(*(one() for _ in range(AT_ONCE)))
-        memory.append((_held() - before) / AT_ONCE)
+        memory.append((held() - before) / AT_ONCE)
         await asyncio.gather(*(sandbox.close() for _, sandbox in made))
         for workspace, _ in made:
             workspace.discard()
@@ -110,28 +111,3 @@ def _newest(root: Path) -> tuple[int, int]:
     """Return how many files there are and when the last one was written."""
     times = [entry.stat().st_mtime_ns for entry in os.scandir(root)]
     return len(times), max(times)
-
-
-def _held() -> float:
-    """Return what this process and all below it hold in KiB: private pages, and their part of the shared ones."""
-    below: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        below.setdefault(parent, []).append(int(stat.parent.name))
-    todo, total = [os.getpid()], 0.0
-    while todo:
-        pid = todo.pop()
-        todo += below.get(pid, [])
-        total += _share(pid)
-    return total
-
-
-def _share(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(float(line.split()[1]) for line in lines if line.startswith("Pss:"))

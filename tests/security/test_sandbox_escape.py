@@ -6,7 +6,6 @@ nothing else is ever contacted.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import json
@@ -14,146 +13,22 @@ import os
 import platform
 import socket
 import stat
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import container_kit
+from tests.jail_kit import TIERS, Jail, jailed, refused
 
-from chargehand.core import MountPlan, SandboxDiedError, sandbox_ids
-from chargehand.sandbox import (
-    ContainerTier,
-    ExecResult,
-    ProcessTier,
-    Sandbox,
-    SandboxLimits,
-    SandboxSpec,
-    discover,
-)
+from chargehand.core import SandboxDiedError
 from chargehand.sandbox._syscalls import allowed
 
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
 
-PRELUDE = """
-import ctypes, errno, json, os, socket, stat, sys
-libc = ctypes.CDLL(None, use_errno=True)
-def call(number, *arguments):
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = libc.syscall(ctypes.c_long(number), *words)
-    return "done" if result >= 0 else errno.errorcode[ctypes.get_errno()]
-def attempt(what, *arguments):
-    try:
-        what(*arguments)
-    except OSError as error:
-        return errno.errorcode[error.errno]
-    return "done"
-def read(path):
-    with open(path, "rb") as file:
-        file.read(1)
-def write(path, text="1"):
-    with open(path, "w") as file:
-        file.write(text)
-def tell(value):
-    print(json.dumps(value))
-"""
 
-
-class Jail:
-    """One tier; sandboxes over one base with a little content; every test blocks on its answers."""
-
-    def __init__(self, root: Path, kind: str) -> None:
-        self.root = root
-        self.kind = kind
-        self.loop = asyncio.new_event_loop()
-        self.base = root / "base"
-        (self.base / "kept").mkdir(parents=True)
-        (self.base / "kept/file").write_text("from base\n")
-        (self.base / "top").write_text("top of base\n")
-        for path in (root, self.base, *self.base.rglob("*")):
-            os.chown(path, *sandbox_ids())
-        self.toolchain = discover(search=os.environ["PATH"])
-        self.tier = self._tier()
-        self.loop.run_until_complete(self.tier.__aenter__())
-        self.sandbox = self.open("shared", memory_mb=512)
-
-    def _tier(self) -> Any:
-        if self.kind == "process":
-            return ProcessTier(self.toolchain)
-        engine = container_kit.engine("podman")
-        return ContainerTier(self.toolchain, engine=engine, environ=container_kit.environment())
-
-    def open(self, name: str, **limits: int) -> Sandbox:
-        """Open a sandbox on the upper of that name."""
-        for part in ("upper", "work"):
-            (self.root / name / part).mkdir(parents=True, exist_ok=True)
-            os.chown(self.root / name / part, *sandbox_ids())
-        plan = MountPlan(
-            target="/workspace",
-            lowers=(self.base,),
-            upper=self.root / name / "upper",
-            work=self.root / name / "work",
-        )
-        spec = SandboxSpec(mounts=plan, limits=SandboxLimits(**{"tmp_mb": 4, **limits}))
-        return self.wait(self.tier.open(spec))
-
-    def wait(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(what)
-
-    def python(self, program: str, sandbox: Sandbox | None = None, **options: Any) -> ExecResult:
-        argv = ["python3", "-I", "-c", PRELUDE + program]
-        result: ExecResult = self.wait((sandbox or self.sandbox).exec(argv, **options))
-        return result
-
-    def asks(self, program: str, sandbox: Sandbox | None = None) -> Any:
-        """Run a program that tells one value; it has to end well."""
-        result = self.python(program, sandbox)
-        assert result.exit_code == 0, result
-        return json.loads(result.stdout)
-
-    def close(self) -> None:
-        self.wait(self.sandbox.close())
-        self.wait(self.tier.close())
-        self.loop.close()
-        for locked in self.root.glob("*/work/work"):
-            locked.chmod(0o700)
-
-
-@pytest.fixture(scope="module")
-def leaky() -> Iterator[dict[str, Any]]:
-    """What a careless parent leaves around: descriptors that are inherited, and secrets in the environment."""
-    with ExitStack() as stack:
-        file = stack.enter_context(Path("/etc/passwd").open())
-        pair = socket.socketpair()
-        for sock in pair:
-            stack.enter_context(sock)
-        for fd in (file.fileno(), *(sock.fileno() for sock in pair)):
-            os.set_inheritable(fd, True)
-        os.environ["ESCAPE_SECRET"] = "of-the-host"
-        stack.callback(os.environ.pop, "ESCAPE_SECRET")
-        yield {"pair": pair}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("process", marks=pytest.mark.needs_bwrap),
-        pytest.param("container", marks=pytest.mark.needs_container),
-    ],
-)
-def jail(
-    tmp_path_factory: pytest.TempPathFactory, leaky: object, request: pytest.FixtureRequest
-) -> Iterator[Jail]:
-    jail = Jail(tmp_path_factory.mktemp("jail"), request.param)
-    yield jail
-    jail.close()
-
-
-def refused(seen: dict[str, str], *codes: str) -> None:
-    """Assert that every attempt was answered with one of these errors."""
-    assert seen
-    assert {what: how for what, how in seen.items() if how not in codes} == {}
+@pytest.fixture(scope="module", params=TIERS)
+def jail(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Jail]:
+    with jailed(tmp_path_factory.mktemp("jail"), request.param) as jail:
+        yield jail
 
 
 # What is there to read

@@ -73,7 +73,7 @@ class Reply:
         self.stopped: LimitName | None = None
         """The limit at which we have everything killed, once there is one."""
         self._on_output = on_output
-        self._kept = {_server.OUT: bytearray(), _server.ERR: bytearray()}
+        self._kept: dict[bytes, list[bytes]] = {_server.OUT: [], _server.ERR: []}
 
     def take(self, kind: bytes, body: bytes) -> None:
         """Add one frame that carries our nonce."""
@@ -82,7 +82,7 @@ class Reply:
             if not self.done.done():
                 self.done.set_result(self._result(body))
             return
-        self._kept[kind] += body
+        self._kept[kind].append(body)
         if self._on_output and not self.done.done():
             try:
                 self._on_output("stdout" if kind == _server.OUT else "stderr", body)
@@ -98,8 +98,8 @@ class Reply:
         code, seconds, truncated, timed_out, flooded, _, written = _server.OUTCOME.unpack(body)
         return ExecResult(
             exit_code=code,
-            stdout=bytes(self._kept[_server.OUT]),
-            stderr=bytes(self._kept[_server.ERR]),
+            stdout=b"".join(self._kept[_server.OUT]),
+            stderr=b"".join(self._kept[_server.ERR]),
             seconds=seconds,
             truncated=truncated,
             timed_out=timed_out,

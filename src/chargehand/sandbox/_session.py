@@ -186,7 +186,8 @@ class ProcessSandbox:
             stdin=len(stdin),
         )
         async with self._turn:
-            await self._wait(self._thawed.wait(), seconds=None)
+            if not self._thawed.is_set():
+                await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
             before = self._meter.mark()
             minding = asyncio.create_task(self._mind(reply)) if self._meter.minds else None
