@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 
 import chargehand.sandbox
+from chargehand.sandbox._egress_contract import Resolve
 from chargehand.sandbox._mirror import RegistryMirror
 from chargehand.sandbox._mirror_config import RegistryConfig
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest
@@ -57,7 +58,15 @@ class _Server(ThreadingHTTPServer):
 class LocalRegistry:
     """An HTTP(S) server on loopback that answers from `pages` and keeps the requests it got."""
 
-    def __init__(self, *, certificate: Path | None = None, login: str = "", ask_client: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        certificate: Path | None = None,
+        login: str = "",
+        ask_client: bool = False,
+        keeps_open: bool = False,
+    ) -> None:
+        self._keeps_open = keeps_open
         self.pages: dict[str, Answer] = {}
         self.seen: list[tuple[str, dict[str, str]]] = []
         self._login = login
@@ -78,6 +87,8 @@ class LocalRegistry:
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1" if registry._keeps_open else "HTTP/1.0"
+
             def do_GET(self) -> None:
                 registry.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
                 registry.answer(self)
@@ -110,18 +121,18 @@ class LocalRegistry:
 
 @contextmanager
 def registry(
-    *, certificate: Path | None = None, login: str = "", ask_client: bool = False
+    *, certificate: Path | None = None, login: str = "", ask_client: bool = False, keeps_open: bool = False
 ) -> Iterator[LocalRegistry]:
     """Run a local registry."""
-    server = LocalRegistry(certificate=certificate, login=login, ask_client=ask_client)
+    server = LocalRegistry(certificate=certificate, login=login, ask_client=ask_client, keeps_open=keeps_open)
     try:
         yield server
     finally:
         server.close()
 
 
-def self_signed(directory: Path) -> Path:
-    """Make a certificate with its key for 127.0.0.1 that is its own authority."""
+def self_signed(directory: Path, name: str = "IP:127.0.0.1") -> Path:
+    """Make a certificate with its key for 127.0.0.1, or a `DNS:` name, that is its own authority."""
     path = directory / "own-authority.pem"
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     options = [
@@ -135,7 +146,7 @@ def self_signed(directory: Path) -> Path:
         "-subj",
         "/CN=local",
         "-addext",
-        "subjectAltName=IP:127.0.0.1",
+        f"subjectAltName={name}",
     ]
     subprocess.run(
         ["openssl", "req", "-x509", *options, "-keyout", str(key), "-out", str(certificate)],
@@ -175,13 +186,19 @@ class Reached:
 
 @asynccontextmanager
 async def running(
-    config: RegistryConfig, *, limits: MirrorLimits | None = None, public_url: str = "http://127.0.0.1:8870"
+    config: RegistryConfig,
+    *,
+    limits: MirrorLimits | None = None,
+    public_url: str = "http://127.0.0.1:8870",
+    resolve: Resolve | None = None,
 ) -> AsyncIterator[Reached]:
     """Run a mirror of `config` with a client that sees its socket alone."""
     log: list[MirrorRequest] = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "mirror.sock"
-        mirror = RegistryMirror(path, config=config, log=log.append, limits=limits, public_url=public_url)
+        mirror = RegistryMirror(
+            path, config=config, log=log.append, limits=limits, public_url=public_url, resolve=resolve
+        )
         async with mirror:
             transport = httpx.AsyncHTTPTransport(uds=str(path))
             async with httpx.AsyncClient(transport=transport, base_url="http://mirror.invalid") as client:

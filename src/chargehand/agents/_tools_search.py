@@ -14,7 +14,7 @@ from chargehand.core import printable, shown_path
 MOST_MATCHES = 200
 _LONGEST_LINE = 300
 _MOST_BYTES = 400_000
-_LEFT_OUT = (".git", ".venv", "node_modules")
+_LEFT_OUT = (".git", ".venv", ".chargehand", "node_modules")
 _LINE = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)", re.DOTALL)
 # head ends grep early; its own exit code comes on the last line of stderr
 _SCRIPT = """

@@ -62,7 +62,7 @@ from chargehand.missions import (
     system_errors,
 )
 from chargehand.policy import Rules
-from chargehand.sandbox import ProbeReport, Toolchain, ToolSeen, discover, tools_inside
+from chargehand.sandbox import MirrorRequest, ProbeReport, Toolchain, ToolSeen, discover, tools_inside
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
 
@@ -476,14 +476,14 @@ class App:
         )
 
     @contextlib.asynccontextmanager
-    async def _registries(self) -> AsyncIterator[Registries]:
+    async def _registries(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
         from chargehand.sandbox import RegistryConfig, RegistryMirror
 
         config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
         scratch = self._local.scratch(self.member.id)
         scratch.mkdir(exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=scratch, prefix="registries-") as directory:
-            async with RegistryMirror(Path(directory, "mirror.sock"), config=config) as mirror:
+            async with RegistryMirror(Path(directory, "mirror.sock"), config=config, log=log) as mirror:
                 yield mirror
 
     @contextlib.asynccontextmanager

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from chargehand.core import Base, ChangesReverted, CommandFinished, Finding, RefusedError, Reverted, printable
 from chargehand.missions._journal import Notes
+from chargehand.missions._network import NetworkLog, as_egress
+from chargehand.missions._packages import CARGO_SIGNS, GO_SIGNS, point_cargo, setup_variables
 from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._policy import admit
-from chargehand.missions._services import Services
+from chargehand.missions._services import Registries, Services
 from chargehand.policy import Run
 from chargehand.sandbox import ExecResult, Sandbox
 from chargehand.workspace import EnvironmentLayers, FrozenLayer
@@ -123,11 +126,11 @@ async def _build(
     """Make a layer by running setup on the base, or, without network, on a candidate's tree."""
     action = Run(kind="setup", run=setup, trusted=services.vouched(setup))
     await admit(services, journal, action, purpose="setup")
-    signs = (services.depot.lookup(ground.base.tree, name) for name in _PYTHON_SIGNS)
-    python = bool(_PYTHON_COMMAND.search(setup)) or any(signs)
+    signs = _signs(services, ground.base)
+    python = bool(_PYTHON_COMMAND.search(setup) or signs.intersection(_PYTHON_SIGNS))
     path = (f"{VENV}/bin",) if python else ()
     async with contextlib.AsyncExitStack() as stack:
-        registries = await stack.enter_async_context(services.open_registries()) if tree is None else None
+        registries = await stack.enter_async_context(_registries(services, journal)) if tree is None else None
         egress = await stack.enter_async_context(places.egress(purpose=SETUP)) if tree is None else None
         workspace = await stack.enter_async_context(places.workspace(ground, purpose=SETUP, tree=tree))
         async with places.sandbox(
@@ -137,8 +140,10 @@ async def _build(
             registries=registries,
             egress=egress,
             path=path,
-            environment=registries.environment() if registries else None,
+            environment={**registries.environment(), **setup_variables(setup, signs)} if registries else None,
         ) as sandbox:
+            if registries and "CARGO_HOME" in setup_variables(setup, signs):
+                await point_cargo(sandbox, registries)
             if python:
                 await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
             await _run(services, journal, sandbox, setup, services.config.limits.check_time)
@@ -147,6 +152,23 @@ async def _build(
         dropped = tuple(Reverted(path=path, rule="setup_tracked") for path in frozen.dropped)
         journal.note(ChangesReverted(attempt="", reverted=dropped))
     return frozen
+
+
+def _signs(services: Services, base: Base) -> frozenset[str]:
+    """Return the files at the top of a base that show which package clients it is for."""
+    names = (*_PYTHON_SIGNS, *CARGO_SIGNS, *GO_SIGNS)
+    return frozenset(name for name in names if services.depot.lookup(base.tree, name))
+
+
+@contextlib.asynccontextmanager
+async def _registries(services: Services, journal: Notes) -> AsyncIterator[Registries]:
+    """Open the mirror for one setup; what it was asked for is noted as the requests of a sandbox are."""
+    seen = NetworkLog(journal, clock=services.clock, purpose=SETUP, attempt=None)
+    async with services.open_registries(log=lambda request: seen.see(as_egress(request))) as opened:
+        try:
+            yield opened
+        finally:
+            seen.end()
 
 
 async def _run(services: Services, journal: Notes, sandbox: Sandbox, command: str, seconds: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chargehand.core import Clock, FencedError, NetworkRequested
 from chargehand.missions._journal import Notes
-from chargehand.sandbox import EgressRequest
+from chargehand.sandbox import REGISTRY_PORT, EgressRequest, MirrorRequest
 
 _BURST, _RATE = 200.0, 20.0
 _MOST = 5_000
@@ -75,3 +75,25 @@ class NetworkLog:
     def _note(self, payload: NetworkRequested) -> None:
         with contextlib.suppress(FencedError):  # whoever took the mission over logs its own
             self._journal.note(payload)
+
+
+def as_egress(request: MirrorRequest) -> EgressRequest:
+    """Return a request to the registry mirror as one to the host that was asked last, or to the mirror itself.
+
+    It counts as refused where the mirror answered by itself, and not what a registry had said.
+    """
+    web = [host for host in request.hosts if host != "file:"]
+    host, _, port = web[-1].rpartition(":") if web and web[-1].rpartition(":")[2].isdecimal() else ("", "", "")
+    if not host:
+        host, port = (web[-1], "443") if web else ("127.0.0.1", str(REGISTRY_PORT))
+    of_the_registry = bool(request.hosts) and request.status in (404, 502)
+    return EgressRequest(
+        method=request.method,
+        host=host,
+        port=int(port),
+        status=request.status,
+        allowed=0 < request.status < 400 or of_the_registry,
+        entry=f"registry {request.kind}",
+        reason=request.problem,
+        bytes_in=request.bytes_sent,
+    )

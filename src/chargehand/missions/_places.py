@@ -23,6 +23,7 @@ from chargehand.core import (
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._network import NetworkLog
+from chargehand.missions._packages import layer_variables
 from chargehand.missions._services import Egress, Registries, Services
 from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace import Workspace, WorkspaceLimits
@@ -46,8 +47,8 @@ class Ground:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What tells programs of that virtual environment."""
-        return {"VIRTUAL_ENV": VENV} if self.path else {}
+        """What tells programs of that virtual environment, and of the packages in the layer."""
+        return {**({"VIRTUAL_ENV": VENV} if self.path else {}), **layer_variables(self.environment)}
 
 
 class Places:

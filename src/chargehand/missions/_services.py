@@ -17,7 +17,7 @@ from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models import CallRecord
 from chargehand.policy import Rules
-from chargehand.sandbox import EgressRequest, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox import EgressRequest, MirrorRequest, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import MissionRow, Store
 from chargehand.workspace import Depot
 
@@ -39,7 +39,19 @@ class Registries(Protocol):
     socket_path: Path
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment for pip, npm and the like."""
+        """Return the environment for pip, npm, go and the like."""
+        ...
+
+    def cargo_settings(self) -> str:
+        """Return the text of cargo's config.toml; it holds no secret."""
+        ...
+
+
+class OpenRegistries(Protocol):
+    """Opens the mirror of the user's package registries for one setup."""
+
+    def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AbstractAsyncContextManager[Registries]:
+        """Serve the registries and tell `log`, in the event loop, of each request as it ended."""
         ...
 
 
@@ -115,7 +127,7 @@ class Services:
     version: str
     open_agent: Callable[[MissionRequest], Agent]
     open_gateway: OpenGateway
-    open_registries: Callable[[], AbstractAsyncContextManager[Registries]]
+    open_registries: OpenRegistries
     open_egress: OpenEgress
     clock: ClockPort = field(default_factory=SystemClock)
     watch: Watch = ignore

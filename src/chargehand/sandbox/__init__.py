@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from chargehand.sandbox._contract import (
     EGRESS_PORT,
     GATEWAY_PORT,
+    REGISTRY_PORT,
     WORKSPACE,
     ExecResult,
     LimitName,
@@ -20,6 +21,7 @@ from chargehand.sandbox._contract import (
 )
 from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest, Resolve
 from chargehand.sandbox._egress_rules import AllowList, Rule, meet_rules, parse_rule, without_grants
+from chargehand.sandbox._mirror_reply import MirrorRequest
 from chargehand.sandbox._probe import Part, ProbeReport, probe
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._processes import ProcessSeen
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EGRESS_PORT",
     "GATEWAY_PORT",
+    "REGISTRY_PORT",
     "WORKSPACE",
     "AllowList",
     "ConsoleLine",
@@ -56,6 +59,7 @@ __all__ = [
     "EgressRequest",
     "ExecResult",
     "LimitName",
+    "MirrorRequest",
     "NotShown",
     "OnOutput",
     "OpenSandbox",

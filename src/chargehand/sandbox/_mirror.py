@@ -1,7 +1,8 @@
 """The registry mirror: lets `setup` in a sandbox without network install packages from the user's registries.
 
-It answers pip (PEP 503, 658, 691) under `/pypi/simple/` and npm under `/npm/` on a unix socket of the host. It
-fetches only what index pages of the user's own registries name; credentials and certificates stay on this side.
+It answers pip (PEP 503, 658, 691) under `/pypi/simple/`, npm under `/npm/`, cargo (sparse indexes) under `/cargo/`
+and go (GOPROXY) under `/go/` on a unix socket of the host. It fetches only what the user's own registries name;
+credentials and certificates stay on this side.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from urllib.parse import urlsplit
 
 import h11
 
+from chargehand.sandbox._egress_contract import Resolve
+from chargehand.sandbox._mirror_cargo import CrateRegistry, cargo_settings
 from chargehand.sandbox._mirror_config import RegistryConfig
+from chargehand.sandbox._mirror_go import ModuleProxy, go_environment
 from chargehand.sandbox._mirror_http import SocketServer
 from chargehand.sandbox._mirror_npm import NodeRegistry
 from chargehand.sandbox._mirror_pypi import PythonRegistry
+from chargehand.sandbox._mirror_reach import Reach
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest, Reply, Trace
 from chargehand.sandbox._mirror_routes import Route, parse_route
 from chargehand.sandbox._mirror_upstream import Upstream
@@ -32,7 +37,8 @@ _CLIENT_SECONDS = "180"
 class RegistryMirror:
     """Serves the registries of `config` on `socket_path`; `public_url` is where the sandbox reaches that socket.
 
-    `log` is called once for every request, in the event loop. An async context manager.
+    `log` is called once for every request, in the event loop; `resolve` looks names up that pages and redirects
+    lead to (default: the host's resolver). An async context manager.
     """
 
     def __init__(
@@ -43,16 +49,21 @@ class RegistryMirror:
         public_url: str = PUBLIC_URL,
         log: Callable[[MirrorRequest], None] | None = None,
         limits: MirrorLimits | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         limits = limits or MirrorLimits()
         self.socket_path = socket_path
         self.public_url = public_url.rstrip("/")
+        self._config = config
         self._upstreams = [
-            Upstream(access, page_bytes=limits.page_bytes) for access in (config.pip.access, config.npm.access)
+            Upstream(client.access, reach=Reach(client.urls(), resolve=resolve), page_bytes=limits.page_bytes)
+            for client in (config.pip, config.npm, config.cargo, config.go)
         ]
-        pip, npm = self._upstreams
+        pip, npm, cargo, go = self._upstreams
         self._python = PythonRegistry(config.pip, upstream=pip, limits=limits)
         self._node = NodeRegistry(config.npm, upstream=npm, limits=limits, public_url=self.public_url)
+        self._crates = CrateRegistry(config.cargo, upstream=cargo, limits=limits, public_url=self.public_url)
+        self._modules = ModuleProxy(config.go, upstream=go, limits=limits)
         self._server = SocketServer(socket_path, self._reply, limits=limits, log=log)
 
     async def start(self) -> None:
@@ -75,21 +86,45 @@ class RegistryMirror:
         await self.close()
 
     def environment(self, public_url: str | None = None) -> Mapping[str, str]:
-        """Return the variables that point pip, uv and npm in the sandbox here (`mirror_environment`)."""
-        return mirror_environment(public_url or self.public_url)
+        """Return the variables that point pip, uv, npm and go in the sandbox here (`mirror_environment`)."""
+        url = public_url or self.public_url
+        return {**mirror_environment(url), **go_environment(self._config.go, url)}
+
+    def cargo_settings(self, public_url: str | None = None) -> str:
+        """Return the config.toml that points cargo in the sandbox here: no variable can replace a source."""
+        return cargo_settings(self._config.cargo, public_url or self.public_url)
 
     async def _reply(self, request: h11.Request, trace: Trace) -> Reply:
         route = parse_route(request.target)
         trace.kind, trace.project = route.kind, route.project
         accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
-        if route.kind.startswith("pypi"):
-            return await self._python_reply(route, accept=accept, trace=trace)
+        match route.kind.partition("-")[0]:
+            case "pypi":
+                return await self._python_reply(route, accept=accept, trace=trace)
+            case "cargo":
+                return await self._cargo_reply(route, trace=trace)
+            case "go":
+                return await self._go_reply(route, trace=trace)
         return await self._node_reply(route, accept=accept, trace=trace)
 
     async def _python_reply(self, route: Route, *, accept: str, trace: Trace) -> Reply:
         if route.kind == "pypi-file":
             return await self._python.file(route.identity, route.filename, trace=trace)
         return await self._python.index(route.project, accept=accept, trace=trace)
+
+    async def _cargo_reply(self, route: Route, *, trace: Trace) -> Reply:
+        if route.kind == "cargo-config":
+            return self._crates.settings(route.registry, trace=trace)
+        if route.kind == "cargo-index":
+            return await self._crates.entries(route.registry, route.project, route.filename, trace=trace)
+        return await self._crates.crate(route.registry, route.project, route.filename, trace=trace)
+
+    async def _go_reply(self, route: Route, *, trace: Trace) -> Reply:
+        if route.kind == "go-sums":
+            return await self._modules.sums(route.project, route.filename, trace=trace)
+        if route.kind == "go-file":
+            return await self._modules.archive(route.project, route.filename, trace=trace)
+        return await self._modules.page(route.project, route.filename, trace=trace)
 
     async def _node_reply(self, route: Route, *, accept: str, trace: Trace) -> Reply:
         if route.kind == "npm-index":

@@ -40,6 +40,7 @@ class SocketServer:
         self._left = limits.total_bytes
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._too_many = f"more than {limits.connections} connections at once"
 
     async def start(self) -> None:
         """Listen; raises `InfrastructureError` where the socket cannot be made."""
@@ -67,6 +68,11 @@ class SocketServer:
         if task is None or self._server is None:
             # Accepted while the mirror was being closed: nobody would cut this one later.
             writer.transport.abort()
+            return
+        if len(self._connections) >= 2 * self._limits.connections:
+            # Answering each of a flood would take this process's files and memory.
+            writer.transport.abort()
+            self._noted(Trace(problems=[self._too_many]))
             return
         self._connections.add(task)
         exchange = _Exchange(reader, writer, limits=self._limits, spend=self._spend)

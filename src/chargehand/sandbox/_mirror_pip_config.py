@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import configparser
-import netrc
 import os
 import shutil
 import subprocess
@@ -18,10 +17,10 @@ from chargehand.sandbox._mirror_settings import (
     Logins,
     PipConfig,
     Proxies,
-    basic,
     checked_url,
     environment_proxies,
     exempt_hosts,
+    netrc_logins,
     origin_of,
     split_login,
     under_home,
@@ -161,23 +160,7 @@ def _logins(urls: list[str], environ: Mapping[str, str]) -> Logins:
         if header:
             by_prefix[origin_of(bare) + urlsplit(bare).path.rstrip("/") + "/"] = header
             by_origin.setdefault(origin_of(bare), header)
-    return Logins(by_prefix=by_prefix, by_origin=by_origin, by_host=_netrc(environ))
-
-
-def _netrc(environ: Mapping[str, str]) -> dict[str, str]:
-    home = Path(environ.get("HOME") or "/")
-    named = environ.get("NETRC")
-    for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
-        try:
-            hosts = netrc.netrc(str(path)).hosts
-        except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
-            continue
-        return {
-            host: basic(login or account, password)
-            for host, (login, account, password) in hosts.items()
-            if host != "default"
-        }
-    return {}
+    return Logins(by_prefix=by_prefix, by_origin=by_origin, by_host=netrc_logins(environ))
 
 
 def _access(options: Mapping[str, str], environ: Mapping[str, str], *, logins: Logins) -> Access:

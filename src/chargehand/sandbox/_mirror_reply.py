@@ -8,7 +8,19 @@ from typing import Literal
 
 from chargehand.core import RefusedError
 
-RequestKind = Literal["pypi-index", "pypi-file", "npm-index", "npm-file", "other"]
+RequestKind = Literal[
+    "pypi-index",
+    "pypi-file",
+    "npm-index",
+    "npm-file",
+    "cargo-config",
+    "cargo-index",
+    "cargo-file",
+    "go-page",
+    "go-file",
+    "go-sums",
+    "other",
+]
 FILE_MEDIA = "application/octet-stream"
 
 

@@ -14,11 +14,26 @@ _PACKAGE = r"(?P<project>(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212}/)?(?!-/)[A-Za-z
 _FILE = r"(?P<filename>[A-Za-z0-9][A-Za-z0-9._+!~-]{0,260})"
 _TARBALL = r"(?P<filename>[A-Za-z0-9~-][A-Za-z0-9._+~-]{0,255}\.tgz)"
 _ID = r"(?P<identity>[0-9a-f]{24})"
+_REGISTRY = r"(?P<registry>[A-Za-z0-9_-]{1,64})"
+_CRATE = r"(?P<project>[A-Za-z0-9][A-Za-z0-9_-]{0,63})"
+_ELEMENT = r"(?:[a-z0-9_.~-]|![a-z]){1,200}"
+_MODULE = rf"(?P<project>{_ELEMENT}(?:/{_ELEMENT}){{0,24}})"
+_VERSION = r"[a-z0-9](?:[a-z0-9._+~-]|![a-z]){0,200}"
+_SUMS = rf"(?:supported|latest|lookup/{_ELEMENT}(?:/{_ELEMENT}){{0,24}}@{_VERSION}|tile/[a-z0-9./]{{1,80}})"
 # npm puts the paths of lock files, which belong to other registries, behind or in place of ours.
 _ELSEWHERE = r"(?:[A-Za-z0-9._~-]{1,100}/){0,8}?"
 _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
     ("pypi-index", re.compile(rf"/pypi/simple/{_PROJECT}/?")),
     ("pypi-file", re.compile(rf"/pypi/files/{_ID}/{_FILE}")),
+    ("cargo-config", re.compile(rf"/cargo/{_REGISTRY}/index/config\.json")),
+    ("cargo-index", re.compile(rf"/cargo/{_REGISTRY}/index/(?P<filename>(?:[^/]{{1,2}}/){{1,2}}{_CRATE})")),
+    (
+        "cargo-file",
+        re.compile(rf"/cargo/{_REGISTRY}/crates/{_CRATE}/(?P<filename>[0-9A-Za-z.+-]{{1,128}})/download"),
+    ),
+    ("go-sums", re.compile(rf"/go/sumdb/(?P<project>[A-Za-z0-9.-]{{1,200}})/(?P<filename>{_SUMS})")),
+    ("go-page", re.compile(rf"/go/{_MODULE}/(?P<filename>@latest|@v/list|@v/{_VERSION}\.(?:info|mod))")),
+    ("go-file", re.compile(rf"/go/{_MODULE}/(?P<filename>@v/{_VERSION}\.zip)")),
     ("npm-index", re.compile(rf"/npm/{_PACKAGE}")),
     ("npm-file", re.compile(rf"/npm/{_PACKAGE}/-/{_ID}/{_FILE}")),
     ("npm-file", re.compile(rf"/{_ELSEWHERE}{_PACKAGE}/-/{_TARBALL}")),
@@ -27,12 +42,16 @@ _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a request asks for: the kind, the project (or package), and for a file its id and name."""
+    """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
+
+    `registry` is the name of a cargo registry.
+    """
 
     kind: RequestKind
     project: str = ""
     identity: str = ""
     filename: str = ""
+    registry: str = ""
 
 
 def parse_route(target: bytes) -> Route:

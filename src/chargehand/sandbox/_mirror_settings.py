@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import netrc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,6 +165,10 @@ class PipConfig:
     find_links: tuple[str, ...] = ()
     access: Access = field(default_factory=Access)
 
+    def urls(self) -> tuple[str, ...]:
+        """Return every place that the configuration names."""
+        return (*self.indexes, *self.find_links)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpmConfig:
@@ -172,6 +177,10 @@ class NpmConfig:
     registry: str = NPM
     scopes: Mapping[str, str] = field(default_factory=dict)
     access: Access = field(default_factory=Access)
+
+    def urls(self) -> tuple[str, ...]:
+        """Return every place that the configuration names."""
+        return (self.registry, *self.scopes.values())
 
     def registry_of(self, package: str) -> str:
         """Return the base URL of the registry that has `package`, with a slash at its end."""
@@ -194,3 +203,20 @@ def environment_proxies(environ: Mapping[str, str]) -> dict[str, str]:
 def exempt_hosts(value: str) -> tuple[str, ...]:
     """Return the entries of a NO_PROXY value."""
     return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+
+
+def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the Authorization header for each host of the user's .netrc, none where it cannot be read."""
+    home = Path(environ.get("HOME") or "/")
+    named = environ.get("NETRC")
+    for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            hosts = netrc.netrc(str(path)).hosts
+        except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+            continue
+        return {
+            host: basic(login or account, password)
+            for host, (login, account, password) in hosts.items()
+            if host != "default"
+        }
+    return {}

@@ -7,18 +7,31 @@ import ssl
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 
+from chargehand.sandbox._egress_address import Address
+from chargehand.sandbox._mirror_reach import Reach
 from chargehand.sandbox._mirror_reply import FILE_MEDIA, MirrorRefusal, Reply, Trace
-from chargehand.sandbox._mirror_settings import Access, shown_host, split_login
+from chargehand.sandbox._mirror_settings import Access, origin_of, shown_host, split_login
 
 _HOPS = 10
 _PIECE = 262_144
 _CONNECT_SECONDS = 30.0
 _AGENT = "chargehand-registry-mirror"
+_CLIENTS = 32
+_ANY = "*"
+"""Stands for the hosts that have no client of their own: no connection to them is kept."""
+
+
+class _Key(NamedTuple):
+    """What tells clients apart; `host` is empty for the user's own hosts."""
+
+    verify: bool
+    proxy: str | None
+    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +46,12 @@ class Page:
 class Upstream:
     """One package client's way out. Every failure is a `MirrorRefusal` whose message names the host alone."""
 
-    def __init__(self, access: Access, *, page_bytes: int) -> None:
+    def __init__(self, access: Access, *, reach: Reach, page_bytes: int) -> None:
         self._access = access
+        self._reach = reach
         self._page_bytes = page_bytes
-        self._clients: dict[tuple[bool, str | None], httpx.AsyncClient] = {}
+        self._clients: dict[_Key, httpx.AsyncClient] = {}
+        self._contexts: dict[bool, ssl.SSLContext] = {}
 
     async def close(self) -> None:
         """Close every connection."""
@@ -45,11 +60,14 @@ class Upstream:
         self._clients.clear()
 
     async def page(
-        self, url: str, *, accept: str, trace: Trace, absent: tuple[int, ...] = (404, 410)
+        self, url: str, *, accept: str, trace: Trace, absent: tuple[int, ...] = (404, 410), login: str = ""
     ) -> Page | None:
-        """Return the page at `url`, None where the upstream answers with a status of `absent`."""
+        """Return the page at `url`, None where the upstream answers with a status of `absent`.
+
+        `login` is an Authorization header for the host of `url`, and no other.
+        """
         headers = {"accept": accept, "accept-encoding": "gzip, deflate"}
-        response, final = await self._open(url, headers=headers, trace=trace)
+        response, final = await self._open(url, headers=headers, trace=trace, login=login)
         try:
             if response.status_code in absent:
                 trace.problems.append(f"{shown_host(final)} answered {response.status_code}")
@@ -73,10 +91,10 @@ class Upstream:
             raise _failure(error, url) from None
         return bytes(body)
 
-    async def file(self, url: str, *, trace: Trace) -> Reply:
-        """Return the file at `url` as a stream; the caller closes the reply."""
+    async def file(self, url: str, *, trace: Trace, login: str = "") -> Reply:
+        """Return the file at `url` as a stream; the caller closes the reply. `login` as for a page."""
         headers = {"accept": "*/*", "accept-encoding": "identity"}
-        response, final = await self._open(url, headers=headers, trace=trace)
+        response, final = await self._open(url, headers=headers, trace=trace, login=login)
         try:
             if response.status_code in (404, 410):
                 raise MirrorRefusal(404, f"{shown_host(final)!r} does not have this file")
@@ -93,15 +111,18 @@ class Upstream:
             close=response.aclose,
         )
 
-    async def _open(self, url: str, *, headers: dict[str, str], trace: Trace) -> tuple[httpx.Response, str]:
-        # Redirects are followed by hand: each hop gets the login the user has for that hop, and no other.
-        secure = urlsplit(url).scheme == "https"
+    async def _open(
+        self, url: str, *, headers: dict[str, str], trace: Trace, login: str
+    ) -> tuple[httpx.Response, str]:
+        # Redirects are followed by hand: each hop is judged, and gets the login the user has for it and no other.
+        secure, first = urlsplit(url).scheme == "https", origin_of(url)
         for _ in range(_HOPS):
             bare, own = split_login(url)
             trace.asked(shown_host(bare))
             plain_now = secure and urlsplit(bare).scheme != "https"
-            login = "" if plain_now else own or self._access.logins.header(bare)
-            response = await self._send(bare, headers={**headers, **({"authorization": login} if login else {})})
+            given = own or (login if origin_of(bare) == first else "") or self._access.logins.header(bare)
+            sent = {"authorization": given} if given and not plain_now else {}
+            response = await self._send(bare, headers={**headers, **sent})
             location = response.headers.get("location")
             if response.status_code not in (301, 302, 303, 307, 308) or not location:
                 return response, bare
@@ -111,23 +132,45 @@ class Upstream:
 
     async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:
         try:
-            client = self._client(url)
-            return await client.send(client.build_request("GET", url, headers=headers), stream=True)
+            address = await self._judged(url)
+            client = self._client(url, pinned=address is not None)
+            request = client.build_request("GET", url, headers=headers)
+            if address is not None:
+                request.extensions["sni_hostname"] = request.url.host
+                request.url = request.url.copy_with(host=str(address))
+            return await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:
             raise _failure(error, url) from None
 
-    def _client(self, url: str) -> httpx.AsyncClient:
-        key = (self._access.verifies(url), self._access.proxies.proxy(url))
+    async def _judged(self, url: str) -> Address | None:
+        """Return the very address to connect to, `None` where it is the user's own host or proxy that decides."""
+        if self._access.proxies.proxy(url) and not self._reach.literal(url):
+            return None  # the user's proxy looks names up, and may reach what this machine does not
+        return await self._reach.address(url)
+
+    def _client(self, url: str, *, pinned: bool) -> httpx.AsyncClient:
+        # A kept connection is found again by its address: behind one address may be hosts of several names.
+        host = urlsplit(url).netloc if pinned else ""
+        known = any(key.host == host for key in self._clients)
+        alone = host if known or len(self._clients) < _CLIENTS else _ANY
+        key = _Key(self._access.verifies(url), self._access.proxies.proxy(url), alone)
         if key not in self._clients:
-            verify, proxy = key
-            context = ssl_context(self._access, verify=verify)
+            limits = httpx.Limits(max_connections=100, max_keepalive_connections=0 if alone == _ANY else 20)
+            context = self._context(verify=key.verify)
             self._clients[key] = httpx.AsyncClient(
-                transport=httpx.AsyncHTTPTransport(verify=context, proxy=proxy, retries=2, trust_env=False),
+                transport=httpx.AsyncHTTPTransport(
+                    verify=context, proxy=key.proxy, retries=2, trust_env=False, limits=limits
+                ),
                 headers={"user-agent": _AGENT},
                 timeout=httpx.Timeout(self._access.timeout, connect=_CONNECT_SECONDS),
                 trust_env=False,
             )
         return self._clients[key]
+
+    def _context(self, *, verify: bool) -> ssl.SSLContext:
+        if verify not in self._contexts:
+            self._contexts[verify] = ssl_context(self._access, verify=verify)
+        return self._contexts[verify]
 
 
 def ssl_context(access: Access, *, verify: bool) -> ssl.SSLContext:
@@ -167,7 +210,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
         raise MirrorRefusal(
             502,
             f"the registry at {shown_host(url)!r} answered {response.status_code}",
-            hint="check the login for it in your pip or npm configuration"
+            hint="check the login for it in your own configuration of the package client"
             if response.status_code in (401, 403)
             else "",
         )

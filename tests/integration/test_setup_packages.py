@@ -1,0 +1,128 @@
+"""Setup fetches from the user's registries: cargo and go, with logins and an authority that stay outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, shell
+from mirror_packages import MODULE, serve_crate, serve_module
+from opened_tiers import TIERS
+from test_mirror_support import LocalRegistry, registry, self_signed
+from tests.conftest import git, make_repository
+
+TOKEN = "t0ken-of-the-user"
+TEST = "assert_eq!(greeting::greet() + inner::greet(), 84)"
+CRATE = {
+    "Cargo.toml": (
+        '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n\n[dependencies]\n'
+        'greeting = "0.1"\ninner = { version = "0.1", registry = "own" }\n'
+    ),
+    "src/lib.rs": f"#[test]\nfn greets() {{\n    {TEST};\n}}\n",
+    "chargehand.toml": "[project]\nsetup = 'cargo fetch'\nchecks = ['cargo test']\n",
+    ".gitignore": "target/\nCargo.lock\n",
+}
+GO = {
+    "go.mod": f"module example.org/calc\n\ngo 1.18\n\nrequire {MODULE} v1.0.0\n",
+    "calc.go": f'package calc\n\nimport "{MODULE}"\n\nfunc Double() int {{\n\treturn 2 * greet.Greet()\n}}\n',
+    # A test would compile the standard library in each sandbox: half a minute of processor time.
+    "chargehand.toml": "[project]\nsetup = 'go mod download all'\nchecks = ['go build -mod=mod ./...']\n",
+    ".gitignore": "go.sum\n",
+}
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    """Skip where the host lacks a program: sandboxes show the host's own."""
+    return pytest.mark.skipif(not shutil.which(program), reason=f"not on this machine: {program}")
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A registry that asks for a login over TLS of its own authority, and one without either."""
+
+    private: LocalRegistry
+    public: LocalRegistry
+    authority: Path
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[Upstream]:
+    authority = self_signed(tmp_path)
+    with registry(certificate=authority, login=TOKEN) as private, registry() as public:
+        yield Upstream(private, public, authority)
+
+
+def events(desk: Desk, said: Said) -> list[dict[str, object]]:
+    """Return all that is logged of a mission."""
+    log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
+    return [json.loads(line) for line in log.stdout.splitlines()]
+
+
+def requested(desk: Desk, said: Said) -> list[str]:
+    """Return the packages that setup asked for, by the rule of each request."""
+    lines = [e["payload"] for e in events(desk, said) if e["type"] == "network.requested"]
+    return [line["entry"] for line in lines if isinstance(line, dict)]
+
+
+def everything_below(place: Path) -> bytes:
+    """Return the content of all files below a directory."""
+    return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+@needs("cargo")
+@pytest.mark.parametrize("tier", TIERS)
+def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstream: Upstream, tier: str) -> None:
+    serve_crate(upstream.public, "greeting")
+    serve_crate(upstream.private, "inner", auth=True)
+    home = tmp_path / "desk/.cargo"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text(
+        '[source.crates-io]\nreplace-with = "near"\n'
+        f'[source.near]\nregistry = "sparse+{upstream.public.url}/index/"\n'
+        f'[registries.own]\nindex = "sparse+{upstream.private.url}/index/"\n'
+        f'[http]\ncainfo = "{upstream.authority}"\n'
+    )
+    (home / "credentials.toml").write_text(f'[registries.own]\ntoken = "{TOKEN}"\n')
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    desk = Desk(tmp_path / "desk", RUSTUP_HOME=rustup)
+    repo = make_repository(tmp_path / "repo", CRATE)
+    late = "bash -c ': < /dev/tcp/127.0.0.1/8870' && echo the mirror answers an agent >> seen"
+    look = shell(f"cat Cargo.lock .chargehand/cargo/config.toml > seen; env >> seen; {late}; true")
+    first = desk.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
+    assert first.code == 0, first
+    seen = git(repo, "show", f"{first.document['branch']}:seen")
+    # The lock file names what it names outside, so that it can be committed.
+    assert 'source = "registry+https://github.com/rust-lang/crates.io-index"' in seen
+    assert f'source = "sparse+{upstream.private.url}/index/"' in seen
+    assert "CARGO_NET_OFFLINE=true" in seen
+    assert "the mirror answers" not in seen
+    asked = requested(desk, first)
+    assert {"registry cargo-config", "registry cargo-index", "registry cargo-file"} <= set(asked)
+    second = desk.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+    assert (second.code, requested(desk, second)) == (0, []), second
+    # In no file of any sandbox, in no log.
+    assert TOKEN.encode() not in everything_below(desk.home)
+    assert any(headers.get("authorization") == TOKEN for _, headers in upstream.private.seen)
+    assert not any("authorization" in headers for _, headers in upstream.public.seen)
+
+
+@needs("go")
+@pytest.mark.parametrize("tier", TIERS)
+def test_go_downloads_in_setup_and_builds_without_network(tmp_path: Path, tier: str) -> None:
+    authority = self_signed(tmp_path)
+    with registry(certificate=authority) as upstream:
+        serve_module(upstream, below="/modules")
+        desk = Desk(
+            tmp_path / "desk", GOPROXY=f"{upstream.url}/modules", SSL_CERT_FILE=str(authority), GOSUMDB="off"
+        )
+        repo = make_repository(tmp_path / "repo", GO)
+        first = desk.say("run", "look", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+        assert first.code == 0, first
+        assert {"registry go-page", "registry go-file"} <= set(requested(desk, first))
+        second = desk.say("run", "again", "--agent", "command:touch newer", "--sandbox", tier, cwd=repo)
+        assert (second.code, requested(desk, second)) == (0, []), second

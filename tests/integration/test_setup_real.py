@@ -1,0 +1,92 @@
+"""Real Python and Node projects with packages of the registries that this user has configured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, shell
+from tests.conftest import git, make_repository
+
+pytestmark = pytest.mark.real
+CANARY = "c4nary-in-the-users-settings"
+PYTHON = {
+    "pyproject.toml": '[project]\nname = "calc"\nversion = "0.1"\ndependencies = ["six"]\n',
+    "requirements.txt": "six\npytest\n",
+    "calc.py": "import six\n\n\ndef name():\n    return six.ensure_str(b'calc')\n",
+    "test_calc.py": "import calc\n\n\ndef test_name():\n    assert calc.name() == 'calc'\n",
+    "chargehand.toml": (
+        "[project]\nsetup = 'pip install --quiet -r requirements.txt'\nchecks = ['python -m pytest -q']\n"
+    ),
+    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
+}
+NODE = {
+    "package.json": json.dumps(
+        {
+            "name": "calc",
+            "version": "1.0.0",
+            "scripts": {"test": "node --test"},
+            "dependencies": {"is-number": "^7.0.0"},
+        }
+    ),
+    "calc.test.js": (
+        "const test = require('node:test'), assert = require('node:assert');\n"
+        "test('number', () => assert.ok(require('is-number')(3)));\n"
+    ),
+    "chargehand.toml": "[project]\nsetup = 'npm install --no-save'\nchecks = ['npm test']\n",
+    ".gitignore": "node_modules/\n",
+}
+IN_PROCESS, IN_CONTAINER = pytest.mark.needs_bwrap, pytest.mark.needs_container
+CASES = [
+    # Each client and each tier once, the rest in the long runs.
+    pytest.param("container", PYTHON, "pypi", marks=IN_CONTAINER, id="python-container"),
+    pytest.param("process", NODE, "npm", marks=IN_PROCESS, id="node-process"),
+    pytest.param("process", PYTHON, "pypi", marks=[IN_PROCESS, pytest.mark.soak], id="python-process"),
+    pytest.param("container", NODE, "npm", marks=[IN_CONTAINER, pytest.mark.soak], id="node-container"),
+]
+
+
+def person(place: Path) -> Desk:
+    """Return somebody with this machine's registries, and a secret in the settings of each package client."""
+    place.mkdir()
+    (place / ".cargo").mkdir()
+    (place / ".netrc").write_text(f"machine canary.invalid login a password {CANARY}\n")
+    (place / ".cargo/credentials.toml").write_text(f'[registries.canary]\ntoken = "{CANARY}"\n')
+    own = Path.home() / ".npmrc"
+    lines = own.read_text() if own.is_file() else ""
+    (place / ".npmrc").write_text(f"{lines}\n//canary.invalid/:_authToken={CANARY}\n")
+    kept = {name: value for name, value in os.environ.items() if name.upper().startswith(("PIP_", "NPM_CONFIG_"))}
+    kept |= {name: os.environ[name] for name in ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE") if name in os.environ}
+    for name in (".config/pip/pip.conf", ".pip/pip.conf"):
+        if (Path.home() / name).is_file():
+            kept.setdefault("PIP_CONFIG_FILE", str(Path.home() / name))
+    return Desk(place, **kept, PIP_CANARY=CANARY, NPM_CONFIG_CANARY=CANARY, CARGO_REGISTRIES_CANARY_TOKEN=CANARY)
+
+
+def requested(desk: Desk, said: Said) -> list[str]:
+    """Return what setup asked the mirror for, by kind."""
+    log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
+    lines = [json.loads(line) for line in log.stdout.splitlines()]
+    return [line["payload"]["entry"] for line in lines if line["type"] == "network.requested"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("tier", "files", "kind"), CASES)
+def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str, str], kind: str) -> None:
+    if kind == "npm" and not shutil.which("npm"):
+        pytest.skip("npm is not installed")
+    desk = person(tmp_path / "desk")
+    repo = make_repository(tmp_path / "repo", files)
+    settings = "~/.npmrc ~/.netrc ~/.config/pip/pip.conf ~/.cargo/*"
+    look = shell(f"env > seen; cat /proc/1/environ {settings} >> seen; true")
+    first = desk.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
+    assert first.code == 0, first
+    assert {f"registry {kind}-index", f"registry {kind}-file"} <= set(requested(desk, first))
+    second = desk.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+    assert (second.code, requested(desk, second)) == (0, []), second
+    assert CANARY not in git(repo, "show", f"{first.document['branch']}:seen")
+    below = [path for path in desk.home.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in below if CANARY.encode() in path.read_bytes()]
