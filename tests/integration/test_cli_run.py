@@ -205,11 +205,13 @@ def test_exec_is_the_command(desk: Desk) -> None:
     done = desk("exec", "--", "sh", "-c", "ls; echo said >&2; rm README.md; exit 7", code=7)
     assert (done.stdout, done.stderr) == ("README.md\ncalc\nchargehand.toml\ntests\n", "said\n")
     document = desk.json("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
-    assert set(document) == {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier"}
+    keys = {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier", "tier_reason", "limit"}
+    assert set(document) == keys
     assert (document["exit_code"], document["stdout"], document["stderr"]) == (3, "out\n", "err\n")
     assert (document["truncated"], document["tier"]) == (False, "process")
     assert desk("exec", "--", "nosuch", code=127).stdout == ""
-    assert desk.json("exec", "--time", "1s", "--", "sleep", "1000", code=137)["exit_code"] == 137
+    stopped = desk.json("exec", "--time", "1s", "--", "sleep", "1000", code=137)
+    assert (stopped["exit_code"], stopped["limit"]) == (137, "wall_time")
     for words in (["--base", "nosuch"], ["--mission", "nosuch"], ["--time", "soon"], ["--repo", str(desk.place)]):
         assert desk("exec", *words, "--", "true", code=125).stderr.startswith("error: ")
     assert desk("exec", "--", "printf", "\\033[31m\\377").stdout_bytes == b"\x1b[31m\xff"
