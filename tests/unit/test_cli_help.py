@@ -51,13 +51,17 @@ def test_every_command_of_this_version_is_there() -> None:
         "agent": "list probe",
         "model": "list probe",
         "policy": "show test why allow",
-        "project": "list show setup trust",
+        "project": "list show setup trust log",
         "audit": "verify export",
+        "git": "fetch merge rebase commit push",
+        "action": "list show log cancel answer run",
         "config": "show set",
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
+    expected |= {("project", "hook", name) for name in ("install", "remove")}
     expected |= {
-        (name,) for name in ["init", "doctor", "demo", "run", "exec", "worker", "gc", "stats", "completion"]
+        (name,)
+        for name in ["init", "doctor", "demo", "run", "exec", "format", "worker", "gc", "stats", "completion"]
     }
     assert set(COMMANDS) == expected
 

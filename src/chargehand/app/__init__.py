@@ -1,5 +1,6 @@
 """Builds the product from its configuration; the only place that knows concrete classes."""
 
+from chargehand.app._actions import Actions, OnOutputLine
 from chargehand.app._app import App, Detected, Found, Session
 from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent, named_agent
@@ -34,11 +35,13 @@ __all__ = [
     "REPOSITORY_RULES",
     "SLOTS",
     "USUAL_KEYS",
+    "Actions",
     "App",
     "Choice",
     "Detected",
     "Found",
     "ModelProbe",
+    "OnOutputLine",
     "Option",
     "Profile",
     "RepositoryFile",

@@ -8,7 +8,15 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from chargehand.core import AgentConfig, EngineConfig, LimitsConfig, ModelConfig, ProjectConfig, SandboxConfig
+from chargehand.core import (
+    ActionsConfig,
+    AgentConfig,
+    EngineConfig,
+    LimitsConfig,
+    ModelConfig,
+    ProjectConfig,
+    SandboxConfig,
+)
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
 SECTIONS: tuple[tuple[str, type], ...] = (
@@ -16,6 +24,7 @@ SECTIONS: tuple[tuple[str, type], ...] = (
     ("limits", LimitsConfig),
     ("sandbox", SandboxConfig),
     ("engine", EngineConfig),
+    ("actions", ActionsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"

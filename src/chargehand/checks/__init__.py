@@ -3,6 +3,7 @@
 from chargehand.checks._areas import Areas
 from chargehand.checks._cache import InspectionCache, LayeredCache, MemoryCache
 from chargehand.checks._detect import Detected, detect_checks, detect_setup
+from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
 from chargehand.checks._inspect import Inspection, Limits, base_tests_tree_plan, examine, inspect
 from chargehand.checks._junit import FailingTest
 from chargehand.checks._paths import is_test_path
@@ -18,6 +19,7 @@ __all__ = [
     "Detected",
     "FailingCheck",
     "FailingTest",
+    "Formatter",
     "Inspection",
     "InspectionCache",
     "LayeredCache",
@@ -29,8 +31,10 @@ __all__ = [
     "TreeReader",
     "base_tests_tree_plan",
     "detect_checks",
+    "detect_formatters",
     "detect_setup",
     "examine",
+    "formatted_by",
     "inspect",
     "is_test_path",
     "judge",

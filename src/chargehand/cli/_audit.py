@@ -70,7 +70,7 @@ def export_missions(out: Output, mission: str | None, *, every: bool, output: Pa
         given = f"{mission!r} and --all" if every else "neither a mission nor --all"
         raise UsageError(f"{given} was given", hint="give either MISSION or --all")
     with App.open() as app:
-        names = [row.id for row in app.store.log.missions()] if mission is None else [find_mission(app, mission)]
+        names = list(app.store.log.names()) if mission is None else [find_mission(app, mission)]
         lines = export_log(app.store, names)
         if output is None:
             for line in lines:

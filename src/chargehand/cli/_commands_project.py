@@ -62,3 +62,41 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_js
     from chargehand.cli._project import trust
 
     return trust(Output(as_json=as_json), repo=repo, base=base, only_show=only_show, yes=yes)
+
+
+@project.command()
+@repo_option
+@json_option
+def log(repo: Path | None, as_json: bool) -> int:
+    """Show a project's own log: actions that belong to no mission."""
+    from chargehand.cli._mission_log import show_project_log
+    from chargehand.cli._output import Output
+
+    return show_project_log(Output(as_json=as_json), repo=repo)
+
+
+@project.group()
+def hook() -> None:
+    """A pre-commit hook in your repository that checks the format of what is staged."""
+
+
+@hook.command("install")
+@repo_option
+@json_option
+def install_hook(repo: Path | None, as_json: bool) -> int:
+    """Write the hook, where git looks for hooks; one of somebody else is never changed."""
+    from chargehand.cli._format import install
+    from chargehand.cli._output import Output
+
+    return install(Output(as_json=as_json), repo=repo)
+
+
+@hook.command("remove")
+@repo_option
+@json_option
+def remove_hook(repo: Path | None, as_json: bool) -> int:
+    """Take the hook away; one of somebody else stays."""
+    from chargehand.cli._format import remove
+    from chargehand.cli._output import Output
+
+    return remove(Output(as_json=as_json), repo=repo)

@@ -116,6 +116,7 @@ def worker(until_idle: bool, slots: int, as_json: bool) -> int:
 @base_option
 @click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
 @time_option
+@click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
 @click.option(
     "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
 )
@@ -129,11 +130,13 @@ def exec_(
     snippet: str | None,
     language: str | None,
     given: str | None,
+    detach: bool,
     **options: Any,
 ) -> int:
     """Run one command in a sandbox on a fresh workspace, and promote nothing.
 
     The exit code is the command's, or 125 where it could not be run. With --snippet it is 0 for a value, else 1.
+    With --detach it may take `actions.time` (60 s) unless --time says else.
 
     \b
     Examples:
@@ -149,10 +152,15 @@ def exec_(
         others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
         if options["sandbox"] not in (None, "isolate"):
             others = (*others, "sandbox")
+        others = (*others, *(("detach",) if detach else ()))
         wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
         return run_snippet_file(out, wanted)
     if not command:
         raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
+    if detach:
+        from chargehand.cli._actions import start_exec
+
+        return start_exec(out, command, **options)
     return exec_command(out, ExecOptions(command=command, **options))
 
 

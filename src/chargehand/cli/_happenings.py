@@ -70,6 +70,26 @@ def _captured(event: core.StateCaptured) -> str:
     return f"kept what went on ({event.why}, {running}) as artifact {event.artifact[:12]}"
 
 
+def _action_created(event: core.ActionCreated) -> str:
+    return f"{event.kind} asked for by {event.identity} as {event.action}"
+
+
+def _action_queued(event: core.ActionQueued) -> str:
+    return f"{event.action} waits: {event.reason.message}"
+
+
+def _action_asked(event: core.ActionAsked) -> str:
+    return f"{event.action} asks: {_first_line(event.text)}"
+
+
+def _action_answered(event: core.ActionAnswered) -> str:
+    return f"{event.identity} answered {event.action}: {'yes' if event.yes else 'no'}"
+
+
+def _action_finished(event: core.ActionFinished) -> str:
+    return f"{event.action} {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
+
+
 def _judged(event: core.ActionJudged) -> str:
     """Tell what was not simply allowed."""
     if event.effect == "allow" and not event.overridden and not event.answer:
@@ -283,6 +303,11 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.StateCaptured: _captured,
     core.BreakerChanged: _breaker,
     core.ActionJudged: _judged,
+    core.ActionCreated: _action_created,
+    core.ActionQueued: _action_queued,
+    core.ActionAsked: _action_asked,
+    core.ActionAnswered: _action_answered,
+    core.ActionFinished: _action_finished,
     core.MessageSent: _message,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,14 @@ def show_log(out: Output, mission: str, *, follow: bool) -> int:
     with App.open() as app:
         found = find_mission(app, mission)
         for event in _followed(app, out, found) if follow else app.store.log.read(found):
+            _show(out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}")
+    return 0
+
+
+def show_project_log(out: Output, *, repo: Path | None) -> int:
+    """Write the events of a project's own log, one line each; none where nothing was done by hand."""
+    with App.open() as app:
+        for event in app.store.log.read(app.project(repo).id):
             _show(out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}")
     return 0
 

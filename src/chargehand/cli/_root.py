@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from chargehand.cli._commands_actions import action, format_, git
 from chargehand.cli._commands_agents import agent
 from chargehand.cli._commands_artifact import artifact
 from chargehand.cli._commands_checkpoint import checkpoint
@@ -81,7 +82,7 @@ def chargehand(as_json: bool) -> None:
     """
 
 
-_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, worker, gc, stats, completion)
+_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, format_, worker, gc, stats, completion)
 _GROUPS: tuple[click.Command, ...] = (
     mission,
     checkpoint,
@@ -90,6 +91,8 @@ _GROUPS: tuple[click.Command, ...] = (
     model,
     gateway,
     project,
+    git,
+    action,
     policy,
     secret,
     audit,

@@ -1,7 +1,9 @@
 """The vocabulary: records, events, errors, ids, ports, clock and configuration. No I/O."""
 
+from chargehand.core._actions import ACTION_ENDED, ACTION_TYPES, ActionState, ActionStatus, fold_action
 from chargehand.core._clock import Clock, SteppedClock, SystemClock
 from chargehand.core._config import (
+    ActionsConfig,
     AgentConfig,
     AgentKind,
     Config,
@@ -74,6 +76,16 @@ from chargehand.core._payloads import (
     StepFinished,
     VerdictGiven,
 )
+from chargehand.core._payloads_actions import (
+    ActionAnswered,
+    ActionAsked,
+    ActionBegan,
+    ActionCreated,
+    ActionEnd,
+    ActionFinished,
+    ActionKind,
+    ActionQueued,
+)
 from chargehand.core._payloads_work import (
     ActionJudged,
     AttemptResumed,
@@ -127,12 +139,25 @@ from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, 
 from chargehand.core._usage import AttemptUsage
 
 __all__ = [
+    "ACTION_ENDED",
+    "ACTION_TYPES",
     "GENESIS",
     "PROMOTE",
     "SANDBOX_UID",
     "SETTLED",
     "TIERS",
+    "ActionAnswered",
+    "ActionAsked",
+    "ActionBegan",
+    "ActionCreated",
+    "ActionEnd",
+    "ActionFinished",
     "ActionJudged",
+    "ActionKind",
+    "ActionQueued",
+    "ActionState",
+    "ActionStatus",
+    "ActionsConfig",
     "AgentConfig",
     "AgentKind",
     "AgentSelected",
@@ -249,6 +274,7 @@ __all__ = [
     "encode_json",
     "event_types",
     "fold",
+    "fold_action",
     "nearest",
     "new_id",
     "payload_digest",

@@ -194,6 +194,17 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsConfig:
+    """[actions]: git and `exec` by hand, as records with an id."""
+
+    git_at_once: int = _key("git actions at the same time, in all processes together; more wait", default=4)
+    time: float = _key("time for one action once it began", default=60.0, form="seconds")
+    protocols: tuple[str, ...] = _key(
+        "how remotes may be reached: file, https, ssh, http, git", default=("file", "https", "ssh"), form="name"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All that is configured, resolved; see `app` for the order of the sources."""
 
@@ -203,3 +214,4 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    actions: ActionsConfig = field(default_factory=ActionsConfig)

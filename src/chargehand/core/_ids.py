@@ -7,7 +7,7 @@ import time
 from typing import Literal
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
-Kind = Literal["mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question"]
+Kind = Literal["mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question", "action"]
 _PREFIX: dict[Kind, str] = {
     "mission": "m",
     "attempt": "a",
@@ -17,6 +17,7 @@ _PREFIX: dict[Kind, str] = {
     "worker": "k",
     "call": "c",
     "question": "q",
+    "action": "x",
 }
 
 

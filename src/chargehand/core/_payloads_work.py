@@ -178,7 +178,8 @@ class ActionJudged(Payload):
     `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
     `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
     `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
-    `rules` tells the rules that were in force from others.
+    `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
+    id, and `attempt` is "".
     """
 
     attempt: str
@@ -192,6 +193,7 @@ class ActionJudged(Payload):
     overridden: tuple[str, ...] = ()
     answer: str = ""
     rules: str = ""
+    action: str = ""
 
 
 @event("state.captured")

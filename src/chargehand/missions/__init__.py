@@ -1,11 +1,13 @@
 """What a person asks for, carried through: attempts, verdicts, promotion, and its undoing."""
 
+from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._calls import called
 from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
 from chargehand.missions._fork import Edit, ForkPoint, fork
+from chargehand.missions._formatting import FormatRun, Formatted, run_formatters
 from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref, nothing_promoted, rolled_back_already
@@ -20,6 +22,8 @@ __all__ = [
     "CAUSE_CLASSES",
     "PREFIX",
     "AttemptStats",
+    "Branched",
+    "Branching",
     "Cause",
     "CauseClass",
     "Control",
@@ -29,6 +33,8 @@ __all__ = [
     "Edit",
     "Egress",
     "ForkPoint",
+    "FormatRun",
+    "Formatted",
     "Journal",
     "Line",
     "Look",
@@ -42,6 +48,7 @@ __all__ = [
     "Spread",
     "Stats",
     "Steering",
+    "StoppedError",
     "Tier",
     "Watch",
     "acts_prefix",
@@ -58,6 +65,7 @@ __all__ = [
     "nothing_promoted",
     "parse_act",
     "rolled_back_already",
+    "run_formatters",
     "system_errors",
     "transcript",
 ]

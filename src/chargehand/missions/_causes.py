@@ -199,6 +199,25 @@ REMEDIES: tuple[Remedy, ...] = (
         "area_invalid config_invalid engine_database engine_url no_base_url policy_invalid",
         "mend the configuration: `chargehand config show --origin` tells where each value comes from",
     ),
+    _remedy("budget", "action_time", "give it more with `--time`, or raise `actions.time`"),
+    _remedy(
+        "person",
+        "action_asks answered_no",
+        "`chargehand action answer ACTION yes` lets it happen once; after a no, ask for it again",
+    ),
+    _remedy("person", "action_denied", "`chargehand policy show` has the rule; `policy allow` sets it aside"),
+    _remedy(
+        "person",
+        "push_rejected remote_inside remote_not_found remote_protocol",
+        "do as the message asks; `git remote -v` lists the remotes",
+    ),
+    _remedy("provider", "remote_unreachable", "`chargehand action log ACTION` has what git said; try again later"),
+    _remedy("agent", "command_failed", "`chargehand action log ACTION` has what the command said"),
+    _remedy(
+        "engine",
+        "action_lock action_lost keeper_stuck",
+        "`chargehand action log ACTION` has how far it came; ask for it again",
+    ),
     _remedy(
         "person",
         "apply_bare apply_base apply_detached bare base_not_found base_tree not_a_repository "
@@ -210,10 +229,11 @@ REMEDIES: tuple[Remedy, ...] = (
         "person",
         "agent_ambiguous ambiguous command_invalid commit_not_found head_malformed head_of_other_mission "
         "listen_invalid malformed_order mission_exists mission_held no_agent no_base "
-        "no_model no_question not_cancellable not_discardable "
+        "action_held commit_message hook_exists hook_shared index_unmerged "
+        "no_model no_question not_at_rest not_cancellable not_discardable "
         "not_forkable not_found not_pausable not_promotable not_promoted not_resumable not_running not_sendable "
         "note_empty object_not_found output_exists output_unwritable promoting request_too_long "
-        "since_invalid tree_not_found unknown_order usage workspace_not_found",
+        "rebase_promoted since_invalid tree_not_found unknown_order usage workspace_not_found",
         "say it as the message asks; `chargehand --help` lists the commands",
     ),
     _remedy(

@@ -48,7 +48,7 @@ from chargehand.missions._validate import Validator
 from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.store import MissionRow, Store
-from chargehand.workspace import RollbackPlan
+from chargehand.workspace import RollbackPlan, Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +266,12 @@ class Missions:
     @contextlib.asynccontextmanager
     async def open_place(self, base: Base, *, tree: str | None = None) -> AsyncIterator[Sandbox]:
         """Open a sandbox on a fresh workspace of a base, or of a tree over it, for one command by hand."""
+        async with self.open_work(base, tree=tree) as (_, sandbox):
+            yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_work(self, base: Base, *, tree: str | None = None) -> AsyncIterator[tuple[Workspace, Sandbox]]:
+        """Open a sandbox as `open_place` does, with the workspace it is on."""
         journal = Unlogged()
         environment = await environment_layer(self._services, journal, base)
         ground = Ground(base=base, environment=environment)
@@ -275,7 +281,7 @@ class Missions:
             places.egress(purpose="exec") as egress,
             places.sandbox(workspace, ground, purpose="exec", egress=egress) as sandbox,
         ):
-            yield sandbox
+            yield workspace, sandbox
 
 
 def find_checkpoint(state: MissionState, name: str) -> Checkpoint:

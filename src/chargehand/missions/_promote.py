@@ -39,6 +39,8 @@ from chargehand.workspace import export as export_branch
 PREFIX = "chargehand/"
 _HEADS = "refs/heads/"
 _TITLE = 72
+COMMITTED = "committed"
+"""What a checkpoint says of itself that a person gave a message (`git commit`)."""
 Fault = Callable[[str], None]
 
 
@@ -90,8 +92,13 @@ class Promoter:
                 hint=self._rollback_hint,
             )
         self._fault("before_commit")
-        commit = await asyncio.to_thread(depot.commit, merged, (tip,), self._message(verdict))
+        commit = await asyncio.to_thread(depot.commit, merged, self._parents(tip, base), self._message(verdict))
         return await self._swap(commit, tip if tip != base.commit else None, merged)
+
+    def _parents(self, tip: str, base: Base) -> tuple[str, ...]:
+        """Return the branch and, where the mission was merged with what the branch does not follow, that."""
+        known = self._services.depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
+        return (tip,) if known else (tip, base.commit)
 
     async def _merge(
         self, base: Base, tip: str, tree: str, verdict: Verdict, validate: Callable[[str], Awaitable[Verdict]]
@@ -152,9 +159,19 @@ class Promoter:
         assert request is not None
         lines = (_one_line(line) for line in request.text.splitlines())
         title = next(filter(None, lines), request.slug)[:_TITLE].rstrip()
+        title = self._given_message(verdict.tree) or title
         checks = ", ".join(_one_line(check.name) for check in verdict.checks) or "none"
         agent = _one_line(request.agent)
         return f"{title}\n\nMission: {self._journal.mission}\nAgent: {agent}\nChecks: {checks}\n"
+
+    def _given_message(self, tree: str) -> str:
+        """Return what a person said of this tree last (`git commit`), "" where nobody did."""
+        for point in reversed(self._journal.state.checkpoints):
+            if point.tree != tree:
+                return ""
+            if point.trigger == COMMITTED:
+                return printable(self._services.depot.read_commit(point.commit).message.strip())
+        return ""
 
     async def deliver(self) -> None:
         """Bring what is promoted to where it is wanted and is not yet: export it, apply it where asked."""

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from chargehand.core import (
     GENESIS,
     PROMOTE,
+    ActionCreated,
     CancelAsked,
     Clock,
     Event,
@@ -71,7 +72,8 @@ class EventLog:
     ) -> tuple[Event, ...]:
         """Append all payloads or none, in order, and return their lines.
 
-        The first line of a mission is `mission.created`, and no other is. `durable` returns only when the lines
+        The first line of a mission is `mission.created`, and no other is; that of a project's own log, whose name
+        is the project's, is `action.created`. `durable` returns only when the lines
         survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
         With `epoch`, the writer's claim must be the last one. Raises `FencedError` where it is not,
         `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second one, `StoreError`.
@@ -108,9 +110,21 @@ class EventLog:
             rows = connection.execute(query, {"mission": mission, "after": after}).all()
         return tuple(self._event(row) for row in rows)
 
+    def last_seq(self, log: str) -> int:
+        """Return the number of the last line of a mission's or project's log, 0 where there is none."""
+        query = sa.select(missions.c.last_seq).where(missions.c.id == log)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one_or_none() or 0
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all logs, those of projects among them, the oldest first."""
+        query = sa.select(missions.c.id).order_by(missions.c.created, missions.c.id)
+        with self._database.read() as connection:
+            return tuple(connection.execute(query).scalars())
+
     def missions(self, *, project: str | None = None) -> tuple[MissionRow, ...]:
         """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
-        query = sa.select(missions).order_by(missions.c.created, missions.c.id)
+        query = sa.select(missions).where(_is_mission).order_by(missions.c.created, missions.c.id)
         if project is not None:
             query = query.where(missions.c.project == project)
         with self._database.read() as connection:
@@ -149,7 +163,7 @@ class EventLog:
     def latest(self, project: str) -> MissionRow | None:
         """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
         newest = (missions.c.created.desc(), missions.c.id.desc())
-        query = sa.select(missions).where(missions.c.project == project).order_by(*newest).limit(1)
+        query = sa.select(missions).where(_is_mission, missions.c.project == project).order_by(*newest).limit(1)
         with self._database.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
         return None if row is None else _row(row)
@@ -172,7 +186,7 @@ class EventLog:
             raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
         key = missions.c.id
         begins = key.startswith(wanted, autoescape=True) | key.startswith("m-" + wanted, autoescape=True)
-        query = sa.select(key).where(begins | key.endswith(wanted, autoescape=True)).order_by(key)
+        query = sa.select(key).where(_is_mission, begins | key.endswith(wanted, autoescape=True)).order_by(key)
         with self._database.read() as connection:
             found = list(connection.execute(query).scalars())
         return self._only(name, found=found, exact=wanted)
@@ -219,10 +233,11 @@ class EventLog:
             )
         if line.seq > 1:
             return
-        if not isinstance(first, Created):
+        own = isinstance(first, ActionCreated) and first.project == line.mission
+        if not isinstance(first, Created | ActionCreated) or not (creates or own):
             raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
         row = MissionRow(id=line.mission, project=first.project, created=line.time, last_seq=0, last_hash=GENESIS)
-        connection.execute(sa.insert(missions), {**asdict(row), "runnable": 1})
+        connection.execute(sa.insert(missions), {**asdict(row), "runnable": int(creates)})
 
     def _only(self, name: str, *, found: list[str], exact: str) -> str:
         if exact in found:
@@ -239,12 +254,13 @@ class EventLog:
         return found[0]
 
     def _unknown(self, name: str) -> NotFoundError:
-        newest = sa.select(missions.c.id).order_by(missions.c.created.desc()).limit(_SHOWN)
+        newest = sa.select(missions.c.id).where(_is_mission).order_by(missions.c.created.desc()).limit(_SHOWN)
         with self._database.read() as connection:
             known = connection.execute(newest).scalars().all()
         return NotFoundError(f"there is no mission {name!r}", hint=nearest(name, known))
 
 
+_is_mission = missions.c.id != missions.c.project  # a project's own log is none
 _SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
 _lines = (
     sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE) for column in events.columns))

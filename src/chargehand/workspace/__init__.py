@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from chargehand.core import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.workspace._apply import apply
+from chargehand.workspace._apply_files import AppliedFiles, apply_files
 from chargehand.workspace._bases import OBJECTS_TARGET, BaseLayers
 from chargehand.workspace._depot import BASES, Depot, LineCount, TreeEntry
 from chargehand.workspace._drivers import TARGET
@@ -13,12 +14,25 @@ from chargehand.workspace._export import export
 from chargehand.workspace._export_notes import export_notes
 from chargehand.workspace._gc import GcReport, ProjectGc, gc
 from chargehand.workspace._history import Author, Commit
+from chargehand.workspace._hook import Hook, install_hook, remove_hook
 from chargehand.workspace._hunks import Hunk, LineRange, find_hunks, keep_hunks
 from chargehand.workspace._merge import MergeResult
 from chargehand.workspace._merge_conflicts import MergeConflictError, conflict_report
 from chargehand.workspace._moved import moved_base
 from chargehand.workspace._notes import NOTES
 from chargehand.workspace._quota import AttemptQuota, StateQuota
+from chargehand.workspace._remotes import (
+    PROTOCOLS,
+    REMOTES,
+    HostCommand,
+    Remote,
+    fetch_command,
+    find_remote,
+    find_tip,
+    push_command,
+    remote_branches,
+    remote_tip_command,
+)
 from chargehand.workspace._repository import Repository, find_repository
 from chargehand.workspace._rollback import (
     PathAction,
@@ -33,6 +47,7 @@ from chargehand.workspace._rollback_hunks import Drop, HunkPlan, drops_of
 from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._scan import Scan
 from chargehand.workspace._space import Need, Needed, Room, room_on_disk
+from chargehand.workspace._staged import Staged, staged_tree
 from chargehand.workspace._watch import Watcher
 from chargehand.workspace._watch_events import Batch, FileEvent, Gap
 from chargehand.workspace._workspace import WORKSPACES, Workspace
@@ -46,8 +61,11 @@ __all__ = [
     "DEFAULT_INPUTS",
     "NOTES",
     "OBJECTS_TARGET",
+    "PROTOCOLS",
+    "REMOTES",
     "TARGET",
     "WORKSPACES",
+    "AppliedFiles",
     "AttemptQuota",
     "Author",
     "BaseLayers",
@@ -68,6 +86,8 @@ __all__ = [
     "Gap",
     "GcReport",
     "GitError",
+    "Hook",
+    "HostCommand",
     "Hunk",
     "HunkPlan",
     "LineCount",
@@ -80,30 +100,42 @@ __all__ = [
     "PathPlan",
     "ProjectGc",
     "RefMovedError",
+    "Remote",
     "Repository",
     "RollbackKind",
     "RollbackPlan",
     "Room",
     "Scan",
     "Side",
+    "Staged",
     "StateQuota",
     "TreeEntry",
     "Watcher",
     "Workspace",
     "WorkspaceLimits",
     "apply",
+    "apply_files",
     "conflict_report",
     "drops_of",
     "export",
     "export_notes",
+    "fetch_command",
     "find_hunks",
+    "find_remote",
     "find_repository",
+    "find_tip",
     "gc",
+    "install_hook",
     "keep_hunks",
     "moved_base",
     "no_fault",
     "plan_rollback",
+    "push_command",
+    "remote_branches",
+    "remote_tip_command",
+    "remove_hook",
     "room_on_disk",
+    "staged_tree",
     "stale_plan",
     "write_rollback",
 ]

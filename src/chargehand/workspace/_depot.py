@@ -16,6 +16,7 @@ from chargehand.workspace._git import NO_GRAFTS, Git, private_git
 from chargehand.workspace._history import (
     Author,
     Commit,
+    is_id,
     read_commit,
     read_loose_ref,
     read_ref,
@@ -104,9 +105,16 @@ class Depot:
     def resolve_base(self, revision: str | None = None) -> Base:
         """Return the commit that `revision` (default HEAD) names in the user's repository, now also in the depot.
 
-        Raises `RepositoryError` (`base_not_found`, `repository_incomplete`).
+        A whole id may also be that of a base that the depot holds already. Raises `RepositoryError`
+        (`base_not_found`, `repository_incomplete`).
         """
-        base = resolve(self.repository, revision)
+        try:
+            base = resolve(self.repository, revision)
+        except RepositoryError:
+            # A branch that was fetched from a remote is a base that the user's repository need not have.
+            if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
+                raise
+            return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
         ref = BASES + base.commit
         with locked(self.root / "locks" / "depot.lock"):
             if read_ref(self.git, ref) is None:

@@ -56,7 +56,15 @@ class GitResult:
 class Git:
     """One repository, seen through one environment and one set of overriding options."""
 
-    def __init__(self, at: Sequence[str], *, environment: Mapping[str, str], options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        at: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        options: Sequence[str],
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        self._timeout = timeout
         self._at, self._options = tuple(at), tuple(options)
         overrides = [word for option in options for word in ("-c", option)]
         self._prefix = ["git", *at, "--no-pager", *overrides]
@@ -75,7 +83,7 @@ class Git:
                 capture_output=True,
                 env=self._environment,
                 cwd="/",
-                timeout=_TIMEOUT,
+                timeout=self._timeout,
                 start_new_session=detached,
             )
         except FileNotFoundError as problem:
@@ -89,9 +97,18 @@ class Git:
             raise no_space(f"git {args[0]} ran")
         return GitResult(done.returncode, done.stdout, error)
 
+    def command(self, *args: str) -> tuple[list[str], dict[str, str]]:
+        """Return a command's words and its whole environment, for whoever runs it."""
+        return [*self._prefix, *args], dict(self._environment)
+
     def within(self, **environment: str) -> Git:
         """Return the same with more in its environment."""
-        return Git(self._at, environment={**self._environment, **environment}, options=self._options)
+        more = {**self._environment, **environment}
+        return Git(self._at, environment=more, options=self._options, timeout=self._timeout)
+
+    def limited(self, seconds: float) -> Git:
+        """Return the same, each command killed once it took so long."""
+        return Git(self._at, environment=self._environment, options=self._options, timeout=seconds)
 
     def __call__(self, *args: str, input: bytes = b"", ok: Sequence[int] = (0,)) -> GitResult:
         """Run one command; raise `GitError` when its exit code is not one of `ok`."""

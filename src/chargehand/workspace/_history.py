@@ -95,6 +95,11 @@ def read_checkpoint(reader: ObjectReader, commit: str) -> Checkpoint:
     )
 
 
+def is_id(text: str) -> bool:
+    """Tell whether a text is a whole object id."""
+    return _ID.fullmatch(text.encode("utf-8", "replace")) is not None
+
+
 def read_loose_ref(git_dir: Path, ref: str) -> str | None:
     """Return the id in a ref's own file; `None` where it has none or points to another ref: git knows then.
 

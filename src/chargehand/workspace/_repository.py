@@ -1,4 +1,4 @@
-"""The user's repository: found and read; what writes to it is in `_export` and `_apply` alone."""
+"""The user's repository: found and read; `_export`, `_apply`, `_apply_files` and `_hook` alone write to it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,336 @@
+"""What each kind of action does, once it has its place: the work itself, its judgement, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from chargehand.core import (
+    ActionJudged,
+    ActionKind,
+    ActionsConfig,
+    ActionState,
+    Base,
+    ChargehandError,
+    Payload,
+    Reason,
+    RefusedError,
+    RepositoryError,
+    UsageError,
+    printable,
+)
+from chargehand.durable import LineCutter, OutputStream, run_kept
+from chargehand.missions import Branched, Branching, StoppedError, mission_ref
+from chargehand.policy import Other, Surroundings, judge
+from chargehand.workspace import (
+    Depot,
+    HostCommand,
+    Remote,
+    fetch_command,
+    find_remote,
+    find_tip,
+    push_command,
+    remote_branches,
+    remote_tip_command,
+)
+
+if TYPE_CHECKING:
+    from chargehand.app._app import App, Session
+
+_T = TypeVar("_T")
+_LISTED = 50
+_HEADS = "refs/heads/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How an action's work ended; without `reasons` it went well."""
+
+    result: dict[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
+    reasons: tuple[Reason, ...] = ()
+    timed_out: bool = False
+
+
+class NeedsWordError(Exception):
+    """A rule wants a person's word on exactly this `subject` first; nothing was done yet."""
+
+    def __init__(self, text: str, *, rule: str, subject: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.text, self.rule, self.subject = text, rule, subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One action at work: `tell` keeps a line of output, `note` one of the log."""
+
+    app: App
+    state: ActionState
+    config: ActionsConfig
+    tell: Callable[[OutputStream, str], None]
+    note: Callable[[Payload], None]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the action was asked to do."""
+        return self.state.arguments
+
+    @property
+    def mission(self) -> str:
+        """The mission it is about."""
+        assert self.state.mission is not None
+        return self.state.mission
+
+    def depot(self) -> Depot:
+        """Open the depot of the project; its own git takes no longer than the action may."""
+        project = self.app.store.projects.find(self.state.project)
+        depot = self.app.depot(project)
+        depot.git = depot.git.limited(self.state.limit_seconds)
+        return depot
+
+    def judge(self, text: str, *, subject: Mapping[str, Any], **facts: str) -> None:
+        """Let the rules decide; each judgement is noted.
+
+        Raises `NeedsWordError` where a person has to be asked and was not about this very subject, `RefusedError`
+        (`action_denied`).
+        """
+        state, rules = self.state, self.app.rules()
+        assert state.kind is not None
+        action = Other(kind="action", name=state.kind, facts=facts)
+        found = judge(action, Surroundings(who="person", sandboxed=False), rules)
+        asked = state.question is not None and state.question.subject == dict(subject)
+        granted = found.effect == "ask" and asked and state.answer is True
+        self.note(
+            ActionJudged(
+                attempt="",
+                action=state.id,
+                kind="action",
+                text=printable(text),
+                effect="allow" if granted else found.effect,
+                rule=found.rule,
+                reason="a person allowed it, this once" if granted else found.reason,
+                subject=found.subject,
+                parts=len(found.parts),
+                overridden=found.overridden,
+                answer="yes" if granted else "",
+                rules=rules.digest,
+            )
+        )
+        if found.effect == "deny":
+            raise RefusedError(
+                f"rule {found.rule!r} denies it: {found.reason}",
+                code="action_denied",
+                hint="chargehand policy show; `policy allow` sets a shipped rule aside",
+            )
+        if found.effect == "ask" and not granted:
+            raise NeedsWordError(f"{text}? ({found.reason})", rule=found.rule, subject=dict(subject))
+
+    async def host(
+        self, command: HostCommand, *, on_line: Callable[[OutputStream, str], None] | None = None
+    ) -> int:
+        """Run git on the host, its lines as they come; return its exit code. Nothing of it is left then."""
+        kept = await run_kept(
+            command.argv, environment=command.environment, cwd=Path("/"), on_line=on_line or self.tell
+        )
+        return kept.exit_code
+
+
+async def fetch(work: Work) -> Done:
+    """Bring the branches of a remote into the depot; the user's repository is only read."""
+    name = work.arguments["remote"]
+    depot = await asyncio.to_thread(work.depot)
+    remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols)
+    work.judge(f"fetch from {remote.shown_url}", subject={"remote": name}, remote=name, protocol=remote.protocol)
+    before = await asyncio.to_thread(remote_branches, depot, name)
+    code = await work.host(fetch_command(depot, remote))
+    after = await asyncio.to_thread(remote_branches, depot, name)
+    moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
+    branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
+    result = {"remote": name, "url": remote.shown_url, "moved": len(moved), "branches": branches[:_LISTED]}
+    return Done(result=result, exit_code=code, reasons=_failed(code, "fetch"))
+
+
+async def push(work: Work) -> Done:
+    """Bring a promoted branch to a remote, or remove one there; what loses anything needs a person's word."""
+    name, commit = work.arguments["remote"], _promoted(work)
+    depot = await asyncio.to_thread(work.depot)
+    remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
+    branch = _branch(work, depot)
+    deletes = bool(work.arguments.get("delete"))
+    old = await _remote_tip(work, depot, remote, branch)
+    new = None if deletes else commit
+    where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
+    if old == new:
+        return Done(result={**where, "changed": False})
+    overwrites = not deletes and old is not None and not await asyncio.to_thread(_follows, depot, old, commit)
+    if overwrites and not work.arguments.get("force"):
+        raise RefusedError(
+            f"branch {branch!r} of {name!r} has commits that the mission's does not: {old!r}",
+            code="push_rejected",
+            hint=f"chargehand git fetch {name}, then `git merge` and promote; --force asks to overwrite it",
+        )
+    what = f"remove branch {branch!r} at {old}" if deletes else f"set branch {branch!r} from {old} to {new}"
+    text = f"{'overwrite: ' if overwrites else ''}{what} on {name} ({remote.shown_url})"
+    facts = {"overwrites": "yes" if overwrites else "no", "deletes": "yes" if deletes else "no"}
+    work.judge(text, subject=where, remote=name, branch=branch, protocol=remote.protocol, **facts)
+    code = await work.host(push_command(depot, remote, branch, commit=new, old=old, force=overwrites))
+    return Done(result={**where, "changed": code == 0}, exit_code=code, reasons=_failed(code, "push"))
+
+
+def _promoted(work: Work) -> str:
+    state = work.app.look.state(work.mission)
+    if state.commit is None or state.ref != mission_ref(work.mission):
+        raise RefusedError(
+            f"mission {work.mission!r} has promoted nothing, and nothing else leaves",
+            code="not_promoted",
+            hint=f"chargehand mission show {work.mission}",
+        )
+    return state.commit
+
+
+def _branch(work: Work, depot: Depot) -> str:
+    """Return the branch's name on the remote: the one that was named, else the one that was exported."""
+    state = work.app.look.state(work.mission)
+    exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
+    branch = str(work.arguments.get("branch") or exported)
+    if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
+        raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
+    return branch
+
+
+async def _remote_tip(work: Work, depot: Depot, remote: Remote, branch: str) -> str | None:
+    found: list[str] = []
+
+    def take(stream: OutputStream, line: str) -> None:
+        if stream == "stdout":
+            found.append(line)
+        else:
+            work.tell(stream, line)
+
+    if await work.host(remote_tip_command(depot, remote, branch), on_line=take):
+        raise RepositoryError(
+            f"remote {remote.name!r} at {remote.shown_url!r} did not answer",
+            code="remote_unreachable",
+            hint="what git said is in the action's log",
+        )
+    tips = (line.partition("\t") for line in found)
+    return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)
+
+
+def _follows(depot: Depot, old: str, new: str) -> bool:
+    return depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
+
+
+def _failed(code: int, verb: str) -> tuple[Reason, ...]:
+    return (Reason(code="git_failed", message=f"git {verb} ended with exit code {code}"),) if code else ()
+
+
+async def merge(work: Work) -> Done:
+    """Merge what a mission left with a tip, or rebase it onto one."""
+    depot = await asyncio.to_thread(work.depot)
+    tip = await asyncio.to_thread(_tip, work, depot)
+    work.judge(f"{work.state.kind} with {tip.revision} ({tip.commit})", subject={"tip": tip.commit})
+    branching = _branching(work)
+    message = str(work.arguments.get("message") or "")
+
+    def run(stop: threading.Event) -> Branched:
+        if work.state.kind == "rebase":
+            return branching.rebase(depot, work.mission, tip, stop=stop)
+        return branching.merge(depot, work.mission, tip, message=message, stop=stop)
+
+    made = await _in_thread(run)
+    return Done(result={"tip": tip.commit, "revision": tip.revision, **msgspec.to_builtins(made)})
+
+
+async def commit(work: Work) -> Done:
+    """Give what a mission left a message."""
+    depot = await asyncio.to_thread(work.depot)
+    message = str(work.arguments["message"])
+    work.judge("commit", subject={"message": message})
+    branching = _branching(work)
+    made = await _in_thread(lambda stop: branching.commit(depot, work.mission, message, stop=stop))
+    return Done(result=msgspec.to_builtins(made))
+
+
+def _branching(work: Work) -> Branching:
+    app = work.app
+    return Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+
+
+def _tip(work: Work, depot: Depot) -> Base:
+    """Return what to merge with: what was named, else the branch the mission started from, as it is now."""
+    named = work.arguments.get("tip")
+    if named is None:
+        state = work.app.look.state(work.mission)
+        base = state.first_base
+        if base is None or base.branch is None:
+            raise UsageError(
+                f"mission {work.mission!r} started from no branch", hint="name what to merge with: REMOTE/BRANCH"
+            )
+        named = f"{_HEADS}{base.branch}"
+    return find_tip(depot, str(named))
+
+
+async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
+    """Run in a thread; one that is to end changes nothing more, and what it changed before counts as done."""
+    stop = threading.Event()
+    running = asyncio.ensure_future(asyncio.to_thread(run, stop))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop.set()
+        with contextlib.suppress(StoppedError, ChargehandError):
+            return await running
+        raise
+
+
+async def execute(work: Work) -> Done:
+    """Run a command in a sandbox, as `chargehand exec` does; its time begins with it."""
+    given = work.arguments
+    work.judge(f"exec {' '.join(given['command'])}", subject={"command": given["command"]})
+    if work.state.mission is not None:
+        points = work.app.look.state(work.mission).checkpoints
+        async with work.app.mission_session(work.mission) as (_, session):
+            return await _execute_in(work, session, points[-1].tree if points else None)
+    repository = Path(given["repository"])
+    async with work.app.session(repository, revision=given.get("base")) as session:
+        return await _execute_in(work, session, None)
+
+
+async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
+    cutters = {name: LineCutter(name, work.tell) for name in ("stdout", "stderr")}
+
+    async with session.missions.open_place(session.base, tree=tree) as sandbox:
+        result = await sandbox.exec(
+            tuple(work.arguments["command"]),
+            timeout=work.state.limit_seconds,
+            on_output=lambda stream, piece: cutters[stream].feed(piece),
+        )
+        tier = sandbox.tier
+    for cutter in cutters.values():
+        cutter.end()
+    message = f"the command ended with exit code {result.exit_code}"
+    reasons = (Reason(code="command_failed", message=message),) if result.exit_code else ()
+    return Done(
+        result={"tier": tier, "base": session.base.commit},
+        exit_code=result.exit_code,
+        reasons=reasons,
+        timed_out=result.timed_out,
+    )
+
+
+WORK: Mapping[ActionKind, Callable[[Work], Awaitable[Done]]] = {
+    "fetch": fetch,
+    "push": push,
+    "merge": merge,
+    "rebase": merge,
+    "commit": commit,
+    "exec": execute,
+}

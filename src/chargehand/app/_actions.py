@@ -1,0 +1,302 @@
+"""Actions: git and `exec` by hand as records with an id, a status that is derived, and output as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
+from chargehand.app._config_files import load_user_file, user_config_path
+from chargehand.app._config_model import Option
+from chargehand.app._config_resolve import resolve
+from chargehand.core import (
+    ACTION_ENDED,
+    ACTION_TYPES,
+    ActionAnswered,
+    ActionAsked,
+    ActionBegan,
+    ActionCreated,
+    ActionEnd,
+    ActionFinished,
+    ActionKind,
+    ActionQueued,
+    ActionsConfig,
+    ActionState,
+    ChargehandError,
+    MergeConflicted,
+    Payload,
+    Reason,
+    RefusedError,
+    decode,
+    encode_json,
+    fold_action,
+)
+from chargehand.durable import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine, OutputStream, Slots
+from chargehand.models import Redactor
+from chargehand.workspace import MergeConflictError
+
+if TYPE_CHECKING:
+    from chargehand.app._app import App
+
+OnOutputLine = Callable[[OutputLine], None]
+_LOOK_SECONDS = 0.1
+_PREPARING_SECONDS = 600.0
+"""What a sandbox may take to be made, before the command's own time begins."""
+_RESULT_BYTES = 6000
+_REDACTOR = Redactor()
+_CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
+
+
+def _quiet(line: OutputLine) -> None:
+    """Show nothing."""
+
+
+class Actions:
+    """Makes, runs, reads and ends the actions of one state directory."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.places = ActionPlaces(app.home)
+
+    def config(self, time: str | None = None) -> ActionsConfig:
+        """Return how actions are limited, by the user's own word alone; `time` is that of the command line."""
+        app = self._app
+        options = {"actions.time": Option(value=time, name="--time")}
+        user = load_user_file(user_config_path(app.environ))
+        return resolve(user=user, environ=app.environ, options=options).config.actions
+
+    def create(
+        self,
+        kind: ActionKind,
+        arguments: dict[str, Any],
+        *,
+        project: str,
+        mission: str | None,
+        seconds: float,
+        detached: bool,
+    ) -> ActionHold:
+        """Record a new action and own it; it is `queued` until it runs."""
+        app = self._app
+        log = mission or project
+        after = app.store.log.last_seq(log)
+        held = self.places.make()
+        created = ActionCreated(
+            action=held.action,
+            kind=kind,
+            project=project,
+            mission=mission,
+            arguments=arguments,
+            seconds=seconds,
+            identity=app.identity(),
+            detached=detached,
+        )
+        app.store.log.append(log, created, durable=True)
+        self.places.put(ActionPlace(action=held.action, log=log, after=after))
+        return held
+
+    def state(self, action: str) -> ActionState:
+        """Return an action's state, as the log and its lock tell it. Raises `NotFoundError`."""
+        place = self.places.get(action)
+        # The lock is looked at first: one that ends in between has left all its lines in the log by then.
+        live = self.places.live(action)
+        lines = self._app.store.log.read(place.log, after=place.after, types=ACTION_TYPES)
+        return fold_action(action, lines, live=live)
+
+    def all(self) -> list[ActionState]:
+        """Return the actions that are still kept, the oldest first."""
+        return [self.state(action) for action in self.places.ids()]
+
+    def start(self, held: ActionHold) -> subprocess.Popen[bytes]:
+        """Hand an action to a process of its own, which owns it from now on without a moment in between."""
+        app = self._app
+        logs = app.home / "logs"
+        logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with Path(logs, "actions.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chargehand", "action", "run", held.action, "--lock", str(held.fileno())],
+                cwd="/",
+                env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
+                pass_fds=(held.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        held.let_go(handed_on=True)
+        return process
+
+    async def run(self, held: ActionHold, *, on_line: OnOutputLine = _quiet) -> ActionState:
+        """Run an action that is owned to its end, or to its question, and let go of it."""
+        action = held.action
+        place = self.places.get(action)
+        output = self.places.output(action)
+        try:
+            await self._run(action, place, output, on_line)
+        finally:
+            output.close()
+            held.let_go()
+        return self.state(action)
+
+    async def _run(self, action: str, place: ActionPlace, output: ActionOutput, on_line: OnOutputLine) -> None:
+        clock = self._app.clock
+        state = self.state(action)
+        began = clock.monotonic()
+
+        def tell(stream: OutputStream, text: str) -> None:
+            line = OutputLine(time=clock.now().isoformat(), stream=stream, line=_REDACTOR.text(text))
+            output.write(line)
+            on_line(line)
+
+        def note(*payloads: Payload) -> None:
+            self._app.store.log.append(place.log, *payloads, durable=True)
+
+        work = Work(app=self._app, state=state, config=self.config(), tell=tell, note=note)
+        try:
+            status, done = await self._worked(work, place)
+        except NeedsWordError as asks:
+            note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
+            return
+        note(
+            ActionFinished(
+                action=action,
+                status=status,
+                seconds=clock.monotonic() - began,
+                exit_code=done.exit_code,
+                reasons=done.reasons,
+                result=done.result,
+                lines=output.lines,
+                truncated=output.truncated,
+            )
+        )
+        if status == "cancelled" and not self.places.cancel_asked(action):
+            raise asyncio.CancelledError
+
+    async def _worked(self, work: Work, place: ActionPlace) -> tuple[ActionEnd, Done]:
+        """Do the work and return how it ended; raises `NeedsWordError` where it has to wait for a person."""
+        seconds = work.state.limit_seconds
+        try:
+            done = await self._limited(work)
+        except TimeoutError:
+            return "timed_out", Done(reasons=(_time_is_up(seconds),))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            return "cancelled", Done(reasons=(_CANCELLED,))
+        except MergeConflictError as error:
+            return "failed", Done(reasons=(_reason(error),), result=self._conflicts(place))
+        except ChargehandError as error:
+            return "failed", Done(reasons=(_reason(error),))
+        if done.timed_out:
+            return "timed_out", replace(done, reasons=(_time_is_up(seconds),))
+        return ("failed" if done.reasons else "done"), done
+
+    async def _limited(self, work: Work) -> Done:
+        """Do the work in its place and time; a wish to cancel ends it."""
+        state = work.state
+        assert state.kind is not None
+        task = asyncio.current_task()
+        assert task is not None
+        watching = asyncio.create_task(self._end_when_asked(state.id, task))
+        limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
+        try:
+            async with self._place(work):
+                async with asyncio.timeout(limit):
+                    return await WORK[state.kind](work)
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    async def _end_when_asked(self, action: str, task: asyncio.Task[Any]) -> None:
+        while not self.places.cancel_asked(action):  # noqa: ASYNC110 -- it is another process that sets it
+            await asyncio.sleep(_LOOK_SECONDS)
+        task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _place(self, work: Work) -> AsyncIterator[None]:
+        """Wait for a place among the git actions of all processes; a command has none: its sandbox bounds it."""
+        action, clock = work.state.id, self._app.clock
+        asked, places = clock.monotonic(), max(1, work.config.git_at_once)
+
+        def waits(before: int) -> None:
+            running = f"{places} git actions run already" + (f", {before} wait before this one" if before else "")
+            reason = Reason(code="queued", message=running)
+            work.note(ActionQueued(action=action, before=before, places=places, reason=reason))
+
+        async with contextlib.AsyncExitStack() as stack:
+            if work.state.kind != "exec":
+                slots = Slots(self._app.home / "slots" / "git", places=places)
+                await stack.enter_async_context(slots.place(on_wait=waits))
+            work.note(ActionBegan(action=action, pid=os.getpid(), waited=clock.monotonic() - asked))
+            yield
+
+    def _conflicts(self, place: ActionPlace) -> dict[str, Any]:
+        """Return what the log tells of the conflict that was just noted there, as far as a line may hold it."""
+        lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
+        told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
+        if not isinstance(told, MergeConflicted):
+            return {}
+        result = {"conflict_count": told.count, "conflicts": told.conflicts, "artifact": told.artifact}
+        if len(encode_json(result)) > _RESULT_BYTES:
+            result["conflicts"] = ()
+        return result
+
+    def answer(self, action: str, *, yes: bool) -> ActionHold | None:
+        """Answer what an action asks; return it, owned, where it may go on.
+
+        Raises `RefusedError` (`no_question`, `action_held`).
+        """
+        held = self.places.hold(action)
+        if held is None:
+            raise RefusedError(
+                f"action {action!r} runs", code="action_held", hint=f"chargehand action show {action}"
+            )
+        state = self.state(action)
+        if state.status != "waiting":
+            held.let_go()
+            raise RefusedError(
+                f"action {action!r} asks nothing: it is {state.status}",
+                code="no_question",
+                hint=f"chargehand action show {action}",
+            )
+        identity = self._app.identity()
+        self._note(action, ActionAnswered(action=action, yes=yes, identity=identity))
+        if yes:
+            return held
+        reason = Reason(code="answered_no", message=f"{identity} was asked and said no")
+        self._note(action, ActionFinished(action=action, status="failed", seconds=0.0, reasons=(reason,)))
+        held.let_go()
+        return None
+
+    def cancel(self, action: str) -> ActionState:
+        """End an action; its owner does so within a second or two. One that has ended is left as it is."""
+        state = self.state(action)
+        if state.status in ACTION_ENDED:
+            return state
+        self.places.ask_cancel(action)
+        held = self.places.hold(action)
+        if held is not None:
+            if self.state(action).status == "waiting":
+                ended = ActionFinished(action=action, status="cancelled", seconds=0.0, reasons=(_CANCELLED,))
+                self._note(action, ended)
+            held.let_go()
+        return self.state(action)
+
+    def _note(self, action: str, payload: Payload) -> None:
+        self._app.store.log.append(self.places.get(action).log, payload, durable=True)
+
+
+def _reason(error: ChargehandError) -> Reason:
+    return Reason(code=error.code, message=f"{error.message} ({error.hint})" if error.hint else error.message)
+
+
+def _time_is_up(seconds: float) -> Reason:
+    return Reason(code="action_time", message=f"it took longer than {seconds:g} s, and all of it was ended")

@@ -1,0 +1,159 @@
+"""How an action comes to its end: by itself, by its time, cancelled, or with its owner; and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.conftest import git
+from tests.integration.actions_kit import Yard
+from tests.integration.desk import Desk, finish
+from tests.unit.test_keeper import STUBBORN, alive, gone
+
+from chargehand.app import Actions
+from chargehand.core import ActionState
+
+LIMIT = 60.0
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)
+
+
+@pytest.fixture
+def hanging(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a remote whose ssh never ends, ignores SIGTERM and has grandchildren; return where they note pids."""
+    pids = yard.place / "pids"
+    pids.mkdir()
+    program = yard.place / "ssh.py"
+    program.write_text(STUBBORN.replace("{then}", "time.sleep(600)"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"{sys.executable} {program} {pids} #")
+    git(yard.repository, "remote", "add", "hangs", "ssh://localhost/x")
+    return pids
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def test_when_its_time_is_up_the_whole_tree_ends(yard: Yard, hanging: Path) -> None:
+    state = yard.act("fetch", remote="hangs", seconds=2.0)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("timed_out", ["action_time"])
+    assert not alive(hanging)
+
+
+def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(yard: Yard, hanging: Path) -> None:
+    file = yard.place / ".config/chargehand/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[actions]\ngit_at_once = 1\n")
+
+    async def work() -> tuple[ActionState, ActionState, list[str]]:
+        with yard.opened() as app:
+            actions = Actions(app)
+            first, second = (yard.made(app, "fetch", remote=name, seconds=600.0) for name in ("hangs", "origin"))
+            running = asyncio.create_task(actions.run(first))
+            while len(os.listdir(hanging)) < 6:
+                await asyncio.sleep(0.02)
+            waiting = asyncio.create_task(actions.run(second))
+            while not actions.state(second.action).reasons:
+                await asyncio.sleep(0.02)
+            queued = actions.state(second.action)
+            cancelled = actions.cancel(first.action)
+            assert cancelled.status in ("running", "cancelled")
+            told = [queued.status, *(reason.code for reason in queued.reasons)]
+            return await running, await waiting, told
+
+    first, second, told = asyncio.run(work())
+    assert told == ["queued", "queued"]
+    assert (first.status, second.status) == ("cancelled", "done")
+    assert not alive(hanging)
+
+
+def test_one_that_waits_can_be_cancelled(yard: Yard) -> None:
+    with yard.opened() as app:
+        actions = Actions(app)
+        held = yard.made(app, "fetch", remote="origin")
+        actions.places.ask_cancel(held.action)
+        state = asyncio.run(actions.run(held))
+    assert state.status == "cancelled"
+
+
+def test_detached_followed_and_lost_with_its_owner(yard: Yard, hanging: Path) -> None:
+    desk = Desk(yard.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
+    started = desk.say("git", "fetch", "hangs", "--detach", "--time", "10m", cwd=yard.repository)
+    assert (started.code, started.document["status"]) == (0, "queued"), started
+    action = started.document["action"]
+    with yard.opened() as app:
+        actions = Actions(app)
+        until(lambda: len(os.listdir(hanging)) == 6)
+        state = actions.state(action)
+        assert (state.status, state.detached) == ("running", True)
+        (began,) = (
+            msgspec.json.decode(line.payload or b"")
+            for line in app.store.log.read(state.project, types=("action.began",))
+        )
+        os.kill(began["pid"], signal.SIGKILL)
+        until(lambda: actions.state(action).status != "running")
+        lost = actions.state(action)
+        assert (lost.status, [reason.code for reason in lost.reasons]) == ("lost", ["action_lost"])
+        assert actions.cancel(action).status == "lost"
+    assert gone(hanging), "what it ran ends with it"
+
+
+def test_cancelled_from_another_process(yard: Yard, hanging: Path) -> None:
+    with yard.opened() as app:
+        actions = Actions(app)
+        held = yard.made(app, "fetch", remote="hangs", seconds=600.0)
+        action = held.action
+        process = actions.start(held)
+        until(lambda: len(os.listdir(hanging)) == 6)
+        actions.cancel(action)
+        assert process.wait() == 1
+        assert actions.state(action).status == "cancelled"
+    assert not alive(hanging)
+
+
+def test_ctrl_c_cancels_it(yard: Yard, hanging: Path) -> None:
+    desk = Desk(yard.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
+    process = desk.start("git", "fetch", "hangs", "--time", "10m", cwd=yard.repository)
+    until(lambda: len(os.listdir(hanging)) == 6)
+    process.send_signal(signal.SIGINT)
+    said = finish(process)
+    assert (said.code, '"interrupted"' in said.stderr) == (130, True), said
+    with yard.opened() as app:
+        assert [state.status for state in Actions(app).all()] == ["cancelled"]
+    assert not alive(hanging)
+
+
+@pytest.mark.needs_bwrap
+def test_a_command_in_a_sandbox_without_waiting_for_it(yard: Yard) -> None:
+    desk = Desk(yard.place)
+    script = "cat f.txt; echo err >&2; exit 5"
+    started = desk.say("exec", "--detach", "--", "sh", "-c", script, cwd=yard.repository)
+    assert started.code == 0, started
+    action = started.document["action"]
+    followed = desk.say("action", "log", action, "--follow", cwd=yard.place)
+    *lines, end = [msgspec.json.decode(line) for line in followed.stdout.splitlines()]
+    assert sorted((line["stream"], line["line"]) for line in lines) == [
+        ("stderr", "err"),
+        *(("stdout", line) for line in ("one", "three", "two")),
+    ]
+    assert (followed.code, end["status"], end["exit_code"]) == (1, "failed", 5)
+
+
+@pytest.mark.needs_bwrap
+def test_a_command_ends_with_its_time(yard: Yard) -> None:
+    command = ["sh", "-c", "trap '' TERM; (sleep 600 &); echo here; sleep 600"]
+    state = yard.act("exec", command=command, repository=str(yard.repository), base=None, seconds=1.0)
+    assert (state.status, state.result["tier"], state.lines) == ("timed_out", "process", 1), state
