@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.conftest import make_repository
 
 from chargehand.cli import chargehand
 
@@ -42,6 +43,16 @@ def test_the_exit_code_tells_the_effect(config: Path, words: list[str], code: in
     assert (document["effect"], document["rule"]) == (effect, rule)
     assert document["parts"]
     assert rule in run("test", *words).output
+
+
+def test_scripts_of_the_repository_are_looked_into(config: Path, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", {"run.sh": "ls\ngit push\n", "a ü.sh": "ls\n"})
+    (repository / "link.sh").symlink_to("/etc/profile")
+    shown = run("test", "--repo", str(repository), "--json", "--", "sh", "run.sh")
+    assert (shown.exit_code, json.loads(shown.stdout)["subject"]) == (1, "git push (run.sh:2)")
+    assert (
+        run("test", "--repo", str(repository), "--shell", "sh 'a ü.sh'; sh missing.sh; sh link.sh").exit_code == 0
+    )
 
 
 def test_nothing_or_two_things_to_judge_is_wrong_use(config: Path) -> None:

@@ -8,7 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.policy import Command, Effect, FileWrite, Network, Other, Rules, Shell, Source, Surroundings, judge
+from chargehand.policy import (
+    Command,
+    Effect,
+    FileWrite,
+    GitAction,
+    Network,
+    Other,
+    Rules,
+    Run,
+    RunKind,
+    Shell,
+    Snippet,
+    Source,
+    Surroundings,
+    judge,
+)
 from chargehand.policy._rules import statements
 
 RULES = Rules()
@@ -82,8 +97,16 @@ ACTIONS = {
     "delete": FileWrite(path="a.txt", removal=True),
     "network": Network(host="localhost", port=80),
     "other": Other(kind="model", name="m"),
+    "forge": Other(kind="forge", name="merge"),
+    "plugin": Other(kind="plugin", name="p", facts={"hook": "after"}),
+    "git": GitAction(words=("status",)),
+    "snippet": Snippet(language="python", source="1"),
+    "exec": Run(kind="exec", run=("ls", "-la"), trusted=True),
+    "setup": Run(kind="setup", run="pip install -e . && make", trusted=True),
+    "check": Run(kind="check", run="pytest -q"),
+    "launch": Run(kind="launch", run=("codex", "exec"), trusted=True),
 }
-CEDAR = {"shell": "command"}
+CEDAR = {"shell": "command", "git": "command", "forge": "other", "plugin": "other"}
 
 
 def written(name: str, effect: Effect, text: str = "") -> str:
@@ -102,6 +125,9 @@ def test_a_flipped_rule_flips_the_effect(name: str, effect: Effect, origin: str)
         origin="user" if origin == "user" else "repository", name="x.cedar", text=written(name, effect)
     )
     judgement = judge(ACTIONS[name], AROUND, Rules([source]))
+    if origin == "repository" and name in ("forge", "plugin"):  # denied before; a repository opens nothing
+        assert (judgement.effect, judgement.rule) == ("deny", "none")
+        return
     assert judgement.effect == effect
     assert effect == "allow" or judgement.rule == f"{origin}:mine"
 
@@ -113,9 +139,44 @@ def test_every_shipped_rule_can_be_set_aside(rule: object) -> None:
     assert [each.overrides for each in loaded.all if each.origin == "user"] == [getattr(rule, "id")]  # noqa: B009
 
 
-def test_without_any_rule_the_answer_is_deny() -> None:
-    judgement = judge(Other(kind="forge", name="merge"), AROUND, RULES)
+@pytest.mark.parametrize("kind", ["forge", "plugin", "gît", ""])
+def test_without_any_rule_the_answer_is_deny(kind: str) -> None:
+    judgement = judge(Other(kind=kind, name="merge"), AROUND, RULES)
     assert (judgement.effect, judgement.rule) == ("deny", "none")
+
+
+SHIPPED = {
+    "exec": "exec-by-person",
+    "setup": "setup-trusted",
+    "check": "check-untrusted",
+    "launch": "launch-agent",
+    "snippet": "snippet",
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_kind_has_a_rule_that_says_why(name: str) -> None:
+    judgement = judge(ACTIONS[name], AROUND, RULES)
+    assert judgement.effect == "allow"
+    assert SHIPPED[name] in {part.rule for part in judgement.parts}
+    assert name in {part.kind for part in judgement.parts}
+
+
+@pytest.mark.parametrize("kind", ["exec", "launch"])
+def test_what_nobody_vouches_for_is_denied(kind: RunKind) -> None:
+    judgement = judge(Run(kind=kind, run=("ls",)), AROUND, RULES)
+    assert (judgement.effect, judgement.rule) == ("deny", "none")
+
+
+@given(st.sampled_from(["setup", "check"]), COMMANDS, st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_trust_is_all_that_parts_a_projects_commands_from_an_agents(
+    kind: RunKind, command: tuple[str, ...], trusted: bool
+) -> None:
+    line = f"{shlex.join(command)} && git push && $UNKNOWN"
+    judgement = judge(Run(kind=kind, run=line, trusted=trusted), AROUND, RULES)
+    assert judgement.effect == ("allow" if trusted else "deny")
+    assert trusted or judgement.rule == "git-push"
 
 
 def test_shipped_rules_keep_the_schema_and_are_named_once() -> None:

@@ -281,8 +281,24 @@ LEGITIMATE = (
     "kill %1",
     "echo $((1 + 2)) ${HOME} $?",
     "test -n \"$CI\" && echo ci",
+    "python 'scripts/größe messen.py' --ausgabe \"out put/ü.json\"",
+    "node tools/build.mjs && ./node_modules/.bin/prettier --check .",
+    "make -C docs html SPHINXOPTS='-W'",
+    "npm --prefix 'web app' run build",
+    "bash -eu -o pipefail scripts/prüfen.sh \"a b\"",
+    ". .venv/bin/activate && pytest -q",
+    "source ./env.sh; python -m app",
+    "xargs -a files.txt wc -l",
+    "sh -c 'cd src && ls -la \"mit leer\"'",
+    "git mv 'alt ä.py' 'neu ü.py'",
+    "git restore --staged . && git diff --stat",
+    "git rev-parse --show-toplevel",
+    "awk -F, '{ print $1 }' daten.csv > 'ergebnis größe.txt'",
+    "perl -pe 's/a/b/' < in.txt > out.txt",
+    "tail -f /dev/null & sleep 1; kill $!",
+    "docs=docs; ls \"$docs\"/*.md",
 )  # fmt: skip
-assert len(LEGITIMATE) >= 60
+assert len(LEGITIMATE) >= 90
 
 
 @pytest.mark.parametrize("line", LEGITIMATE)

@@ -51,6 +51,11 @@ or a unified diff. Give about 3 unchanged lines around each change; '@@ line' na
 those lines stand in several places; '*** Move to: path' below an Update line renames."""
 
 SNIPPET = "snippet"
+_SNIPPET = {
+    "language": _text("python or javascript."),
+    "code": _text("The program."),
+    "input": _text("JSON text: what the program sees as the variable `input`."),
+}
 SPECS = (
     _spec(
         "bash",
@@ -94,9 +99,7 @@ SPECS = (
         "Compute a value by a short Python or JavaScript program, without files or network, in 16 MiB and 5 s. "
         "Gives JSON: value (of the last expression), console, error. Text of files goes in as `input`.",
         "language code",
-        language=_text("python or javascript."),
-        code=_text("The program."),
-        input=_text("JSON text: what the program sees as the variable `input`."),
+        **_SNIPPET,
     ),
     _spec(
         "finish",

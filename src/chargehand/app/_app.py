@@ -396,7 +396,7 @@ class App:
                 alive=self.member.fileno(),
                 environ=self.environ,
             )
-            async with self.taking_orders(), opening as tier, contextlib.AsyncExitStack() as ends:
+            async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
                     toolchain,
@@ -408,15 +408,9 @@ class App:
                 tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
                 place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
                 rules = await asyncio.to_thread(self.rules, depot, base)
-                snippets = SessionSnippets()
-                ends.push_async_callback(snippets.close)
-                vouched = self._vouched(project, depot, base, resolved, head=revision is None)
-                services = replace(
-                    self._services(place, resolved, watch, rules),
-                    choice=choice,
-                    vouched=vouched,
-                    open_snippets=snippets,
-                )
+                rest = self._services(place, resolved, watch, rules)
+                vouched = self._vouched(place, base, resolved, head=revision is None)
+                services = replace(rest, choice=choice, vouched=vouched, open_snippets=snippets)
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
@@ -429,12 +423,10 @@ class App:
                     choice=choice,
                 )
 
-    def _vouched(
-        self, project: ProjectRow, depot: Depot, base: Base, resolved: Resolved, *, head: bool
-    ) -> Callable[[str], bool]:
+    def _vouched(self, place: Place, base: Base, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
-        file = self._repository_file(project, depot, base, head=head)
-        if file is not None and self.store.trust.is_trusted(project.id, content_digest(file.content)):
+        file = self._repository_file(place.project, place.depot, base, head=head)
+        if file is not None and self.store.trust.is_trusted(place.project.id, content_digest(file.content)):
             return lambda command: True
         own = self.user_configuration().config.project
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}

@@ -14,12 +14,20 @@ _SECONDS = 20.0
 
 
 class SessionSnippets:
-    """The snippet pool of one session; `close` ends it, and a call of it opens it or says why there is none."""
+    """The snippet pool of one session, an asynchronous context manager; a call opens the pool, or says why not."""
 
     def __init__(self) -> None:
         self._pool: SnippetPool | None = None
         self._missing: TierUnavailableError | None = None
         self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> SessionSnippets:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
 
     async def __call__(self) -> SnippetPool:
         """Return the pool; raises `TierUnavailableError` where this machine has none, tried once."""
@@ -33,12 +41,6 @@ class SessionSnippets:
                     self._missing = error
                     raise
             return self._pool
-
-    async def close(self) -> None:
-        """End the pool. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
 
 
 async def _proven() -> SnippetPool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from chargehand.app import App, add_override
@@ -11,6 +11,7 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, find_mission
 from chargehand.core import ActionJudged, UsageError, decode, shown_path
 from chargehand.policy import (
+    LARGEST_SCRIPT,
     Action,
     Command,
     Effect,
@@ -23,6 +24,8 @@ from chargehand.policy import (
     facts_schema,
     judge,
 )
+from chargehand.sandbox import WORKSPACE
+from chargehand.workspace import Depot
 
 _EXITS: dict[Effect, int] = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS: dict[str, str] = {"allow": "green", "deny": "red", "ask": "yellow"}
@@ -76,13 +79,33 @@ def judge_action(out: Output, wanted: Mapping[str, object], *, cwd: str | None, 
             hint="give one: `chargehand policy test -- CMD…`, --shell TEXT, --read PATH or --write PATH",
         )
     ((name, value),) = given.items()
+    where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
     with App.open() as app:
         rules = rules_here(app, repo)
-    around = Surroundings(cwd=None if cwd is None else posixpath.normpath(posixpath.join("/workspace", cwd)))
-    judgement = judge(_action(name, value), around, rules)
+        found = None if current_project(app, repo) is None else app.find(repo)
+        around = Surroundings(
+            cwd=where, script=None if found is None else scripts_at(found.depot, found.base.tree)
+        )
+        judgement = judge(_action(name, value), around, rules)
     out.document(judgement)
     show_judgement(out, judgement)
     return _EXITS[judgement.effect]
+
+
+def scripts_at(depot: Depot, tree: str) -> Callable[[str], str | None]:
+    """Return what reads the scripts of a tree by their paths in a sandbox; links are not followed."""
+
+    def read(path: str) -> str | None:
+        if not path.startswith(f"{WORKSPACE}/"):
+            return None
+        entry = depot.lookup(tree, path.removeprefix(f"{WORKSPACE}/"))
+        if entry is None or entry.mode not in (0o100644, 0o100755):
+            return None
+        content = depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
+        fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
+        return content.decode("utf-8", "surrogateescape") if fits else None
+
+    return read
 
 
 def _action(name: str, value: object) -> Action:
@@ -132,7 +155,7 @@ def show_judgements(out: Output, mission: str, *, every: bool) -> int:
                 out.document({"mission": found, "seq": event.seq, "time": event.time, "judged": judged})
                 _show_judged(out, event.seq, judged)
     told = ", ".join(f"{count} {effect}" for effect, count in sorted(counted.items()))
-    out.text(f"{found}: {told or 'nothing was judged: only the tools of native agents are'}")
+    out.text(f"{found}: {told or 'nothing was judged'}")
     return 0
 
 

@@ -263,7 +263,7 @@ class AttemptRunner:
                 kind="snippet",
                 text="the tool snippet",
                 effect="deny",
-                rule="tier-unavailable",
+                rule=error.code,
                 reason=f"it is not offered: {error.message}",
                 rules=self._services.rules.digest,
             )
