@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import container_kit
+from tests import container_kit, vm_kit
 from tests.postgres import Postgres, cluster
 
 pytest.register_assert_rewrite(
@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             missing = container_kit.missing(docker=bool(item.get_closest_marker("soak")))
             if os.geteuid() != 0 or (missing and not in_ci):
                 item.add_marker(pytest.mark.skip(reason=missing or "container tests are set up for root"))
+        if item.get_closest_marker("needs_vm") and not in_ci and vm_kit.missing():
+            item.add_marker(pytest.mark.skip(reason=vm_kit.missing()))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 

@@ -22,13 +22,15 @@ from chargehand.sandbox import (
     SandboxLimits,
     SandboxSpec,
     Toolchain,
+    VmTier,
     discover,
 )
-from tests import container_kit
+from tests import container_kit, vm_kit
 
 TIERS = (
     pytest.param("process", marks=pytest.mark.needs_bwrap),
     pytest.param("container", marks=pytest.mark.needs_container),
+    pytest.param("vm", marks=[pytest.mark.needs_vm, pytest.mark.soak]),
 )
 """Every tier that is attacked and compared: what is added here runs through all of it."""
 
@@ -60,6 +62,8 @@ def tier_of(kind: str, toolchain: Toolchain, **options: Any) -> Any:
     """Return a tier by its name, to be entered; `options` as its class has them."""
     if kind == "process":
         return ProcessTier(toolchain, **options)
+    if kind == "vm":
+        return VmTier(toolchain, vm_kit.machine(), **options)
     engine = container_kit.engine("podman")
     return ContainerTier(toolchain, engine=engine, environ=container_kit.environment(), **options)
 

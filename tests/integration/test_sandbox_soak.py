@@ -18,7 +18,7 @@ from tests.jail_kit import TIERS, tier_of
 from chargehand.core import MountPlan, sandbox_ids
 from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec, discover
 
-SAMPLE = {"process": 21, "container": 7}
+SAMPLE = {"process": 21, "container": 7, "vm": 3}
 """What the suite takes of it: each end of a run at least once."""
 LONG = int(os.environ.get("CHARGEHAND_SOAK_RUNS", "1000"))
 GROWTH_KB = 6 * 1024

@@ -283,7 +283,8 @@ for place in ("/workspace", "/tmp", "/dev/shm", os.environ["HOME"]):
 tell(seen)
 """
     refused(jail.asks(program), "EPERM")
-    assert jail.asks("tell([attempt(os.mkfifo, 'fifo'), attempt(os.mknod, 'plain')])") == ["done", "done"]
+    fifo = "ENXIO" if jail.kind == "vm" else "done"  # QEMU's 9p opens what it has made
+    assert jail.asks("tell([attempt(os.mkfifo, 'fifo'), attempt(os.mknod, 'plain')])") == [fifo, "done"]
     refused(
         jail.asks("tell({p: attempt(os.stat, p) for p in ('/dev/mem', '/dev/kvm', '/dev/fuse', '/dev/vda')})"),
         "ENOENT",

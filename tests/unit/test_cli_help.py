@@ -52,6 +52,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "model": "list probe",
         "policy": "show test why allow",
         "project": "list show setup trust log",
+        "sandbox": "setup",
         "audit": "verify export",
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import pwd
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,15 @@ from chargehand.app._network import SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
 from chargehand.app._snippets import SessionSnippets
-from chargehand.app._tiers import choose_driver, open_tier, require_tier, settle_tier, try_tier, with_tier
+from chargehand.app._tiers import (
+    MACHINES,
+    choose_driver,
+    open_tier,
+    require_tier,
+    settle_tier,
+    try_tier,
+    with_tier,
+)
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
     AgentConfig,
@@ -62,7 +70,15 @@ from chargehand.missions import (
     system_errors,
 )
 from chargehand.policy import Rules
-from chargehand.sandbox import MirrorRequest, ProbeReport, Toolchain, ToolSeen, discover, tools_inside
+from chargehand.sandbox import (
+    Guest,
+    MirrorRequest,
+    ProbeReport,
+    Toolchain,
+    ToolSeen,
+    discover,
+    tools_inside,
+)
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
 
@@ -341,6 +357,13 @@ class App:
             cache=self.home / "toolchain.json",
             environ=self.environ,
         )
+
+    def set_up_machines(self, packages: Sequence[Path] = ()) -> Guest:
+        """Put the kernel of virtual machines into the state directory; see `set_up_guest`."""
+        from chargehand.sandbox import set_up_guest
+
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return set_up_guest(self.home / MACHINES, packages=packages, environ=self.environ)
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""

@@ -26,7 +26,9 @@ from chargehand.missions import Tier
 from chargehand.policy import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, probe
 
-_TIERS = ("process", "container")
+_TIERS = ("process", "container", "vm")
+MACHINES = "vm"
+"""Directory of the state directory in which the kernel of virtual machines is kept."""
 
 
 def require_tier(tier: str) -> None:
@@ -69,8 +71,8 @@ async def _offer(
     toolchain: Toolchain,
     environ: Mapping[str, str],
 ) -> TierCandidate:
-    if name != "process" and name != "container":
-        return TierCandidate(tier=name, offered=False, detail="not in this version")
+    if name == "none":
+        return TierCandidate(tier=name, offered=False, detail="never taken by itself")
     wanted = replace(config.sandbox, tier=name)
     try:
         strategy = config.project.strategy
@@ -82,7 +84,7 @@ async def _offer(
 
 def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
     """Return the configuration in force with the tier that was chosen in place of `auto`."""
-    if choice.tier == "vm" or resolved.config.sandbox.tier == choice.tier:
+    if resolved.config.sandbox.tier == choice.tier:
         return resolved
     sandbox = replace(resolved.config.sandbox, tier=choice.tier)
     return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
@@ -92,6 +94,10 @@ def open_tier(
     config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Tier]:
     """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
+    if config.tier == "vm":
+        from chargehand.sandbox import virtual_machines
+
+        return virtual_machines(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
     if config.tier != "container":
         return ProcessTier(toolchain, alive=alive)
     from chargehand.sandbox import ContainerTier
@@ -110,6 +116,10 @@ async def try_tier(
     config: SandboxConfig, toolchain: Toolchain, *, home: Path, environ: Mapping[str, str]
 ) -> ProbeReport:
     """Return what the configured tier can offer here, tried for real."""
+    if config.tier == "vm":
+        from chargehand.sandbox import probe_vm
+
+        return await probe_vm(toolchain, images=home / MACHINES, scratch=home, environ=environ)
     if config.tier != "container":
         return await probe(toolchain, scratch=home)
     from chargehand.sandbox import probe_container
@@ -139,6 +149,8 @@ async def choose_driver(
     place, key = home / "probe.json", _machine(home, toolchain)
     if config.tier == "container":
         place, key = home / "probe-container.json", [*key, *_engines(config, environ)]
+    if config.tier == "vm":
+        place, key = home / "probe-vm.json", [*key, *_machines(home, environ)]
     known = _known(place, key, strategy)
     if known is not None:
         return known
@@ -164,6 +176,13 @@ def _engines(config: SandboxConfig, environ: Mapping[str, str]) -> list[object]:
     found = [shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")]
     stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
     return [*found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
+
+
+def _machines(home: Path, environ: Mapping[str, str]) -> list[object]:
+    """Return what virtual machines are known by: QEMU's program, and the kernel that was set up."""
+    path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
+    places = [Path(path) if path else None, home / MACHINES / "about.json"]
+    return [path, *(each.stat().st_mtime if each and each.exists() else 0 for each in places)]
 
 
 def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | None:

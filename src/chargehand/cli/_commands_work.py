@@ -70,7 +70,7 @@ def demo(keep: bool, as_json: bool) -> int:
 @click.option("--forbid", multiple=True, metavar="AREA", help="Keep this area from being changed.")
 @time_option
 @click.option("--attempts", metavar="N", help="Let the agent try at most this often.")
-@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process or container.")
+@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
 @click.option("--partial", is_flag=True, help="Let in what remains after violating files were set back.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
@@ -115,6 +115,7 @@ def worker(until_idle: bool, slots: int, as_json: bool) -> int:
 @repo_option
 @base_option
 @click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
+@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
 @time_option
 @click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
 @click.option(

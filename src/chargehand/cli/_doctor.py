@@ -31,6 +31,7 @@ def doctor(out: Output) -> int:
         profile = app.profile
         report = _probe(app, "process") if parts[-1].ok else None
         other = _probe(app, "container") if parts[-1].ok and _has_engine(app) else None
+        machines = _probe(app, "vm") if parts[-1].ok and _has_machines(app) else None
         allowed = _allowed(app)
         languages = asyncio.run(probe_snippets()) if report is not None and report.ok else ()
         tools, problem = _tools(app, report)
@@ -47,6 +48,7 @@ def doctor(out: Output) -> int:
             "parts": parts,
             "container": other,
             "machine": machine_facts(profile),
+            "vm": machines,
             "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
             "tools": [{**to_json(tool), "seen": origin(tool)} for tool in tools],
             "tools_problem": problem,
@@ -54,8 +56,9 @@ def doctor(out: Output) -> int:
         }
     )
     _show(out, parts, report)
-    if other is not None:
-        _show_container(out, other)
+    for each in (other, machines):
+        if each is not None:
+            _show_other(out, each)
     _show_snippets(out, languages)
     _show_tools(out, tools, not_shown, problem)
     if not tier_ok:
@@ -75,6 +78,11 @@ def _has_engine(app: App) -> bool:
     """Tell whether the container tier is worth a try: an engine is installed."""
     search = app.environ.get("PATH", os.defpath)
     return any(shutil.which(name, path=search) for name in ("podman", "docker"))
+
+
+def _has_machines(app: App) -> bool:
+    """Tell whether the vm tier is worth a try: QEMU is installed."""
+    return shutil.which("qemu-system-x86_64", path=app.environ.get("PATH", os.defpath)) is not None
 
 
 def _tools(app: App, report: ProbeReport | None) -> tuple[tuple[ToolSeen, ...], str]:
@@ -184,15 +192,17 @@ def _show_snippets(out: Output, languages: tuple[Part, ...]) -> None:
             out.text(f"        mend: {part.mend}")
 
 
-def _show_container(out: Output, report: ProbeReport) -> None:
-    """Write what the second tier offers: nobody misses it where the first one works."""
+def _show_other(out: Output, report: ProbeReport) -> None:
+    """Write what another tier offers: nobody misses it where the first one works."""
     failed = [part for part in report.parts if not part.ok and part not in report.drivers]
     for part in failed:
-        out.text(f"no      container: {part.name}: {part.detail}")
+        out.text(f"no      {report.tier}: {part.name}: {part.detail}")
         if part.mend:
             out.text(f"        mend: {part.mend}")
     if report.ok:
-        out.text(f"--sandbox container works too, with workspaces by {report.driver}: {report.parts[0].detail}")
+        out.text(
+            f"--sandbox {report.tier} works too, with workspaces by {report.driver}: {report.parts[0].detail}"
+        )
 
 
 def _spare(report: ProbeReport | None) -> tuple[Part, ...]:

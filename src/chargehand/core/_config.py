@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 AgentKind = Literal["command", "native"]
 Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible", "script"]
-Tier = Literal["process", "container", "none", "auto"]
+Tier = Literal["process", "container", "vm", "none", "auto"]
 Strategy = Literal["shadow", "direct"]
 
 
@@ -137,7 +137,7 @@ class SandboxConfig:
     """[sandbox]: where agents and checks run."""
 
     tier: Tier = _key(
-        "process, container, auto (by sensitivity), or none (no sandbox: your own risk)", default="process"
+        "process, container, vm, auto (by sensitivity), or none (no sandbox: your own risk)", default="process"
     )
     container_program: str | None = _key(
         "container engine, podman or docker, by name or path; absent: the first that works", form="name"

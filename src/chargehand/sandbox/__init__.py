@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from chargehand.sandbox._isolate_pool import SnippetPool, probe_snippets, run_snippet
     from chargehand.sandbox._mirror import RegistryMirror, mirror_environment
     from chargehand.sandbox._mirror_config import RegistryConfig
+    from chargehand.sandbox._vm import VmTier
+    from chargehand.sandbox._vm_guest import Guest, find_guest, set_up_guest
+    from chargehand.sandbox._vm_layout import Machine
+    from chargehand.sandbox._vm_machine import find_machine, virtual_machines
+    from chargehand.sandbox._vm_probe import probe_vm
 
 __all__ = [
     "EGRESS_PORT",
@@ -58,7 +63,9 @@ __all__ = [
     "EgressProxy",
     "EgressRequest",
     "ExecResult",
+    "Guest",
     "LimitName",
+    "Machine",
     "MirrorRequest",
     "NotShown",
     "OnOutput",
@@ -86,7 +93,10 @@ __all__ = [
     "Stream",
     "ToolSeen",
     "Toolchain",
+    "VmTier",
     "discover",
+    "find_guest",
+    "find_machine",
     "language_of",
     "meet_rules",
     "mirror_environment",
@@ -95,8 +105,11 @@ __all__ = [
     "probe",
     "probe_container",
     "probe_snippets",
+    "probe_vm",
     "run_snippet",
+    "set_up_guest",
     "tools_inside",
+    "virtual_machines",
     "without_grants",
 ]
 
@@ -112,6 +125,11 @@ _LAZY = {
         ("ConsoleLine", "SnippetEngineError", "SnippetError", "SnippetResult", "SnippetSpec", "language_of"),
         "_isolate",
     ),
+    "VmTier": "_vm",
+    "Machine": "_vm_layout",
+    "probe_vm": "_vm_probe",
+    **dict.fromkeys(("Guest", "find_guest", "set_up_guest"), "_vm_guest"),
+    **dict.fromkeys(("find_machine", "virtual_machines"), "_vm_machine"),
     **dict.fromkeys(("SnippetPool", "probe_snippets", "run_snippet"), "_isolate_pool"),
 }
 """What most commands never use: the mirror's HTTP client costs them 0.2 s, the contract needs pytest."""

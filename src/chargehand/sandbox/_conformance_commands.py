@@ -82,7 +82,7 @@ class CommandContract(SandboxFixtures):
         """Output comes while the command runs."""
         seen = asyncio.Event()
         async with running(sandbox, "sh", "-c", "echo here; sleep 60", on_output=lambda *_: seen.set()) as task:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await seen.wait()
             assert not task.done()
 

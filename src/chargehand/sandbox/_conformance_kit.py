@@ -80,7 +80,7 @@ libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), ctypes.c_void_p(top + (1 <<
 """
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
     """Wait for something that must come to pass."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- what is waited for happens in another process
@@ -110,7 +110,12 @@ def python(program: str, *arguments: str) -> list[str]:
 
 
 class SandboxFixtures:
-    """The fixtures of the suite; a tier gives `open_sandbox`."""
+    """The fixtures of the suite; a tier gives `open_sandbox`.
+
+    `pace` is how much longer than usual its programs may take to start, for machines that are computed.
+    """
+
+    pace = 1.0
 
     @pytest.fixture
     async def open_sandbox(self) -> Open:

@@ -95,7 +95,7 @@ def _die_with(parent: int) -> None:
 
 def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
     """In the forked child: never returns."""
-    sock, errors, bpf = fds
+    sock, errors, bpf, *others = fds
     try:
         os.dup2(errors, 2)
         os.setsid()
@@ -109,9 +109,11 @@ def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
             os.setresgid(request["gid"], request["gid"], request["gid"])
             os.setresuid(request["uid"], request["uid"], request["uid"])
             _die_with(request["launcher"])  # the kernel forgets it when the user changes
-        for fd in (sock, bpf):
+        for fd in (sock, bpf, *others):
             os.set_inheritable(fd, True)
-        argv = [word.format(sock=sock, bpf=bpf) if "{" in word else word for word in request["argv"]]
+        argv = [
+            word.format(sock=sock, bpf=bpf, others=others) if "{" in word else word for word in request["argv"]
+        ]
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(argv[0], argv, {})
     except BaseException as error:

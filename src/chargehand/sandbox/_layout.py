@@ -136,7 +136,7 @@ def plan_layout(
     memory, so that no limit per process is needed; `links` are a toolchain's.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
-    layout.arguments = [bwrap, *_ISOLATION]
+    layout.arguments = [bwrap, *ISOLATION]
     _system(layout)
     _scratch(layout, spec.limits)
     layout.python = _host_python(layout)
@@ -148,7 +148,7 @@ def plan_layout(
         layout.bind(f"bind-{number}", bind)
     for path, target in links:
         layout.arguments += ["--symlink", target, path]
-    _without_credentials(layout, spec.binds)
+    hide_credentials(layout, spec.binds)
     layout.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
     return layout
 
@@ -181,7 +181,7 @@ def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
         layout.forwarders.append(forwarder(layout.python, port, target))
 
 
-_ISOLATION = (
+ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
     *("--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
     *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)),
@@ -256,16 +256,19 @@ def _hide(layout: Layout) -> None:
             layout.arguments += ["--ro-bind", "/dev/null", path]
 
 
-def _without_credentials(layout: Layout, binds: Sequence[Bind]) -> None:
-    """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
+def hide_credentials(layout: Layout, binds: Sequence[Bind], *, root: str = "") -> None:
+    """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens.
+
+    `root` is where the root directory of the sandbox lies, "" for the root directory itself.
+    """
     prefixes = [("/usr", "/usr"), ("/usr/local", "/usr/local"), *((str(b.source), b.target) for b in binds)]
     for source, target in prefixes:
         for name in SETTINGS:
             if os.path.isfile(f"{source}/{name}"):
-                layout.arguments += ["--ro-bind", layout.empty(), f"{target}/{name}"]
+                layout.arguments += ["--ro-bind", layout.empty(), f"{root}{target}/{name}"]
         for name in MAVEN_SETTINGS:
             if os.path.isfile(f"{source}/{name}"):
-                layout.arguments += ["--ro-bind", layout.no_settings(), f"{target}/{name}"]
+                layout.arguments += ["--ro-bind", layout.no_settings(), f"{root}{target}/{name}"]
 
 
 def python_inside() -> tuple[list[str], str]:

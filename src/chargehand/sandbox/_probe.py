@@ -217,15 +217,15 @@ async def _isolation(sandbox: Sandbox) -> tuple[bool, str]:
 
 
 async def _processes(sandbox: Sandbox) -> tuple[bool, str]:
-    result = await sandbox.exec(["python3", "-I", "-c", _FORKS], timeout=10)
-    await sandbox.exec(["sh", "-c", "kill -9 -1"], timeout=10)
+    result = await sandbox.exec(["python3", "-I", "-c", _FORKS], timeout=60)
+    await sandbox.exec(["sh", "-c", "kill -9 -1"], timeout=60)
     count = int(result.stdout or b"100")
     limit = sandbox.limits_in_force["processes"]
     return count < _SMALL.processes + 1, f"{count} forks before it was refused; limit {limit}"
 
 
 async def _memory(sandbox: Sandbox) -> tuple[bool, str]:
-    result = await sandbox.exec(["python3", "-I", "-c", _MEMORY], timeout=30)
+    result = await sandbox.exec(["python3", "-I", "-c", _MEMORY], timeout=120)
     return result.exit_code != 0, f"exit {result.exit_code} on 1 GiB; limit {sandbox.limits_in_force['memory']}"
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
+from typing import Self
 
 from chargehand.core import InfrastructureError, SandboxDiedError, new_id, sandbox_ids
 from chargehand.sandbox import _launcher, _server
@@ -21,7 +22,7 @@ from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import Layout, base_environment, plan_layout
 from chargehand.sandbox._mend import tier_unavailable
 from chargehand.sandbox._seccomp import compile_filter, machine_name
-from chargehand.sandbox._session import START_SECONDS, ProcessSandbox
+from chargehand.sandbox._session import START_SECONDS, ProcessSandbox, ServedSandbox
 from chargehand.sandbox._toolchain import Toolchain
 from chargehand.sandbox._tree import first_child
 
@@ -30,8 +31,8 @@ _ABOVE = 16
 """The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other."""
 
 
-class ProcessTier:
-    """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started.
+class LaunchedTier:
+    """A tier whose sandboxes a launcher starts; close it to end the launcher and everything it started.
 
     One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
     the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
@@ -50,7 +51,7 @@ class ProcessTier:
         self._filter = b""
         self._server = b""
 
-    async def __aenter__(self) -> ProcessTier:
+    async def __aenter__(self) -> Self:
         self._start_launcher()
         return self
 
@@ -114,10 +115,75 @@ class ProcessTier:
                 ended.set_result(-1)
         self._ended.clear()
 
+    def _first(self, name: str) -> int | None:
+        """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
+        bubblewrap = self._pids.get(name)
+        return None if bubblewrap is None else first_child(bubblewrap)
+
+    async def _request(self, name: str, layout: Layout, errors: int, others: Sequence[int] = ()) -> socket.socket:
+        """Have the launcher start a sandbox, which gets our socket's far end and copies of `others`."""
+        uid, gid = sandbox_ids()
+        request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
+        try:
+            os.write(bpf, self._filter)
+            os.lseek(bpf, 0, os.SEEK_SET)
+            await self._send(json.dumps(request).encode(), [theirs.fileno(), errors, bpf, *others])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(bpf)
+        return ours
+
+    async def _send(self, packet: bytes, fds: list[int]) -> None:
+        """Hand one packet to the launcher, waiting where it is behind."""
+        if len(packet) > _launcher.PACKET:
+            raise InfrastructureError(f"a sandbox of {len(packet)} bytes of mounts", code="request_too_large")
+        while self._control is not None:
+            try:
+                socket.send_fds(self._control, [packet], fds)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except OSError as error:
+                raise InfrastructureError(
+                    f"the sandbox launcher is gone: {error}", code="launcher_lost"
+                ) from error
+            else:
+                return
+        raise InfrastructureError("the tier is closed", code="tier_closed")
+
+    def _kill(self, name: str) -> None:
+        if self._control is None or name not in self._ended:
+            return
+        try:
+            self._control.send(json.dumps({"op": "kill", "id": name}).encode())
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(0.001, self._kill, name)
+        except OSError:
+            return  # no launcher, no sandboxes: they ended with it
+
+    async def close(self) -> None:
+        """End the launcher and with it every sandbox that is still open."""
+        control, self._control = self._control, None
+        if control is None:
+            return
+        asyncio.get_running_loop().remove_reader(control)
+        control.close()
+        await asyncio.to_thread(os.waitpid, self._launcher_pid, 0)
+        self._launcher_lost()
+        self._cgroups.sweep()
+
+
+class ProcessTier(LaunchedTier):
+    """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started."""
+
     async def open(self, spec: SandboxSpec) -> ProcessSandbox:
         """Open one sandbox; raises `TierUnavailableError` with the exact mend where this machine refuses."""
         if self._control is None:
-            raise InfrastructureError("the process tier is closed", code="tier_closed")
+            raise InfrastructureError("the tier is closed", code="tier_closed")
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
         try:
             return await self._open(new_id("sandbox"), spec, errors)
@@ -168,66 +234,6 @@ class ProcessTier:
             raise
         return sandbox
 
-    def _first(self, name: str) -> int | None:
-        """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
-        bubblewrap = self._pids.get(name)
-        return None if bubblewrap is None else first_child(bubblewrap)
-
-    async def _request(self, name: str, layout: Layout, errors: int) -> socket.socket:
-        uid, gid = sandbox_ids()
-        request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
-        try:
-            os.write(bpf, self._filter)
-            os.lseek(bpf, 0, os.SEEK_SET)
-            await self._send(json.dumps(request).encode(), [theirs.fileno(), errors, bpf])
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(bpf)
-        return ours
-
-    async def _send(self, packet: bytes, fds: list[int]) -> None:
-        """Hand one packet to the launcher, waiting where it is behind."""
-        if len(packet) > _launcher.PACKET:
-            raise InfrastructureError(f"a sandbox of {len(packet)} bytes of mounts", code="request_too_large")
-        while self._control is not None:
-            try:
-                socket.send_fds(self._control, [packet], fds)
-            except BlockingIOError:
-                await asyncio.sleep(0.001)
-            except OSError as error:
-                raise InfrastructureError(
-                    f"the sandbox launcher is gone: {error}", code="launcher_lost"
-                ) from error
-            else:
-                return
-        raise InfrastructureError("the process tier is closed", code="tier_closed")
-
-    def _kill(self, name: str) -> None:
-        if self._control is None or name not in self._ended:
-            return
-        try:
-            self._control.send(json.dumps({"op": "kill", "id": name}).encode())
-        except BlockingIOError:
-            asyncio.get_running_loop().call_later(0.001, self._kill, name)
-        except OSError:
-            return  # no launcher, no sandboxes: they ended with it
-
-    async def close(self) -> None:
-        """End the launcher and with it every sandbox that is still open."""
-        control, self._control = self._control, None
-        if control is None:
-            return
-        asyncio.get_running_loop().remove_reader(control)
-        control.close()
-        await asyncio.to_thread(os.waitpid, self._launcher_pid, 0)
-        self._launcher_lost()
-        self._cgroups.sweep()
-
 
 def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]:
     limits = spec.limits
@@ -264,7 +270,7 @@ def compiled_server() -> bytes:
     return marshal.dumps(spec.loader.get_code(spec.name))
 
 
-async def start_forwarder(sandbox: ProcessSandbox, command: Sequence[str]) -> None:
+async def start_forwarder(sandbox: ServedSandbox, command: Sequence[str]) -> None:
     """Run what makes a port of a host's socket inside; raises `InfrastructureError` (`forwarder_failed`)."""
     result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
     if result.stdout != b"ready\n":

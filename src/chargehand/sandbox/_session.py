@@ -1,4 +1,4 @@
-"""One open sandbox of the `process` tier: frames over a socket pair to the exec server inside."""
+"""One open sandbox: frames over a socket pair to the exec server inside."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ async def _to_the_end(what: Awaitable[_T]) -> _T:
     return task.result()
 
 
-class ProcessSandbox:
-    """A sandbox of the `process` tier; made by `ProcessTier.open`, keeps the promises of `Sandbox`."""
+class ServedSandbox:
+    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier."""
 
-    tier = "process"
+    tier = ""
+    start_seconds = START_SECONDS
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class ProcessSandbox:
         self._reader, self._writer = await asyncio.open_connection(sock=self._sock, limit=_LARGEST_FRAME)
         self._reading = asyncio.create_task(self._read())
         self._writer.write(server)
-        await self._wait(self._signals.get(), seconds=START_SECONDS)
+        await self._wait(self._signals.get(), seconds=self.start_seconds)
 
     def use_cgroup(self, cgroup: Cgroup | None) -> None:
         """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
@@ -243,11 +244,6 @@ class ProcessSandbox:
                 reply.abandon()
                 await self._wait(reply.done, seconds=_GRACE_SECONDS)
 
-    def processes(self) -> tuple[ProcessSeen, ...]:
-        """Return what runs inside; see `ShowsProcesses.processes`."""
-        first = self._first()
-        return () if first is None or self._dead else processes_below(first)
-
     async def freeze(self) -> None:
         """Stop every process inside; see `Sandbox.freeze`."""
         await _to_the_end(self._set_frozen(True))
@@ -322,3 +318,14 @@ class ProcessSandbox:
         if self._cgroup is not None:
             self.usage()
             await asyncio.to_thread(self._cgroup.remove)
+
+
+class ProcessSandbox(ServedSandbox):
+    """A sandbox of the `process` tier, whose processes are seen from outside; made by `ProcessTier.open`."""
+
+    tier = "process"
+
+    def processes(self) -> tuple[ProcessSeen, ...]:
+        """Return what runs inside; see `ShowsProcesses.processes`."""
+        first = self._first()
+        return () if first is None or self._dead else processes_below(first)

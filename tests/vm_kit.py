@@ -1,0 +1,57 @@
+"""Virtual machines for tests: the kernel is made once; `python -m tests.vm_kit` makes it too."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chargehand.core import TierUnavailableError
+from chargehand.sandbox import Guest, Machine, find_guest, set_up_guest
+from chargehand.sandbox._vm_machine import QEMU
+
+IMAGES = Path(sys.prefix, "machines")
+
+
+def missing() -> str:
+    """Return what is not there to run virtual machines, "" where nothing is missing."""
+    return "" if shutil.which(QEMU) else f"not installed: {QEMU}"
+
+
+@functools.cache
+def guest() -> Guest:
+    """Return the kernel of test machines, downloaded where it is not there yet."""
+    with _alone():
+        try:
+            return find_guest(IMAGES)
+        except TierUnavailableError:
+            return set_up_guest(IMAGES)
+
+
+def machine() -> Machine:
+    """Return how test machines are run: without KVM, as everywhere."""
+    return Machine(qemu=shutil.which(QEMU) or QEMU, guest=guest(), accelerator="tcg", cpus=1)
+
+
+def provide(images: Path) -> None:
+    """Put the kernel of test machines into a state directory, as `chargehand sandbox setup vm` would."""
+    guest()
+    images.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.copytree(IMAGES, images, copy_function=os.link)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    IMAGES.mkdir(exist_ok=True)
+    with (IMAGES / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    print(guest().version)
