@@ -466,8 +466,10 @@ FILES = (
     Attempt(
         name="write to `/usr`",
         stopped_by="read-only mounts",
-        program="tell({p: attempt(lambda: os.close(os.open(p, os.O_RDWR))) for p in"
-        " ('/usr/bin/env', '/etc/passwd')} | {'new': attempt(os.chmod, '/usr', 0o755)})",
+        program="""
+seen = {p: attempt(lambda: os.close(os.open(p, os.O_RDWR))) for p in ("/usr/bin/env", "/etc/passwd")}
+tell(seen | {"mode": attempt(os.chmod, "/usr", stat.S_IMODE(os.stat("/usr").st_mode))})
+""",
         refusals=("EROFS", "EACCES", "EPERM"),
         outside="root",
         lacking=("ETXTBSY",),

@@ -29,6 +29,8 @@ _MODULES: Mapping[Dialect, tuple[str, ...]] = {
 }
 _MOST: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
+QUOTA = "quota_exhausted"
+"""The gateway's code for a model whose provider lets it rest for hours."""
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 3600.0
 """The gateway bounds each wait for the provider, and says so: the client must not be the first to give up."""
@@ -181,6 +183,8 @@ def _typed(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError |
         return ExhaustedError(said, code="price_unknown")
     if code == "budget_exhausted":
         return ExhaustedError(said, code="budget")
+    if code == QUOTA:
+        return UpstreamError(said, code="quota_exhausted")
     return UpstreamError(
         f"model {model!r} gave no reply: {said}", code="upstream_cut" if begun else "model_failed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from chargehand.agents._conversation import (
     unanswered,
 )
 from chargehand.agents._judged import action_of, refusal
-from chargehand.agents._model_client import ModelClient, load_client, open_client
+from chargehand.agents._model_client import QUOTA, ModelClient, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
     first_message,
@@ -49,6 +50,7 @@ from chargehand.core import AgentKind, ExhaustedError, UpstreamError
 _TURNS = 300
 """Replies of one attempt at most: far more than work that gets anywhere needs."""
 _TRIES = 3
+_GO_ON = "go on"
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
 _INSTRUCTION_BYTES = 20_000
 _CONTEXT = 128_000
@@ -208,7 +210,7 @@ class _Attempt:
                 "notes": said,
                 "said": len(heard),
                 "step": step,
-                **await self._ask_models(model, said),
+                **await self._replied(number, model, said),
             }
 
         output = await self._context.step(name, [number], replied)
@@ -241,6 +243,18 @@ class _Attempt:
         names = list(self._models)
         return self._models[names[(names.index(self._model.name) + 1) % len(names)]]
 
+    async def _replied(self, number: int, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
+        """Return a reply; while no model has quota for it the mission waits, and its attempt goes on from here."""
+        for waited in itertools.count(1):
+            try:
+                return await self._ask_models(model, notes)
+            except UpstreamError as error:
+                if error.code != QUOTA:
+                    raise
+                text = f"{error.message}; answer when it may go on"
+            await self._context.ask(f"turn/{number}/quota/{waited}", text, (_GO_ON,))
+        raise AssertionError("counting never ends")
+
     async def _ask_models(self, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
         """Ask a model, and where it gives no reply the others in turn."""
         order = [model, *(other for other in self._models.values() if other.name != model.name)]
@@ -252,7 +266,7 @@ class _Attempt:
             except (UpstreamError, ExhaustedError) as error:
                 if error.code == "budget":
                     raise
-                first = first or error
+                first = error if first is None or error.code == QUOTA else first
         assert first is not None
         raise first
 
@@ -267,7 +281,7 @@ class _Attempt:
                     model, fitting.messages, self._tools.specs if model.tools else (), on_text=self._show
                 )
             except UpstreamError as error:
-                if attempt == _TRIES or error.code == "model_failed":
+                if attempt == _TRIES or error.code in ("model_failed", QUOTA):
                     raise
             else:
                 return {

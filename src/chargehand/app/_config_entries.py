@@ -11,7 +11,7 @@ from chargehand.app._config_toml import check_agent
 from chargehand.app._config_values import fail, shown
 from chargehand.core import nearest
 
-SHORT = ("openai", "anthropic", "ollama")
+SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 """The providers whose address is known, so that `provider:model` says everything."""
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chargehand.agents import Endpoint, EndpointModel
-from chargehand.app._models import key_name, model_config, served_model
+from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
 from chargehand.core import Config, KeySource, Spent
 from chargehand.models import CallRecord, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
+
+if TYPE_CHECKING:
+    from chargehand.models import Providers
 
 _OPEN_FILES = 16_384
 
@@ -27,6 +31,7 @@ class AttemptGateways:
     keys: KeySource
     environ: Mapping[str, str]
     scratch: Path
+    _providers: list[Providers] = field(default_factory=list, init=False)
 
     @contextlib.asynccontextmanager
     async def __call__(
@@ -57,7 +62,7 @@ class AttemptGateways:
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         socket = self.scratch / f"gateway-{attempt}.sock"
         async with contextlib.AsyncExitStack() as stack:
-            for model in served:
+            for model in every(served):
                 stack.push_async_callback(model.upstream.close)
             gateway = await stack.enter_async_context(
                 Gateway(
@@ -68,6 +73,7 @@ class AttemptGateways:
                     on_call=on_call,
                     on_alert=on_alert,
                     redact=self._redact(served),
+                    providers=self._standings(),
                 )
             )
             await gateway.listen_unix(socket)
@@ -80,14 +86,15 @@ class AttemptGateways:
             )
 
     def _served(self, name: str, attempt: str, number: int) -> ServedModel:
-        return served_model(
-            name,
-            model_config(self.config, name),
-            keys=self.keys,
-            limits=self.config.limits,
-            environ=self.environ,
-            attempts={attempt: number},
-        )
+        return served_chain(name, self.config, keys=self.keys, environ=self.environ, attempts={attempt: number})
+
+    def _standings(self) -> Providers:
+        """Return what is known of the providers, the same for every attempt of this process."""
+        from chargehand.models import Providers
+
+        if not self._providers:
+            self._providers.append(Providers(provider_limits(self.config, self.environ)))
+        return self._providers[0]
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
         from chargehand.models import find_context
@@ -95,7 +102,8 @@ class AttemptGateways:
         config = model_config(self.config, model.name)
         return EndpointModel(
             name=model.name,
-            dialect=model.dialect,
+            # The native agent speaks two of them, and the gateway the others.
+            dialect="anthropic" if model.dialect == "anthropic" else "openai",
             context=config.context or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=config.tools,
@@ -104,7 +112,7 @@ class AttemptGateways:
     def _redact(self, served: Sequence[ServedModel]) -> Callable[[str], str]:
         from chargehand.models import Redactor
 
-        names = {key_name(model_config(self.config, model.name)) for model in served} - {None}
+        names = {key_name(model_config(self.config, model.name)) for model in every(served)} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
         return Redactor(secrets).text
 
@@ -130,4 +138,7 @@ def _environment(token: str, model: str) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": address,
         "ANTHROPIC_API_KEY": token,
         "ANTHROPIC_MODEL": model,
+        "GOOGLE_GEMINI_BASE_URL": address,
+        "GEMINI_API_KEY": token,
+        "GEMINI_MODEL": model,
     }

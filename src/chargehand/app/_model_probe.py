@@ -118,6 +118,11 @@ async def _read(reply: UpstreamReply) -> dict[str, Any]:
 
 
 def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
+    if served.dialect in ("responses", "gemini"):
+        from chargehand.models import small_request
+
+        tool, words = (_TOOL, _ASK) if config.tools else (None, _ASK_PLAIN)
+        return small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
     # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
     limit = "max_completion_tokens" if config.provider == "openai" else "max_tokens"
     ask = _ASK if config.tools else _ASK_PLAIN
@@ -132,6 +137,11 @@ def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
 
 def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
     """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
+    if dialect in ("responses", "gemini"):
+        from chargehand.models import small_answer
+
+        answer = small_answer(dialect, said)
+        return answer.message, answer.called, "length" if answer.cut else ""
     if dialect == "anthropic":
         blocks = said.get("content")
         found = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
@@ -181,8 +191,11 @@ async def _listed(address: str, dialect: Dialect, key: str | None, seconds: floa
     import httpx
 
     base = address.rstrip("/")
-    url = f"{base}/models" if _VERSION.search(base) else f"{base}/v1/models"
-    if dialect == "anthropic":
+    version = "v1beta" if dialect == "gemini" else "v1"
+    url = f"{base}/models" if _VERSION.search(base) else f"{base}/{version}/models"
+    if dialect == "gemini":
+        headers = {"x-goog-api-key": key} if key else {}
+    elif dialect == "anthropic":
         headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
     else:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -194,7 +207,10 @@ async def _listed(address: str, dialect: Dialect, key: str | None, seconds: floa
         listed = reply.json() if reply.status_code == 200 else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         return None
-    rows = listed.get("data") if isinstance(listed, dict) else None
+    rows = listed.get("data", listed.get("models")) if isinstance(listed, dict) else None
     if not isinstance(rows, list):
         return None
+    if dialect == "gemini":
+        names = [row.get("name") for row in rows if isinstance(row, dict)]
+        return [name.removeprefix("models/") for name in names if isinstance(name, str)]
     return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from chargehand.app._config_entries import is_short_form, model_hint
@@ -14,14 +14,28 @@ from chargehand.app._scripts import scripted_model
 from chargehand.core import Config, ConfigError, KeySource, LimitsConfig, ModelConfig, NotFoundError, Provider
 from chargehand.models import Dialect, ServedModel
 
+if TYPE_CHECKING:
+    from chargehand.models import ProviderLimits
+
 _OWN_ADDRESS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
+    "openai-responses": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+    "resetdata": "https://models.au-syd.resetdata.ai/v1",
     "ollama": "http://127.0.0.1:11434/v1",
 }
-USUAL_KEYS: Mapping[str, str] = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+USUAL_KEYS: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "resetdata": "RESETDATA_API_KEY",
+}
 """The environment variable each provider's own programs look for, in the order they are tried."""
 _OLLAMA_PORT = 11434
+_PATIENCE_SECONDS, _IMPATIENT_SECONDS = 15.0, 3.0
+"""To connect; where another model stands ready, a provider that is not there costs no more."""
 
 
 def model_config(config: Config, name: str) -> ModelConfig:
@@ -40,7 +54,67 @@ def model_config(config: Config, name: str) -> ModelConfig:
 
 def dialect_of(config: ModelConfig) -> Dialect:
     """Return what the provider speaks."""
+    if config.provider == "openai-responses":
+        return "responses"
+    if config.provider == "gemini":
+        return "gemini"
     return "anthropic" if config.provider.startswith("anthropic") else "openai"
+
+
+def served_chain(
+    name: str,
+    config: Config,
+    *,
+    keys: KeySource,
+    environ: Mapping[str, str] | None = None,
+    attempts: Mapping[str, int] | None = None,
+) -> ServedModel:
+    """Return a model with its fallback models behind it, each under the name of the first.
+
+    Raises what `model_config` and `served_model` raise; a fallback without its key is left out.
+    """
+    names = [name]
+    for other in names:
+        names.extend(one for one in model_config(config, other).fallback if one not in names)
+    first, *others = (model_config(config, one) for one in names)
+    limits = config.limits
+    head = served_model(name, first, keys=keys, limits=limits, environ=environ, attempts=attempts)
+    behind = [
+        served_model(other, entry, keys=keys, limits=limits, environ=environ, attempts=attempts)
+        for other, entry in zip(names[1:], others, strict=True)
+        if has_key(entry, keys)
+    ]
+    return dataclasses.replace(head, fallback=tuple(behind))
+
+
+def every(models: Iterable[ServedModel]) -> list[ServedModel]:
+    """Return models and those behind them, each once."""
+    found: dict[int, ServedModel] = {}
+    for model in models:
+        for one in (model, *model.fallback):
+            found.setdefault(id(one.upstream), one)
+    return list(found.values())
+
+
+def provider_limits(config: Config, environ: Mapping[str, str]) -> dict[str, ProviderLimits]:
+    """Return what each provider is given: the least that an entry of `[models]` says."""
+    from chargehand.models import ProviderLimits
+
+    found: dict[str, ProviderLimits] = {}
+    for name, entry in config.models.items():
+        if entry.provider == "script" or (entry.concurrency is None and entry.per_minute is None):
+            continue
+        place = address_of(name, entry, environ=environ)
+        known = found.get(place, ProviderLimits())
+        found[place] = ProviderLimits(
+            concurrency=_least(known.concurrency, entry.concurrency),
+            per_minute=_least(known.per_minute, entry.per_minute),
+        )
+    return found
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | None = None) -> str:
@@ -96,6 +170,10 @@ def key_name(config: ModelConfig) -> str | None:
     return USUAL_KEYS.get(config.provider) if config.base_url is None else None
 
 
+def _patience(config: ModelConfig) -> float:
+    return _IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS
+
+
 def has_key(config: ModelConfig, keys: KeySource) -> bool:
     """Return whether the key a model needs is there."""
     name = key_name(config)
@@ -146,7 +224,10 @@ def served_model(
         name=name,
         dialect=dialect,
         model=model,
-        upstream=HttpUpstream(base_url=address, key=key, dialect=dialect),
+        upstream=HttpUpstream(base_url=address, key=key, dialect=dialect, connect_seconds=_patience(config)),
+        provider=address,
+        images=config.images,
+        files=config.images,
         price=find_price(config.provider, model, config, assume=limits.assume_usd_per_mtok),
         max_output=config.max_output,
     )

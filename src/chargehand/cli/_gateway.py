@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from chargehand.app import App, is_loopback, key_name, model_config, served_model
+from chargehand.app import App, every, is_loopback, key_name, model_config, provider_limits, served_chain
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core import Config, UsageError
@@ -22,6 +22,8 @@ from chargehand.models import (
     Gateway,
     MemoryLedger,
     Price,
+    ProviderLimits,
+    Providers,
     Recording,
     RecordingUpstream,
     RecordingWriter,
@@ -67,6 +69,7 @@ class _Offer:
     models: tuple[ServedModel, ...]
     budget: float | None
     redactor: Redactor
+    limits: Mapping[str, ProviderLimits] = field(default_factory=dict)
 
 
 def serve_gateway(out: Output, options: GatewayOptions) -> int:
@@ -93,7 +96,12 @@ def _offer(app: App, options: GatewayOptions, out: Output) -> _Offer:
     if options.offline:
         return _Offer(models=_offline(options, redactor, out), budget=options.budget, redactor=redactor)
     limit = config.limits.budget_usd if options.budget is None else options.budget
-    return _Offer(models=_configured(app, config, options.models), budget=limit, redactor=redactor)
+    return _Offer(
+        models=_configured(app, config, options.models),
+        budget=limit,
+        redactor=redactor,
+        limits=provider_limits(config, app.environ),
+    )
 
 
 def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[ServedModel, ...]:
@@ -105,32 +113,36 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
             hint="keep one with  chargehand config set models.NAME.model MODEL,\n"
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
-    return tuple(
-        served_model(
-            name, model_config(config, name), keys=app.credentials, limits=config.limits, environ=app.environ
-        )
-        for name in names
-    )
+    return tuple(served_chain(name, config, keys=app.credentials, environ=app.environ) for name in names)
 
 
 def _offline(options: GatewayOptions, redactor: Redactor, out: Output) -> tuple[ServedModel, ...]:
     upstream: Upstream
     if options.script is not None:
-        upstream, known = ScriptUpstream(load_script(options.script)), {_SCRIPTED}
+        upstream = ScriptUpstream(load_script(options.script))
+        known: dict[str, set[Dialect]] = {_SCRIPTED: set(get_args(Dialect))}
     else:
         assert options.replay is not None
         recording = Recording.load(options.replay)
         if recording.torn:
             out.notice(recording.torn)
-        known = {str(one.request.get("model") or _RECORDED) for one in recording.exchanges} or {_RECORDED}
+        known = _recorded_models(recording)
         upstream = ReplayUpstream(
             recording, redactor=redactor, lenient=options.lenient, on_divergence=_diverged(out)
         )
     return tuple(
         ServedModel(name=name, dialect=dialect, model=name, upstream=upstream, price=_FREE)
         for name in options.models or sorted(known)
-        for dialect in get_args(Dialect)
+        for dialect in sorted(known.get(name) or set.union(*known.values()))
     )
+
+
+def _recorded_models(recording: Recording) -> dict[str, set[Dialect]]:
+    """Return the models of a recording and what each was asked in; other dialects are translated, as then."""
+    known: dict[str, set[Dialect]] = {}
+    for one in recording.exchanges:
+        known.setdefault(str(one.request.get("model") or _RECORDED), set()).add(one.dialect)
+    return known or {_RECORDED: set(get_args(Dialect))}
 
 
 @contextlib.contextmanager
@@ -138,15 +150,20 @@ def _recorded(offer: _Offer, record: Path | None, faults: Faults | None) -> Iter
     """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)
     wrapped: dict[int, Upstream] = {}
-    for upstream in (model.upstream for model in offer.models):
+    for upstream in (model.upstream for model in every(offer.models)):
         around: Upstream = upstream if faults is None else FaultyUpstream(upstream, faults)
         around = around if writer is None else RecordingUpstream(around, writer, offer.redactor)
         wrapped.setdefault(id(upstream), around)
     try:
-        yield tuple(replace(model, upstream=wrapped[id(model.upstream)]) for model in offer.models)
+        yield tuple(_wrapped(model, wrapped) for model in offer.models)
     finally:
         if writer is not None:
             writer.close()
+
+
+def _wrapped(model: ServedModel, upstreams: Mapping[int, Upstream]) -> ServedModel:
+    behind = tuple(_wrapped(other, upstreams) for other in model.fallback)
+    return replace(model, upstream=upstreams[id(model.upstream)], fallback=behind)
 
 
 async def _serve(out: Output, offer: _Offer, options: GatewayOptions, host: str, port: int, stop: Stop) -> None:
@@ -165,13 +182,14 @@ async def _serve(out: Output, offer: _Offer, options: GatewayOptions, host: str,
             attempt=_ATTEMPT,
             on_call=lambda record: _show_call(out, record),
             redact=offer.redactor.text,
+            providers=Providers(offer.limits),
         ) as gateway:
             port = await gateway.listen_tcp(host, port)
             _show_place(out, f"http://{_in_url(host)}:{port}", gateway.token, offer, options.record)
             await ended.wait()
     finally:
-        for upstream in {id(model.upstream): model.upstream for model in offer.models}.values():
-            await upstream.close()
+        for model in every(offer.models):
+            await model.upstream.close()
 
 
 def _show_place(out: Output, url: str, token: str, offer: _Offer, record: Path | None) -> None:
@@ -180,6 +198,7 @@ def _show_place(out: Output, url: str, token: str, offer: _Offer, record: Path |
         {
             "openai_base_url": f"{url}/v1",
             "anthropic_base_url": url,
+            "gemini_base_url": url,
             "token": token,
             "models": models,
             "budget_usd": offer.budget,
@@ -187,7 +206,13 @@ def _show_place(out: Output, url: str, token: str, offer: _Offer, record: Path |
         }
     )
     limit = "unlimited" if offer.budget is None else f"{offer.budget:g} USD"
-    rows = [("OpenAI", f"{url}/v1"), ("Anthropic", url), ("token", token), ("models", _names(offer.models))]
+    rows = [
+        ("OpenAI", f"{url}/v1"),
+        ("Anthropic", url),
+        ("Gemini", url),
+        ("token", token),
+        ("models", _names(offer.models)),
+    ]
     rows += [("budget", limit), *([] if record is None else [("recording", str(record))])]
     for name, value in rows:
         out.text(f"{name:<10} {value}")

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 AgentKind = Literal["command", "native"]
-Provider = Literal["openai", "anthropic", "ollama", "openai-compatible", "anthropic-compatible", "script"]
+Provider = Literal[
+    "openai",
+    "openai-responses",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "resetdata",
+    "openai-compatible",
+    "anthropic-compatible",
+    "script",
+]
 Tier = Literal["process", "container", "vm", "none", "auto"]
 Strategy = Literal["shadow", "direct"]
 
@@ -103,6 +113,14 @@ class ModelConfig:
     context: int | None = _key("tokens that fit into its context", form="tokens")
     max_output: int | None = _key("tokens of one reply at most", form="tokens")
     tools: bool = _key("whether it takes tools; false: they are described in text", default=True)
+    images: bool = _key("whether it takes pictures and files; false: such calls go to its fallback", default=True)
+    fallback: tuple[str, ...] = _key(
+        "models that answer in its place where it cannot, in order", default=(), form="name"
+    )
+    concurrency: int | None = _key("calls to its provider at once; absent: as many as come", form="tokens")
+    per_minute: int | None = _key(
+        "calls to its provider begun in a minute; absent: as many as come", form="tokens"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

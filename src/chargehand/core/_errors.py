@@ -110,7 +110,8 @@ class StoreError(InfrastructureError):
 class UpstreamError(InfrastructureError):
     """A model's provider, or what stands in for it, gave no reply or broke one off.
 
-    `code` is `upstream_unreachable`, `upstream_timeout` or `upstream_cut`.
+    `code` is `upstream_unreachable`, `upstream_timeout`, `upstream_cut`, `upstream_malformed`, `uncarried` (the
+    request holds what the model has no place for) or `quota_exhausted`.
     """
 
     default_code = "upstream_unreachable"

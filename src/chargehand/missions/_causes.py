@@ -142,7 +142,8 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
     _remedy(
         "provider",
-        "model_failed upstream_cut upstream_malformed upstream_timeout upstream_unreachable",
+        "model_failed quota_exhausted uncarried "
+        "upstream_cut upstream_malformed upstream_timeout upstream_unreachable",
         "try again later, or name another model; `chargehand model probe` tells which one answers",
     ),
     _remedy("provider", "no_key", "`chargehand secret set NAME`, or export it"),

@@ -11,6 +11,7 @@ from chargehand.models._contract import (
     CallRecord,
     CallStatus,
     Dialect,
+    Operation,
     Price,
     ServedModel,
     Upstream,
@@ -21,10 +22,12 @@ from chargehand.models._contract import (
 if TYPE_CHECKING:
     from chargehand.models._faults import Faults, FaultyUpstream
     from chargehand.models._gateway import Gateway
+    from chargehand.models._health import ProviderLimits, Providers
     from chargehand.models._http import HttpLimits
     from chargehand.models._http_upstream import HttpUpstream
     from chargehand.models._ledger import MemoryLedger
     from chargehand.models._prices import find_context, find_price
+    from chargehand.models._probe import small_answer, small_request
     from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
     from chargehand.models._redact import Redactor
     from chargehand.models._render import ScriptedCall, ScriptedReply
@@ -39,6 +42,8 @@ _LATER = {
     "HttpLimits": "_http",
     "HttpUpstream": "_http_upstream",
     "MemoryLedger": "_ledger",
+    "ProviderLimits": "_health",
+    "Providers": "_health",
     "Recording": "_recording",
     "RecordingUpstream": "_recording",
     "RecordingWriter": "_recording",
@@ -53,6 +58,8 @@ _LATER = {
     "find_price": "_prices",
     "load_script": "_replay",
     "script_from": "_replay",
+    "small_answer": "_probe",
+    "small_request": "_probe",
 }
 """Where what a command agent never needs comes from: it is imported when it is first used."""
 
@@ -69,7 +76,10 @@ __all__ = [
     "HttpLimits",
     "HttpUpstream",
     "MemoryLedger",
+    "Operation",
     "Price",
+    "ProviderLimits",
+    "Providers",
     "Recording",
     "RecordingUpstream",
     "RecordingWriter",
@@ -88,6 +98,8 @@ __all__ = [
     "find_price",
     "load_script",
     "script_from",
+    "small_answer",
+    "small_request",
 ]
 
 

@@ -6,9 +6,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Dialect = Literal["openai", "anthropic"]
-"""OpenAI chat completions, or Anthropic messages."""
-PATHS: Mapping[Dialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+Dialect = Literal["openai", "anthropic", "responses", "gemini"]
+"""OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own."""
+Operation = Literal["reply", "count", "embed"]
+"""What is asked of a model: a reply, the tokens of a request, or embeddings."""
+PATHS: Mapping[Dialect, str] = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "responses": "/v1/responses",
+    "gemini": "/v1beta/models/{model}:generateContent",
+}
+"""Where each dialect's replies are asked for; Gemini's streams are at `:streamGenerateContent?alt=sse`."""
+Stop = Literal["end", "tools", "length", "refusal"]
+"""Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined."""
+STOP_WORDS: Mapping[Dialect, Mapping[Stop, str]] = {
+    "openai": {"end": "stop", "tools": "tool_calls", "length": "length", "refusal": "content_filter"},
+    "anthropic": {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refusal": "refusal"},
+}
 CallStatus = Literal["ok", "failed", "cut", "refused"]
 
 
@@ -16,7 +30,8 @@ CallStatus = Literal["ok", "failed", "cut", "refused"]
 class Call:
     """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
 
-    `turn` counts the calls of the attempt from 1; `seconds` bounds the wait for each piece of the reply.
+    `turn` counts the calls of the attempt from 1, for each operation by itself; `seconds` bounds the wait for each
+    piece of the reply. Gemini's body holds `model` and `stream` too, which on the wire stand in the path.
     """
 
     id: str
@@ -26,6 +41,7 @@ class Call:
     turn: int
     seconds: float = 600.0
     headers: Mapping[str, str] = field(default_factory=dict)
+    operation: Operation = "reply"
 
     @property
     def stream(self) -> bool:
@@ -35,11 +51,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamReply:
-    """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early."""
+    """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
+
+    `meter` tells, once the body ended, what was used, where the body itself no longer says all of it.
+    """
 
     status: int
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
+    meter: Meter | None = None
+
+
+class Meter(Protocol):
+    """Knows what a reply used by its own provider's word."""
+
+    def used(self) -> tuple[Usage, int]:
+        """Return the usage, and how many of the tokens written to a cache are kept for an hour."""
+        ...
 
 
 class Upstream(Protocol):
@@ -86,7 +114,9 @@ class Usage:
 class ServedModel:
     """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
 
-    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money.
+    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. `provider`
+    names whose faults and quotas it shares, empty: nobody's. `images` and `files`: whether it takes them.
+    `fallback` is who answers, in order, where this one cannot.
     """
 
     name: str
@@ -95,6 +125,10 @@ class ServedModel:
     upstream: Upstream
     price: Price | None
     max_output: int | None = None
+    provider: str = ""
+    images: bool = True
+    files: bool = True
+    fallback: tuple[ServedModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

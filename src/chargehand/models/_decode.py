@@ -1,4 +1,4 @@
-"""Bodies of both dialects, read back into what the model said."""
+"""Bodies of every dialect, read back into what the model said."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._render import STOP_WORDS, ScriptedCall, ScriptedReply
+from chargehand.models._contract import STOP_WORDS, Dialect, Usage
+from chargehand.models._dialects import CODECS
+from chargehand.models._render import ScriptedCall, ScriptedReply
 from chargehand.models._sse import parse_events
+from chargehand.models._talk import Said, folded
 
 
 def decode_body(dialect: Dialect, body: bytes, *, stream: bool) -> ScriptedReply:
@@ -25,6 +27,8 @@ def decode_body(dialect: Dialect, body: bytes, *, stream: bool) -> ScriptedReply
 
 def decode_document(dialect: Dialect, document: Any) -> ScriptedReply:
     """Return what a body in one piece says."""
+    if dialect in ("responses", "gemini"):
+        return _as_scripted(folded(CODECS[dialect].reader("").whole(_dict(document))))
     found = _Found(dialect=dialect)
     found.count(_dict(_dict(document).get("usage")))
     if dialect == "anthropic":
@@ -41,6 +45,10 @@ def decode_document(dialect: Dialect, document: Any) -> ScriptedReply:
 
 def decode_events(dialect: Dialect, events: Iterable[Any]) -> ScriptedReply:
     """Return what the data of a stream's events says."""
+    if dialect in ("responses", "gemini"):
+        reader = CODECS[dialect].reader("")
+        pieces = [piece for data in events for piece in reader.event(_dict(data))]
+        return _as_scripted(folded([*pieces, *reader.end()]))
     found = _Found(dialect=dialect)
     for data in map(_dict, events):
         if dialect == "anthropic":
@@ -51,6 +59,12 @@ def decode_events(dialect: Dialect, events: Iterable[Any]) -> ScriptedReply:
             found.openai_delta(_dict(choice.get("delta")))
             found.end(choice.get("finish_reason"))
     return found.reply()
+
+
+def _as_scripted(said: Said) -> ScriptedReply:
+    tools = (ScriptedCall(id=c.id, name=c.name, arguments=_arguments(c.arguments)) for c in said.calls)
+    stop = said.stop if said.ended else None
+    return ScriptedReply(text=said.text, tools=tuple(tools), usage=said.usage, stop=stop)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -90,10 +90,11 @@ class AnthropicTally:
             # The client's own reader decides about it; one token at least was paid for.
             self.deltas += 1
             return True
-        self._event(content)
+        self.take(content)
         return True
 
-    def _event(self, content: Mapping[str, Any]) -> None:
+    def take(self, content: Mapping[str, Any]) -> None:
+        """Count what one event holds."""
         match content.get("type"):
             case "content_block_delta":
                 self.deltas += mapping(content.get("delta")).get("type") != "signature_delta"

@@ -25,6 +25,8 @@ _HINT = (
     "write KIND@TURN or KIND%PROBABILITY, such as 429/7@2 or cut%0.1; kinds: an HTTP status from 400 to 599 "
     "(/SECONDS: Retry-After), cut (/BYTES), drip, malformed, twin-ids, big (/BYTES), stall (/SECONDS)"
 )
+_Place = tuple[str, str, int]
+"""Attempt, operation and turn of a call."""
 _Ask = Callable[[], Awaitable[UpstreamReply]]
 
 
@@ -93,26 +95,26 @@ class FaultyUpstream:
     """Puts faults before or into what another upstream answers.
 
     An entry with a turn fires once in each attempt, so that a call that is tried again gets through; of two
-    entries with one turn the second fires at the second try.
+    entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
     """
 
     def __init__(self, inner: Upstream, faults: Faults, *, seed: int = 0) -> None:
         self._inner = inner
         self._faults = faults
         self._chance = random.Random(seed)
-        self._tries: Counter[tuple[str, int]] = Counter()
-        self._swallowed: set[tuple[str, int]] = set()
+        self._tries: Counter[_Place] = Counter()
+        self._swallowed: set[_Place] = set()
 
     async def send(self, call: Call) -> UpstreamReply:
         """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
         fault = self._due(call)
-        place = (call.attempt, call.turn)
+        place = (call.attempt, call.operation, call.turn)
         if fault is not None and fault.replaces:
             self._swallowed.add(place)
         else:
             self._swallowed.discard(place)
         # Whoever is behind counts only what it is asked: a script goes on where it was.
-        earlier = sum(attempt == call.attempt and turn < call.turn for attempt, turn in self._swallowed)
+        earlier = sum(one[:2] == place[:2] and one[2] < call.turn for one in self._swallowed)
         behind = replace(call, turn=call.turn - earlier)
         if fault is None:
             return await self._inner.send(behind)
@@ -124,8 +126,8 @@ class FaultyUpstream:
 
     def _due(self, call: Call) -> Fault | None:
         here = [fault for fault in self._faults.entries if fault.turn == call.turn]
-        tried = self._tries[call.attempt, call.turn]
-        self._tries[call.attempt, call.turn] += 1
+        tried = self._tries[call.attempt, call.operation, call.turn]
+        self._tries[call.attempt, call.operation, call.turn] += 1
         if tried < len(here):
             return here[tried]
         for fault in self._faults.entries:

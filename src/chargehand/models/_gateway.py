@@ -9,30 +9,47 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, nearest
-from chargehand.models._contract import PATHS, CallRecord, Dialect, ServedModel
-from chargehand.models._dialect_anthropic import AnthropicRules
-from chargehand.models._dialect_openai import OpenAIRules
+from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
+from chargehand.models._contract import Call, CallRecord, Operation, ServedModel
+from chargehand.models._dialects import RULES
 from chargehand.models._gateway_bill import Desk
+from chargehand.models._gateway_chain import Chain
 from chargehand.models._gateway_dialect import DialectRules
-from chargehand.models._gateway_exchange import JSON_HEADERS, Exchange, Order
+from chargehand.models._gateway_exchange import JSON_HEADERS, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
 from chargehand.models._gateway_retry import Retries
+from chargehand.models._gateway_route import (
+    Route,
+    able,
+    chain_of,
+    dialect_at,
+    listed,
+    listed_gemini,
+    no_endpoint,
+    route_of,
+    short,
+)
 from chargehand.models._gateway_screen import kept_betas, screened
+from chargehand.models._gateway_side import EMBED_FIELDS, EmbedRules, asked_count, counted, estimate
+from chargehand.models._health import Providers
 from chargehand.models._http import HttpAnswer, HttpLimits, HttpRequest, HttpServer
 from chargehand.models._meter import DEFAULT_OUTPUT, Bound, input_bound
+from chargehand.models._translate import TranslatingUpstream
 
-_RULES: Mapping[Dialect, DialectRules] = {"openai": OpenAIRules(), "anthropic": AnthropicRules()}
+_EMBED = EmbedRules()
+_EMBEDDERS = ("openai", "responses")
+"""The dialects whose providers have embeddings beside them, in one form."""
+_COUNT_SECONDS = 10.0
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _CUT_SECONDS = 1.0
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
-_COUNT = "/messages/count_tokens"
 _MOST_PIECES = 1_000_000
 """A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile."""
 
@@ -48,10 +65,11 @@ def _as_is(text: str) -> str:
 class Gateway:
     """The model endpoint of one attempt, on that attempt's own socket or on a loopback TCP port.
 
-    Answers `POST /v1/chat/completions`, `POST /v1/messages` and `GET /v1/models`, also without `/v1`, to whoever
-    has `token`; `/v1/messages/count_tokens` is a 404 in that dialect's shape, on which clients estimate by
-    themselves. Every call admitted or refused for money ends in one `on_call`. `on_call` and `on_alert` run in
-    worker threads, never two at once, and may block; so may the ledger. The upstreams belong to the caller.
+    Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
+    `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
+    request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
+    `on_alert` run in worker threads, never two at once, and may block; so may the ledger. The upstreams belong to
+    the caller; `providers` knows who is down and is best shared.
     """
 
     def __init__(
@@ -69,18 +87,21 @@ class Gateway:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         redact: Callable[[str], str] = _as_is,
         limits: HttpLimits | None = None,
+        providers: Providers | None = None,
     ) -> None:
         self.token = f"cht-{secrets.token_urlsafe(32)}"
         self._models = tuple(models)
         self._clock = clock or SystemClock()
         self._desk = Desk(ledger, self._clock, attempt=attempt, on_call=on_call, on_alert=on_alert)
-        self._turn = first_turn
+        self._attempt = attempt
+        self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
+        self._providers = providers or Providers(clock=self._clock)
         self._call_seconds = call_seconds
         self._retries = retries
         self._sleep = sleep
         self._redact = redact
         self._revoked = False
-        self._running: dict[Exchange, asyncio.Task[Any] | None] = {}
+        self._running: dict[Chain, asyncio.Task[Any] | None] = {}
         self._http = HttpServer(self._handle, _refused, limits=limits or HttpLimits())
         self._servers: list[asyncio.Server] = []
         self._sockets: list[Path] = []
@@ -114,8 +135,8 @@ class Gateway:
     def revoke(self) -> None:
         """Make the token worthless: running streams end in an error event, later calls get a 401."""
         self._revoked = True
-        for exchange in self._running:
-            exchange.cut(_revoked())
+        for running in self._running:
+            running.cut(_revoked())
 
     async def close(self) -> None:
         """Revoke, cut every connection, and return once every call is settled. Idempotent."""
@@ -136,69 +157,85 @@ class Gateway:
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
         try:
             self._check_token(request)
-            order = self._routed(request)
+            asked = await self._answerable(request, answer)
         except GatewayFault as fault:
             body = _refused(request.path, fault.status, fault.message, code=fault.code)
             await answer.send(fault.status, JSON_HEADERS, body)
             return
-        if isinstance(order, bytes):
-            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else order)
+        if isinstance(asked, bytes):
+            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else asked)
             return
-        retries = Retries(self._retries, self._clock, self._sleep)
-        exchange = Exchange(order, answer, self._desk, retries=retries, redact=self._redact)
-        self._running[exchange] = asyncio.current_task()
+        self._running[asked] = asyncio.current_task()
         try:
-            await exchange.run()
+            await asked.run()
         finally:
-            del self._running[exchange]
+            del self._running[asked]
+
+    async def _answerable(self, request: HttpRequest, answer: HttpAnswer) -> Chain | bytes:
+        found = self._routed(request)
+        if isinstance(found, bytes):
+            return found
+        if found.operation == "count":
+            return await self._counted(found, request)
+        return Chain(
+            self._orders(found, request),
+            answer,
+            self._desk,
+            retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
+            redact=self._redact,
+            sleep=self._sleep,
+        )
 
     def _check_token(self, request: HttpRequest) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = [bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key", "")]
+        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
+        given += [request.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key")]
         right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
         if not any(right):
             raise GatewayFault("token_invalid", "this token is not the one of this gateway")
         if self._revoked:
             raise _revoked()
 
-    def _routed(self, request: HttpRequest) -> Order | bytes:
-        path = _short(request.path)
-        if path == "/models":
+    def _routed(self, request: HttpRequest) -> bytes | Route:
+        if short(request.path) == "/models":
             if request.method not in ("GET", "HEAD"):
                 raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
-            return self._listed()
-        for dialect, full in PATHS.items():
-            if path == _short(full):
-                if request.method != "POST":
-                    raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
-                return self._order(dialect, request)
-        if path == _COUNT:
-            raise GatewayFault("not_found", "this gateway does not count tokens: estimate them")
-        known = ", ".join([*PATHS.values(), "/v1/models"])
-        raise GatewayFault("not_found", f"no endpoint {request.path!r}; known: {known}")
+            return (listed_gemini if dialect_at(request.path) == "gemini" else listed)(self._models)
+        route = route_of(request.path)
+        if route is None:
+            raise no_endpoint(request.path)
+        if request.method != "POST":
+            raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
+        return route
 
-    def _listed(self) -> bytes:
-        """Return the list of models, as both dialects read it."""
-        entries = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "chargehand",
-                "type": "model",
-                "display_name": name,
-                "created_at": "1970-01-01T00:00:00Z",
-            }
-            for name in dict.fromkeys(served.name for served in self._models)
-        ]
-        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
-        return msgspec.json.encode({"object": "list", "data": entries, "has_more": False, **ends})
+    def _orders(self, route: Route, request: HttpRequest) -> list[Order]:
+        """Return the request to each model that may answer it; raises `GatewayFault`."""
+        given = {**_decoded(request), **route.named}
+        chain = chain_of(self._models, route.dialect, given.get("model"))
+        if route.operation == "reply":
+            body = screened(route.dialect, given)
+            served, skipped = able(chain, route.dialect, body)
+            rules = RULES[route.dialect]
+        else:
+            served, skipped, rules = _beside(chain), (), _EMBED
+            body = {name: value for name, value in given.items() if name in EMBED_FIELDS}
+        turn = self._turns[route.operation]
+        self._turns[route.operation] += 1
+        shown = {"x-chargehand-skipped": str(len(skipped))} if skipped else {}
+        made = [self._order(one, rules, route, body, request, turn) for one in served]
+        if len(chain) == 1:
+            return made
+        return [replace(one, shown={**shown, "x-chargehand-model": _ascii(one.served.name)}) for one in made]
 
-    def _order(self, dialect: Dialect, request: HttpRequest) -> Order:
-        body = _decoded(request)
-        served = self._served(dialect, body.get("model"))
-        body = screened(dialect, body)
-        rules = _RULES[dialect]
+    def _order(
+        self,
+        served: ServedModel,
+        rules: DialectRules,
+        route: Route,
+        body: Mapping[str, Any],
+        request: HttpRequest,
+        turn: int,
+    ) -> Order:
         limit = rules.output_limit(body)
         most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
         bound = Bound(
@@ -206,10 +243,9 @@ class Gateway:
             output=most if limit is None else min(limit, most),
             asked=limit is not None or served.max_output is not None,
             choices=rules.choices(body),
-            hour_cache=b'"1h"' in msgspec.json.encode(body),
+            hour_cache=b'"1h"' in request.body,
         )
-        turn = self._turn
-        self._turn += 1
+        translated = served.dialect != route.dialect and route.operation == "reply"
         return Order(
             served=served,
             rules=rules,
@@ -218,27 +254,46 @@ class Gateway:
             turn=turn,
             seconds=self._call_seconds,
             headers=_passed(request.headers),
+            operation=route.operation,
+            upstream=TranslatingUpstream(served.upstream, served.dialect) if translated else served.upstream,
+            standing=self._providers.of(served.provider) if served.provider else None,
         )
 
-    def _served(self, dialect: Dialect, name: object) -> ServedModel:
-        if not isinstance(name, str):
-            raise GatewayFault("bad_request", f"`model` must be a name, not {name!r:.100}")
-        served = [model for model in self._models if model.name == name]
-        if not served:
-            known = sorted({model.name for model in self._models})
-            raise GatewayFault(
-                "model_not_found",
-                f"no model {name[:100]!r} here, {nearest(name, known)} (known: {', '.join(known) or 'none'})",
+    async def _counted(self, route: Route, request: HttpRequest) -> bytes:
+        """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing."""
+        given = {**_decoded(request), **route.named}
+        served = chain_of(self._models, route.dialect, given.get("model"))[0]
+        body = {**screened(route.dialect, given), "model": served.model, "stream": False}
+        turn = self._turns["count"]
+        self._turns["count"] += 1
+        if served.dialect == route.dialect:
+            body.pop("stream")
+            call = Call(
+                id=new_id("call"),
+                dialect=route.dialect,
+                body=body,
+                attempt=self._attempt,
+                turn=turn,
+                seconds=_COUNT_SECONDS,
+                headers=_passed(request.headers),
+                operation="count",
             )
-        for model in served:
-            if model.dialect == dialect:
-                return model
-        other = served[0].dialect
-        raise GatewayFault(
-            "dialect_mismatch",
-            f"model {name!r} speaks the {other} dialect: send it to {PATHS[other]}; this gateway does not "
-            f"translate to {PATHS[dialect]} yet",
-        )
+            found = await asked_count(served.upstream, call)
+            if found is not None:
+                return found
+        return counted(route.dialect, estimate(body))
+
+
+def _beside(chain: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+    """Return who of a chain makes embeddings; raises `GatewayFault` where nobody does."""
+    able_to = tuple(served for served in chain if served.dialect in _EMBEDDERS)
+    if not able_to:
+        raise GatewayFault("uncarried", f"model {chain[0].name!r} makes no embeddings")
+    return able_to
+
+
+def _ascii(name: str) -> str:
+    return name.encode("ascii", "replace").decode()
 
 
 def _passed(headers: Mapping[str, str]) -> dict[str, str]:
@@ -265,16 +320,11 @@ def _decoded(request: HttpRequest) -> Mapping[str, Any]:
 
 def _refused(path: str, status: int, message: str, *, code: str = "") -> bytes:
     """Return the body of a refusal in the dialect that belongs to `path`."""
-    rules = _RULES["anthropic" if _short(path).startswith("/messages") else "openai"]
-    return rules.error(status, code or CODES.get(status, "gateway_error"), message)
+    return RULES[dialect_at(path)].error(status, code or CODES.get(status, "gateway_error"), message)
 
 
 def _revoked() -> GatewayFault:
     return GatewayFault("token_revoked", "the token of this attempt is revoked: its agent is to stop")
-
-
-def _short(path: str) -> str:
-    return path.removeprefix("/v1").rstrip("/").partition("?")[0] or "/"
 
 
 def _unlistenable(place: str, error: OSError) -> InfrastructureError:

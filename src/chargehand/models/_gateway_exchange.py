@@ -5,35 +5,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chargehand.core import UpstreamError
-from chargehand.models._contract import Call, ServedModel, UpstreamReply
+from chargehand.models._contract import Call, Meter, Operation, ServedModel, Upstream, UpstreamReply
 from chargehand.models._gateway_bill import Bill, Desk
 from chargehand.models._gateway_dialect import (
     EVENT_STREAM,
     DialectRules,
+    Metered,
     Tally,
     document,
     mapping,
 )
-from chargehand.models._gateway_fault import GatewayFault, LostReply
-from chargehand.models._gateway_retry import AGAIN, Retries
+from chargehand.models._gateway_fault import GatewayFault, LostReply, NextModel
+from chargehand.models._gateway_retry import AGAIN, LONGEST_SECONDS, Retries, asked_wait
 from chargehand.models._gateway_stream import Forward, closing, kept_headers, lower, so_far
+from chargehand.models._health import Standing
 from chargehand.models._http import ClientGoneError, HttpAnswer
 from chargehand.models._meter import Bound
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 _GAVE_UP = frozenset({408, 504, 524})
+_ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
+"""Refusals that say something of the model or of the account and not of the request, as all from 500 on do."""
+_FAULTS = frozenset({"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"})
 _BODY_BYTES = 64 * 1_048_576
 _GONE = 499
+_BUSY_SECONDS = 1.0
 _TAIL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a client asks for: of which model, with what body, bounded how."""
+    """What a client asks for: of which model, with what body, bounded how.
+
+    `more`: another model can be asked, so that this one is asked once; `shown` goes to the client as headers.
+    """
 
     served: ServedModel
     rules: DialectRules
@@ -42,6 +51,11 @@ class Order:
     turn: int
     seconds: float
     headers: Mapping[str, str]
+    operation: Operation = "reply"
+    upstream: Upstream
+    standing: Standing | None = None
+    more: bool = False
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 class Exchange:
@@ -63,6 +77,7 @@ class Exchange:
         self._retries = retries
         self._redact = redact
         self._tally: Tally | None = None
+        self._meter: Meter | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cut: GatewayFault | None = None
 
@@ -73,11 +88,16 @@ class Exchange:
             self._task.cancel()
 
     async def run(self) -> None:
-        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone."""
+        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone.
+
+        Raises `NextModel` where another model is to be asked, and the client has nothing yet.
+        """
         self._task = asyncio.current_task()
         try:
             await self._answered()
         except GatewayFault as fault:
+            if self._order.more and not self._answer.begun and fault.code in (*_FAULTS, "uncarried", "next_model"):
+                raise NextModel(fault.code, fault.message) from None
             await self._refuse(fault)
         except asyncio.CancelledError:
             if self._cut is None or self._task is None:
@@ -92,7 +112,9 @@ class Exchange:
             await self._answer.end()
             return
         body = self._rules.error(fault.status, fault.code, fault.message)
-        await self._sent(fault.status, JSON_HEADERS, body)
+        # The clients' own retries would only repeat what waiting alone can mend.
+        wait = {} if fault.wait is None else {"retry-after": f"{fault.wait:.0f}", "x-should-retry": "false"}
+        await self._sent(fault.status, {**JSON_HEADERS, **wait}, body)
 
     async def _sent(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         # From here on the reply is complete: a cut would only garble it.
@@ -119,7 +141,7 @@ class Exchange:
 
     async def _billed(self, bill: Bill) -> None:
         """Run one call to its end, whatever that is; the bill is closed after it."""
-        self._tally = None
+        self._tally = self._meter = None
         try:
             await self._called(bill)
         except GatewayFault as fault:
@@ -136,13 +158,15 @@ class Exchange:
             await bill.close("failed", 500, reason="internal error of the gateway")
 
     async def _broken(self, bill: Bill, fault: GatewayFault) -> None:
+        if fault.code in _FAULTS and self._order.standing is not None:
+            self._order.standing.bad()
         begun = self._answer.begun
         status = _GONE if fault.code == "client_gone" else fault.status
         counted = f" (after {self._tally.deltas} pieces of output)" if self._tally else ""
         await bill.close(
             "cut" if begun else "failed",
             200 if begun else status,
-            metered=so_far(self._tally),
+            metered=self._partial(),
             reason=f"{fault.code}: {fault.message}{counted}",
         )
 
@@ -156,18 +180,21 @@ class Exchange:
             turn=bill.turn,
             seconds=self._order.seconds,
             headers=self._order.headers,
+            operation=self._order.operation,
         )
         while True:
             reply = await self._reached(bill, call)
             async with closing(reply.chunks):
                 if 200 <= reply.status < 300:
+                    self._meter = reply.meter
                     await self._passed(bill, reply)
                     return
                 # An error reply costs nothing, but where a proxy gave up waiting the provider may have written.
                 bill.sent = reply.status in _GAVE_UP
                 headers = lower(reply.headers)
                 body_bytes = await self._error_body(reply)
-            if reply.status not in AGAIN or not await self._retries.again(headers):
+                self._note(reply.status, headers, body_bytes)
+            if reply.status not in AGAIN or not await self._retries.again(headers, body_bytes):
                 await self._error_passed(bill, reply.status, headers, body_bytes)
                 return
 
@@ -176,7 +203,7 @@ class Exchange:
             bill.sent = True
             try:
                 async with asyncio.timeout(call.seconds):
-                    return await self._order.served.upstream.send(call)
+                    return await self._order.upstream.send(call)
             except TimeoutError:
                 raise self._stalled() from None
             except UpstreamError as error:
@@ -186,10 +213,33 @@ class Exchange:
                 bill.sent = False
                 if not await self._retries.again():
                     raise fault from None
+                if self._order.standing is not None:
+                    self._order.standing.bad()
+
+    def _partial(self) -> Metered:
+        """Return the usage of a reply that is not whole, by its provider's own word where it is translated."""
+        if self._meter is None or (self._tally is not None and self._tally.finished):
+            return so_far(self._tally)
+        return Metered(usage=replace(self._meter.used()[0], output=None, cost_usd=None))
+
+    def _note(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Remember what an error reply says of its provider."""
+        standing = self._order.standing
+        if standing is None:
+            return
+        wait = asked_wait(headers, self._desk.clock, body)
+        if status in (429, 503, 529) and wait is not None:
+            standing.rest(wait)
+        elif status == 429:
+            standing.rest(_BUSY_SECONDS)
+        elif status >= 500:
+            standing.bad()
+        else:
+            standing.good()
 
     def _fault(self, error: UpstreamError) -> GatewayFault:
         message = self._redact(error.message)
-        if error.code == "upstream_cut" and not self._answer.begun:
+        if error.code in ("upstream_cut", "upstream_malformed") and not self._answer.begun:
             return LostReply(error.code, message)
         return GatewayFault(error.code, message)
 
@@ -227,20 +277,34 @@ class Exchange:
             body = self._rules.error(status, "upstream_error", f"the provider answered with HTTP {status}")
             headers = {**headers, **JSON_HEADERS}
         await bill.close("failed", status, reason=f"upstream_error: HTTP {status}")
+        if self._order.more and (status in _ELSEWHERE or status >= 500):
+            raise NextModel("next_model", f"HTTP {status}")
+        rest = self._order.standing.resting if self._order.standing is not None else 0.0
+        if status == 429 and rest > LONGEST_SECONDS:
+            raise quota_fault(self._order.served, rest)
         await self._sent(status, kept_headers(headers, bill.id), body)
 
     async def _passed(self, bill: Bill, reply: UpstreamReply) -> None:
         headers = lower(reply.headers)
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            await self._streamed(bill, reply, kept_headers(headers, bill.id))
+            await self._streamed(bill, reply, self._heads(headers, bill))
             return
         body = await self._whole(reply)
         try:
             content = mapping(document(body))
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
-        await bill.close("ok", reply.status, metered=self._rules.metered(content))
-        await self._sent(reply.status, kept_headers({**JSON_HEADERS, **headers}, bill.id), body)
+        metered = _used(reply) or self._rules.metered(content)
+        await self._good(bill, reply, metered)
+        await self._sent(reply.status, self._heads({**JSON_HEADERS, **headers}, bill), body)
+
+    async def _good(self, bill: Bill, reply: UpstreamReply, metered: Metered) -> None:
+        if self._order.standing is not None:
+            self._order.standing.good()
+        await bill.close("ok", reply.status, metered=metered)
+
+    def _heads(self, headers: Mapping[str, str], bill: Bill) -> dict[str, str]:
+        return {**kept_headers(headers, bill.id), **self._order.shown}
 
     async def _whole(self, reply: UpstreamReply) -> bytes:
         collected = []
@@ -270,7 +334,7 @@ class Exchange:
                     out = b""
                     forward.check()
                     self._check_end(tally)
-            await self._settled(bill, reply.status, tally)
+            await self._settled(bill, reply, tally)
             self._task = None
             await self._forwarded(out, headers)
             await self._answer.end()
@@ -280,13 +344,13 @@ class Exchange:
                     async for _ in pieces:
                         pass
 
-    async def _settled(self, bill: Bill, status: int, tally: Tally) -> None:
+    async def _settled(self, bill: Bill, reply: UpstreamReply, tally: Tally) -> None:
         """Close the bill before the client sees the end: its next call finds the money that this one left."""
         if tally.failed:
             reason = f"upstream_error: {self._redact(tally.failed)}"
-            await bill.close("cut", status, metered=so_far(tally), reason=reason)
+            await bill.close("cut", reply.status, metered=self._partial(), reason=reason)
         else:
-            await bill.close("ok", status, metered=tally.metered())
+            await self._good(bill, reply, _used(reply) or tally.metered())
 
     async def _forwarded(self, out: bytes, headers: Mapping[str, str]) -> None:
         if not out:
@@ -303,3 +367,20 @@ class Exchange:
             return
         kind = GatewayFault if self._answer.begun else LostReply
         raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
+
+
+def _used(reply: UpstreamReply) -> Metered | None:
+    """Return what a translated reply used by its provider's own word."""
+    if reply.meter is None:
+        return None
+    usage, hour_writes = reply.meter.used()
+    return Metered(usage=usage, hour_writes=hour_writes)
+
+
+def quota_fault(served: ServedModel, wait: float) -> GatewayFault:
+    """Return the refusal of a call to a model that has no quota for longer than a client waits."""
+    return GatewayFault(
+        "quota_exhausted",
+        f"model {served.name!r} has no quota left for {wait:.0f} s: its provider ({served.provider}) says so",
+        wait=wait,
+    )

@@ -10,7 +10,16 @@ from chargehand.models._gateway_bill import UNKNOWN
 from chargehand.models._gateway_dialect import EventSplitter, Metered, Tally
 from chargehand.models._gateway_fault import GatewayFault
 
-_KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry")
+LEFT_OUT = "x-chargehand-left-out"
+_KEPT_HEADERS = (
+    "content-type",
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    "request-id",
+    "x-should-retry",
+    LEFT_OUT,
+)
 
 
 class Forward:

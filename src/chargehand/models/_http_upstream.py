@@ -6,13 +6,13 @@ import functools
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from chargehand.core import UpstreamError
-from chargehand.models._contract import PATHS, Call, Dialect, UpstreamReply
+from chargehand.models._contract import PATHS, Call, Dialect, Operation, UpstreamReply
 
 if TYPE_CHECKING:
     import ssl
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 _ANTHROPIC_VERSION = "2023-06-01"
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 """A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
+_OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
+_SIDE_PATHS: Mapping[tuple[Dialect, Operation], str] = {
+    ("openai", "embed"): "/v1/embeddings",
+    ("anthropic", "count"): "/v1/messages/count_tokens",
+    ("gemini", "count"): "/v1beta/models/{model}:countTokens",
+}
+_BUSY = 429
 _CONNECT_SECONDS = 15.0
 _CONNECTIONS = 512
 _KEPT_CONNECTIONS = 32
@@ -48,7 +55,8 @@ class HttpUpstream:
         connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
         base = base_url.rstrip("/")
-        self._url = base + (PATHS[dialect].removeprefix("/v1") if _VERSION.search(base) else PATHS[dialect])
+        self._base = base
+        self._dialect: Dialect = dialect
         self._base_url = base_url
         self._headers = {**_own_headers(dialect, key), **(headers or {})}
         self._key = key
@@ -65,10 +73,11 @@ class HttpUpstream:
         timeout = httpx.Timeout(call.seconds, connect=min(self._connect_seconds, call.seconds))
         try:
             client = self._opened()
+            path, body = _placed(call)
             request = client.build_request(
                 "POST",
-                self._url,
-                content=msgspec.json.encode(call.body),
+                self._url(path),
+                content=msgspec.json.encode(body),
                 headers={**self._headers, **call.headers, "content-type": "application/json"},
                 timeout=timeout,
             )
@@ -84,6 +93,20 @@ class HttpUpstream:
             ) from None
         chunks = _Chunks(response, self._failed)
         return UpstreamReply(status=response.status_code, headers=dict(response.headers), chunks=chunks)
+
+    async def probe(self, seconds: float) -> bool:
+        """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
+        import httpx
+
+        path = "/v1beta/models" if self._dialect == "gemini" else "/v1/models"
+        try:
+            reply = await self._opened().get(self._url(path), headers=self._headers, timeout=seconds)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, ImportError):
+            return False
+        return reply.status_code < 500 and reply.status_code != _BUSY
+
+    def _url(self, path: str) -> str:
+        return self._base + (_OWN_VERSION.sub("", path) if _VERSION.search(self._base) else path)
 
     async def close(self) -> None:
         """Close the pool. Idempotent."""
@@ -172,4 +195,19 @@ def _is_local(url: str) -> bool:
 def _own_headers(dialect: Dialect, key: str | None) -> dict[str, str]:
     if dialect == "anthropic":
         return {"anthropic-version": _ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
+    if dialect == "gemini":
+        return {"x-goog-api-key": key} if key else {}
     return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def _placed(call: Call) -> tuple[str, Mapping[str, Any]]:
+    """Return path and body of a call: of Gemini's, model and stream stand in the path."""
+    path = PATHS[call.dialect]
+    if call.operation != "reply":
+        path = _SIDE_PATHS.get((call.dialect, call.operation), path)
+    if call.dialect != "gemini":
+        return path, call.body
+    body = {name: value for name, value in call.body.items() if name not in ("model", "stream")}
+    model = quote(str(call.body.get("model", "")), safe="")
+    path = path.format(model=model)
+    return path.replace(":generateContent", ":streamGenerateContent?alt=sse") if call.stream else path, body

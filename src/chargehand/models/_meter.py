@@ -20,8 +20,12 @@ _ADDED_WITH_TOOLS = 2_048
 _IMAGE_TOKENS = 40_000
 _FILE_TOKENS = 1_000_000
 """Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes."""
-_TEXT_PARTS = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal"})
-_IMAGE_PARTS = frozenset({"image", "image_url"})
+_TEXT_PARTS = frozenset(
+    {"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal", "message", "function_call"}
+    | {"function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning", "input_text"}
+    | {"output_text", "summary_text", "reasoning_text"}
+)
+_IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +50,27 @@ def input_bound(raw: bytes, body: Mapping[str, Any]) -> int:
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for message in objects(body.get("messages")):
-        for part in objects(message.get("content")):
+    for message in (*objects(body.get("messages")), *objects(body.get("contents"))):
+        for part in (*objects(message.get("content")), *objects(message.get("parts"))):
             yield from _within(part, 4)
+    for item in objects(body.get("input")):
+        yield from _within(item, 4)
 
 
 def _within(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
     yield part
     if depth:
-        for inner in (*objects(part.get("content")), *objects(mapping(part.get("source")).get("content"))):
+        inside = (part.get("content"), mapping(part.get("source")).get("content"), part.get("output"))
+        answered = mapping(part.get("functionResponse")).get("parts")
+        for inner in (one for held in (*inside, answered) for one in objects(held)):
             yield from _within(inner, depth - 1)
 
 
 def _part_tokens(part: Mapping[str, Any]) -> int:
     kind = str(part.get("type", "text"))
+    given = mapping(part.get("inlineData") or part.get("fileData"))
+    if given:
+        return _IMAGE_TOKENS if str(given.get("mimeType")).startswith("image/") else _FILE_TOKENS
     if kind in _TEXT_PARTS:
         return 0
     if kind in _IMAGE_PARTS:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
 
-_OWN = {"openai": "openai", "anthropic": "anthropic"}
+_OWN = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
 _HOSTS = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",

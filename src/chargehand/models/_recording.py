@@ -13,7 +13,7 @@ import msgspec
 
 from chargehand.core import Clock, SystemClock, UpstreamError, UsageError
 from chargehand.models._attempts import AttemptOrdinals
-from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models._contract import Call, Dialect, Operation, Upstream, UpstreamReply
 from chargehand.models._redact import Redactor
 from chargehand.models._sse import EVENT_STREAM, event_bytes, parse_events
 
@@ -39,6 +39,7 @@ class Exchange:
     cut: bool = False
     seconds: float = 0.0
     error: dict[str, str] | None = None
+    operation: Operation = "reply"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,8 @@ class RecordingWriter:
     def write(self, exchange: Exchange) -> None:
         """Append one exchange, which must be free of secrets."""
         line = asdict(exchange)
+        if exchange.operation == "reply":
+            del line["operation"]
         self._append({key: value for key, value in line.items() if key != "error" or value is not None})
 
     def close(self) -> None:
@@ -159,6 +162,7 @@ class RecordingUpstream:
                 cut=cut,
                 seconds=round(self._writer.clock.monotonic() - begun, 3),
                 error=problem,
+                operation=call.operation,
             )
         )
 

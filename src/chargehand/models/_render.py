@@ -1,21 +1,17 @@
-"""Replies that nobody generated, as bodies of both dialects: in one piece or as server-sent events."""
+"""Replies that nobody generated, as bodies of every dialect: in one piece or as server-sent events."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from chargehand.models._contract import Dialect, UpstreamReply, Usage
+from chargehand.models._contract import STOP_WORDS, Dialect, Stop, UpstreamReply, Usage
+from chargehand.models._dialects import CODECS, RULES
 from chargehand.models._sse import EVENT_STREAM, event_bytes
+from chargehand.models._talk import CallPiece, Said, TextPiece, ToolUse, pieces_of
 
-Stop = Literal["end", "tools", "length", "refusal"]
-"""Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined."""
-STOP_WORDS: Mapping[Dialect, Mapping[Stop, str]] = {
-    "openai": {"end": "stop", "tools": "tool_calls", "length": "length", "refusal": "content_filter"},
-    "anthropic": {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refusal": "refusal"},
-}
 _TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
 _ANTHROPIC_ERRORS = {
     400: "invalid_request_error",
@@ -76,6 +72,9 @@ def render(
 
     `id` goes into the reply's id and the ids of tool calls that have none.
     """
+    if dialect in ("responses", "gemini"):
+        yield from _said(dialect, reply, model=model, stream=stream, id=id)
+        return
     draw = _Drawing(reply=reply, model=model, id=id, usage=reply.usage or estimated(reply))
     if not stream:
         yield json.dumps(draw.openai() if dialect == "openai" else draw.anthropic()).encode()
@@ -86,6 +85,26 @@ def render(
     else:
         for data in draw.anthropic_events():
             yield event_bytes(json.dumps(data), data["type"])
+
+
+def _said(dialect: Dialect, reply: ScriptedReply, *, model: str, stream: bool, id: str) -> Iterator[bytes]:
+    calls = tuple(
+        ToolUse(id=call.id or f"call_{id}_{number}", name=call.name, arguments=call.text)
+        for number, call in enumerate(reply.tools, start=1)
+    )
+    said = Said(text=reply.text, calls=calls, stop=reply.why, usage=reply.usage or estimated(reply), ended=True)
+    writer = CODECS[dialect].writer(model, id)
+    if not stream:
+        yield json.dumps(writer.whole(said)).encode()
+        return
+    for piece in pieces_of(said):
+        if isinstance(piece, TextPiece):
+            yield from (writer.event(TextPiece(text=part)) for part in _pieces(piece.text, _TEXT_PIECE))
+        elif isinstance(piece, CallPiece):
+            parts = _pieces(piece.text, _ARGUMENT_PIECE)
+            yield from (writer.event(CallPiece(index=piece.index, text=part)) for part in parts)
+        else:
+            yield writer.event(piece)
 
 
 def render_for(dialect: Dialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
@@ -115,6 +134,8 @@ def _tokens(text: str) -> int:
 
 def error_body(dialect: Dialect, status: int, kind: str, message: str) -> bytes:
     """Return an error in the shape of the dialect; `kind` is its stable code."""
+    if dialect in ("responses", "gemini"):
+        return RULES[dialect].error(status, kind, message)
     if dialect == "openai":
         error = {"message": message, "type": kind, "param": None, "code": kind}
         return json.dumps({"error": error}).encode()

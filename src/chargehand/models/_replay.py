@@ -6,11 +6,11 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from chargehand.core import UpstreamError
 from chargehand.models._attempts import AttemptOrdinals, Turns
-from chargehand.models._contract import Call, UpstreamReply
+from chargehand.models._contract import Call, Operation, UpstreamReply
 from chargehand.models._decode import decode_document, decode_events
 from chargehand.models._recording import FORMAT, Exchange, Recording, body_pieces, read_source
 from chargehand.models._redact import Redactor
@@ -19,7 +19,9 @@ from chargehand.models._script import Script, ScriptLine
 
 VOLATILE = frozenset(
     {
+        "client_metadata",
         "max_completion_tokens",
+        "max_output_tokens",
         "max_tokens",
         "metadata",
         "model",
@@ -76,16 +78,16 @@ class ReplayUpstream:
         self._lenient = lenient
         self._tell = on_divergence or _nobody
         self._diverged: dict[int, Divergence] = {}
-        self._turns: Turns[Exchange] = Turns()
+        self._turns: dict[Operation, Turns[Exchange]] = {name: Turns() for name in get_args(Operation)}
         for exchange in recording.exchanges:
-            self._turns.add(exchange.attempt, exchange.turn, exchange)
+            self._turns[exchange.operation].add(exchange.attempt, exchange.turn, exchange)
 
     async def send(self, call: Call) -> UpstreamReply:
         """Answer as the recording has it; raises `UpstreamError` where no reply came then."""
         attempt = self._attempts.of(call.attempt)
         if attempt in self._diverged:
             return _refused(call, self._diverged[attempt])
-        exchange = self._turns.take(attempt, call.turn)
+        exchange = self._turns[call.operation].take(attempt, call.turn)
         if exchange is None:
             message = f"the recording has no turn {call.turn} of attempt {attempt}"
             return error_reply(call.dialect, 410, "recording_exhausted", message)
@@ -150,6 +152,9 @@ def _streamed(exchange: Exchange) -> bool:
 def normalised(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request without what may differ from run to run."""
     kept = {key: value for key, value in request.items() if key not in VOLATILE and value is not None}
+    config = kept.get("generationConfig")
+    if isinstance(config, Mapping):
+        kept["generationConfig"] = {key: value for key, value in config.items() if key != "maxOutputTokens"}
     return {**kept, "stream": request.get("stream") is True}
 
 
@@ -198,6 +203,7 @@ def script_from(recording: Recording) -> Script:
     lines = tuple(
         ScriptLine(line=number, attempt=exchange.attempt, turn=exchange.turn, reply=_scripted(exchange))
         for number, exchange in enumerate(recording.exchanges, start=2)
+        if exchange.operation == "reply"
     )
     return Script(lines=lines, note=recording.note)
 

@@ -14,17 +14,19 @@ import msgspec
 
 from chargehand.core import UsageError, nearest
 from chargehand.models._attempts import AttemptOrdinals, Turns
-from chargehand.models._contract import Call, UpstreamReply, Usage
+from chargehand.models._contract import Call, Stop, UpstreamReply, Usage
+from chargehand.models._dialects import CODECS
 from chargehand.models._faults import Fault, answer
+from chargehand.models._gateway_side import side_reply
 from chargehand.models._recording import append_line, read_header, read_source
 from chargehand.models._render import (
     ScriptedCall,
     ScriptedReply,
-    Stop,
     error_reply,
     estimated,
     render_for,
 )
+from chargehand.models._talk import Text, ToolResult, UncarriedError
 
 FORMAT, VERSION = "chargehand-script", 1
 _LONGEST_SHOWN = 80
@@ -108,7 +110,12 @@ class ScriptUpstream:
             self._turns.add(attempt or 0, turn, line)
 
     async def send(self, call: Call) -> UpstreamReply:
-        """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects."""
+        """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects.
+
+        Counts of tokens and embeddings take no line: they are made of the bytes, the same every time.
+        """
+        if call.operation != "reply":
+            return side_reply(call)
         attempt = self._attempts.of(call.attempt)
         line = self._turns.take(attempt, call.turn, like=attempt if attempt in self._named else 0)
         if line is None:
@@ -165,11 +172,23 @@ class ScriptUpstream:
 def newest_text(body: Mapping[str, Any]) -> str:
     """Return the text of all messages after the model's last one, tool results included."""
     texts: list[str] = []
+    if "input" in body or "contents" in body:
+        return _newest_said(body)
     for message in reversed(_messages(body)):
         if message.get("role") == "assistant":
             break
         texts.append("\n".join(_texts(message.get("content"))))
     return "\n".join(reversed(texts))
+
+
+def _newest_said(body: Mapping[str, Any]) -> str:
+    """Return the same of the newer dialects, read as the gateway reads them; none where they cannot be."""
+    try:
+        turns = CODECS["responses" if "input" in body else "gemini"].asked(body).turns
+    except UncarriedError:
+        return ""
+    newest = turns[-1].parts if turns and turns[-1].role == "user" else ()
+    return "\n".join(part.text for part in newest if isinstance(part, Text | ToolResult))
 
 
 def _messages(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -1,0 +1,291 @@
+"""Several models behind one name: who is asked, who is left alone, and what a client sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway_kit import (
+    JSON,
+    PRICE,
+    SSE,
+    Reply,
+    Scripted,
+    anthropic_stream,
+    anthropic_whole,
+    chunk,
+    openai_stream,
+    openai_whole,
+)
+
+from chargehand.core import SteppedClock, UpstreamError
+from chargehand.models import CallRecord, Gateway, MemoryLedger, ProviderLimits, Providers, ServedModel
+
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+ASK: dict[str, Any] = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+GONE = Reply(error=UpstreamError("nobody there", code="upstream_unreachable"))
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@dataclass
+class Bench:
+    client: httpx.AsyncClient
+    first: Scripted
+    second: Scripted
+    records: list[CallRecord]
+    providers: Providers
+    clock: SteppedClock
+    waits: list[float]
+
+    async def ask(self, body: dict[str, Any] = ASK, path: str = CHAT) -> httpx.Response:
+        return await self.client.post(path, content=json.dumps(body).encode())
+
+
+class Probed(Scripted):
+    """An upstream that can also be probed."""
+
+    def __init__(self, *replies: Any, alive: bool = True) -> None:
+        super().__init__(*replies)
+        self.alive, self.probes = alive, 0
+
+    async def probe(self, seconds: float) -> bool:
+        self.probes += 1
+        return self.alive
+
+
+@asynccontextmanager
+async def bench(
+    tmp_path: Path, first: Scripted, second: Scripted | None, *, limits: ProviderLimits | None = None, **more: Any
+) -> AsyncIterator[Bench]:
+    """Serve `m` by `first` (chat completions), and behind it by `second` (messages)."""
+    records: list[CallRecord] = []
+    clock, waits = SteppedClock(), list[float]()
+    providers = Providers({"one": limits or ProviderLimits()}, clock=clock)
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(seconds)
+
+    other = second or Scripted(GONE)
+    behind = ServedModel(
+        name="n", dialect="anthropic", model="claude", upstream=other, price=PRICE, provider="two"
+    )
+    model = ServedModel(
+        name="m",
+        dialect="openai",
+        model="up",
+        upstream=first,
+        price=PRICE,
+        provider="one",
+        fallback=() if second is None else (behind,),
+        **more,
+    )
+    path = tmp_path / "gateway.sock"
+    async with Gateway(
+        [model],
+        ledger=MemoryLedger(1.0),
+        attempt="a-1",
+        on_call=records.append,
+        clock=clock,
+        sleep=sleep,
+        providers=providers,
+    ) as gateway:
+        await gateway.listen_unix(path)
+        transport = httpx.AsyncHTTPTransport(uds=str(path), verify=False)
+        headers = {"authorization": f"Bearer {gateway.token}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers) as client:
+            yield Bench(client, first, other, records, providers, clock, waits)
+
+
+CLAUDE = Reply(pieces=[anthropic_whole()])
+GOOD = Reply(pieces=[openai_whole()])
+CUT = UpstreamError("it broke", code="upstream_cut")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        GONE,
+        Reply(error=UpstreamError("silent", code="upstream_timeout")),
+        Reply(error=CUT),
+        Reply(pieces=[b"{", CUT]),
+        Reply(pieces=[b'{"half": ']),
+        Reply(status=500, pieces=[b"{}"]),
+        Reply(status=529, pieces=[b"{}"]),
+        Reply(status=429, pieces=[b"{}"]),
+        Reply(status=429, headers={"retry-after": "18000", **JSON}, pieces=[b"{}"]),
+        Reply(status=401, pieces=[b"{}"]),
+        Reply(status=404, pieces=[b"{}"]),
+    ],
+)
+async def test_the_next_model_answers_at_once_in_the_clients_own_dialect(tmp_path: Path, fault: Reply) -> None:
+    async with bench(tmp_path, Scripted(fault), Scripted(CLAUDE)) as desk:
+        reply = await desk.ask()
+    assert reply.status_code == 200
+    assert reply.json()["choices"][0]["message"]["content"] == "hello"
+    assert reply.headers["x-chargehand-model"] == "n"
+    assert desk.waits == []
+    assert [(record.model, record.status) for record in desk.records] == [("m", "failed"), ("n", "ok")]
+    # 10 plain, 80 cached at a tenth, 10 written at 1.25, 3 out: as its own provider counts.
+    assert desk.records[1].cost_usd == pytest.approx(60.5e-6)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_request_that_is_wrong_is_nobody_elses(tmp_path: Path, status: int) -> None:
+    wrong = Reply(status=status, pieces=[b'{"error": {"message": "no"}}'])
+    async with bench(tmp_path, Scripted(wrong), Scripted(CLAUDE)) as desk:
+        assert (await desk.ask()).status_code == status
+    assert desk.second.calls == []
+
+
+async def test_a_stream_that_began_goes_to_nobody_else(tmp_path: Path) -> None:
+    cut = Reply(headers=SSE, pieces=[chunk({"content": "he"}), CUT])
+    async with bench(tmp_path, Scripted(cut), Scripted(CLAUDE)) as desk:
+        reply = await desk.ask({**ASK, "stream": True})
+    assert "upstream_cut" in reply.text
+    assert "[DONE]" not in reply.text
+    assert desk.second.calls == []
+
+
+async def test_a_stream_is_translated_both_ways(tmp_path: Path) -> None:
+    streamed = Reply(headers=SSE, pieces=anthropic_stream("he", "llo"))
+    async with bench(tmp_path, Scripted(GONE), Scripted(streamed)) as desk:
+        reply = await desk.ask({**ASK, "stream": True})
+    assert reply.text.endswith("data: [DONE]\n\n")
+    assert [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in _chunks(reply.text)][:2] == [
+        "he",
+        "llo",
+    ]
+    sent = desk.second.calls[0]
+    assert (sent.dialect, sent.body["model"], sent.body["max_tokens"]) == ("anthropic", "claude", 50)
+    async with bench(tmp_path, Scripted(Reply(headers=SSE, pieces=openai_stream("hi"))), None) as desk:
+        reply = await desk.ask({**ASK, "stream": True}, MESSAGES)
+    assert "event: message_stop" in reply.text
+    assert '"text":"hi"' in reply.text
+
+
+def _chunks(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("data: {") and '"choices":[{' in line]
+
+
+async def test_a_translated_stream_that_breaks_off_never_looks_whole(tmp_path: Path) -> None:
+    cut = Reply(headers=SSE, pieces=openai_stream("he", "llo")[:2])
+    async with bench(tmp_path, Scripted(cut), None) as desk:
+        reply = await desk.ask({**ASK, "stream": True}, MESSAGES)
+    assert "message_stop" not in reply.text
+    assert "upstream_cut" in reply.text
+    assert desk.records[-1].cost_usd is None
+    assert desk.records[-1].usage.input is None  # the zero that the client's dialect asks for is nobody's count
+
+
+async def test_a_model_that_takes_no_pictures_is_left_out_with_a_reason(tmp_path: Path) -> None:
+    seen = {**ASK, "messages": [{"role": "user", "content": [PICTURE]}]}
+    async with bench(tmp_path, Scripted(GOOD), Scripted(CLAUDE), images=False, files=False) as desk:
+        reply = await desk.ask(seen)
+        assert (reply.headers["x-chargehand-model"], reply.headers["x-chargehand-skipped"]) == ("n", "1")
+        assert desk.second.calls[0].body["messages"][0]["content"][0]["source"]["data"] == "AA=="
+    async with bench(tmp_path, Scripted(GOOD), None, images=False, files=False) as desk:
+        refused = await desk.ask(seen)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "uncarried")
+    assert "takes no images" in refused.json()["error"]["message"]
+    assert desk.records == []
+
+
+async def test_hints_of_another_dialect_are_named_in_the_reply(tmp_path: Path) -> None:
+    async with bench(tmp_path, Scripted(GONE), Scripted(CLAUDE)) as desk:
+        reply = await desk.ask({**ASK, "seed": 7, "logit_bias": {"1": 2}})
+    assert reply.headers["x-chargehand-left-out"] == "logit_bias, seed"
+
+
+async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it_back(tmp_path: Path) -> None:
+    first = Probed(GONE, GONE, GONE, GOOD, alive=False)
+    async with bench(tmp_path, first, Scripted(CLAUDE)) as desk:
+        for _ in range(5):
+            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+        assert len(first.calls) == 3
+        assert desk.providers.of("one").state == "open"
+        desk.clock.advance(15)
+        assert desk.providers.of("one").state == "half_open"
+        # The client does not wait for whoever may still be down.
+        assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+        await asyncio.sleep(0)
+        assert (first.probes, len(first.calls), desk.providers.of("one").state) == (1, 3, "open")
+        first.alive = True
+        desk.clock.advance(30)
+        await desk.ask()
+        for _ in range(100):
+            if desk.providers.of("one").state == "closed":
+                break
+            await asyncio.sleep(0.01)
+        assert (await desk.ask()).headers["x-chargehand-model"] == "m"
+    assert first.probes == 2
+
+
+async def test_a_quota_of_five_hours_is_a_state_of_its_own(tmp_path: Path) -> None:
+    spent = Reply(status=429, headers={"retry-after": "18000", **JSON}, pieces=[b'{"error": {}}'])
+    async with bench(tmp_path, Scripted(spent, GOOD), None) as desk:
+        for _ in range(3):
+            reply = await desk.ask()
+            assert (reply.status_code, reply.json()["error"]["code"]) == (429, "quota_exhausted")
+            assert reply.headers["retry-after"] == "18000"
+            assert reply.headers["x-should-retry"] == "false"
+        assert len(desk.first.calls) == 1
+        desk.clock.advance(18_001)
+        assert (await desk.ask()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "seconds"),
+    [
+        ({"retry-after-ms": "1500"}, b"{}", 1.5),
+        ({}, b'{"error": {"details": [{"retryDelay": "34s"}]}}', 34.0),
+        ({}, b'{"error": {"code": "insufficient_quota"}}', 300.0),
+        ({"anthropic-ratelimit-unified-reset": "RESET"}, b"{}", 18_000.0),
+    ],
+)
+async def test_every_way_to_ask_for_a_rest_is_understood(
+    tmp_path: Path, headers: dict[str, str], body: bytes, seconds: float
+) -> None:
+    async with bench(tmp_path, Scripted(CLAUDE), Scripted(CLAUDE)) as desk:
+        moment = int(desk.clock.now().timestamp()) + 18_000
+        headers = {name: value.replace("RESET", str(moment)) for name, value in headers.items()}
+        desk.first.replies[:] = [Reply(status=429, headers={**headers, **JSON}, pieces=[body])]
+        await desk.ask()
+        assert desk.providers.of("one").resting == pytest.approx(seconds, abs=1.0)
+
+
+async def test_a_short_rest_of_the_only_model_is_waited_out(tmp_path: Path) -> None:
+    async with bench(tmp_path, Scripted(GOOD), None) as desk:
+        desk.providers.of("one").rest(7)
+        assert (await desk.ask()).status_code == 200
+    assert desk.waits == pytest.approx([7.0])
+
+
+async def test_calls_to_a_provider_keep_to_its_share(tmp_path: Path) -> None:
+    most, running = 0, 0
+
+    class Counting(Scripted):
+        async def send(self, call: Any) -> Any:
+            nonlocal most, running
+            running += 1
+            most = max(most, running)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            running -= 1
+            return await super().send(call)
+
+    async with bench(tmp_path, Counting(GOOD), None, limits=ProviderLimits(concurrency=2)) as desk:
+        replies = await asyncio.gather(*(desk.ask() for _ in range(6)))
+    assert [reply.status_code for reply in replies] == [200] * 6
+    assert most <= 2
+    async with bench(tmp_path, Scripted(GOOD), None, limits=ProviderLimits(per_minute=30)) as desk:
+        for _ in range(3):
+            await desk.ask()
+    assert sum(desk.waits) == pytest.approx(4.0)
