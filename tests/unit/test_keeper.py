@@ -35,7 +35,7 @@ while len(os.listdir(sys.argv[1])) < 6:
 print("ready", flush=True)
 {then}
 """
-LIMIT = 60.0
+LIMIT = 300.0
 Line = tuple[OutputStream, str]
 
 

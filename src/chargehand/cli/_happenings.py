@@ -127,6 +127,10 @@ def _agent(event: core.AgentSelected) -> str:
     return f"agent {event.agent} ({event.kind})"
 
 
+def _tier(event: core.TierChosen) -> str:
+    return f"tier {event.choice.tier}: {event.choice.reason}"
+
+
 def _sandbox(event: core.SandboxOpened) -> str:
     return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
 
@@ -312,6 +316,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,
     core.AgentSelected: _agent,
+    core.TierChosen: _tier,
     core.SandboxOpened: _sandbox,
     core.SandboxClosed: _sandbox_closed,
     core.NetworkRequested: _network,

@@ -20,7 +20,7 @@ OnLine = Callable[[OutputStream, str], None]
 _PROGRAM = Path(__file__).with_name("_keeper_process.py")
 _READ_BYTES = 65536
 _LONGEST_LINE = 10_000
-_KEEPER_SECONDS = 10.0
+_KEEPER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
