@@ -75,7 +75,7 @@ def serving(desk: Desk, *words: str) -> Iterator[Served]:
 def test_a_script_is_served_and_recorded_and_the_recording_replayed(desk: Desk) -> None:
     with serving(desk, "record", "r.jsonl", "--script", "script.jsonl", "--budget", "1") as served:
         assert served.place["models"] == [
-            {"name": "scripted", "dialect": each} for each in ("openai", "anthropic")
+            {"name": "scripted", "dialect": each} for each in ("openai", "anthropic", "responses", "gemini")
         ]
         assert (served.place["budget_usd"], served.place["recording"]) == (1.0, "r.jsonl")
         where = f"look into {desk.place}/src"

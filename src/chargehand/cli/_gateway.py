@@ -133,7 +133,8 @@ def _offline(options: GatewayOptions, redactor: Redactor, out: Output) -> tuple[
     return tuple(
         ServedModel(name=name, dialect=dialect, model=name, upstream=upstream, price=_FREE)
         for name in options.models or sorted(known)
-        for dialect in sorted(known.get(name) or set.union(*known.values()))
+        for dialect in get_args(Dialect)
+        if dialect in (known.get(name) or set.union(*known.values()))
     )
 
 
