@@ -122,8 +122,8 @@ def test_agents_and_what_is_installed(desk: Desk, tmp_path: Path) -> None:
         ("thinker", "native", "openai:a"),
     ]
     assert [one["origin"] for one in listed["agents"]] == [str(desk.user_file), "built in", str(desk.user_file)]
-    assert listed["found"] == [{"name": "claude", "path": str(program), "driven": False}]
-    assert f"claude is installed ({program}), but not driven yet" in desk("agent", "list").output
+    assert listed["found"] == [{"name": "claude", "path": str(program), "driven": True}]
+    assert f"claude is installed ({program}): --agent cli:claude with --model" in desk("agent", "list").output
 
 
 def test_whether_agents_can_work(desk: Desk, provider: Provider) -> None:

@@ -298,7 +298,7 @@ def test_nothing_is_an_error_with_three_ways_out_that_is_honest_about_what_is_in
     with pytest.raises(UsageError) as none:
         _choose(programs=["claude", "codex"])
     assert none.value.code == "no_agent"
-    assert none.value.message.endswith("found on PATH, but not driven yet: claude, codex")
+    assert none.value.message.endswith("found on PATH: claude, codex (`chargehand agent list` says how)")
     ways = none.value.hint.splitlines()
     assert len(ways) == 3
     for way, words in zip(ways, ("chargehand init", "chargehand secret set", '--agent "command:'), strict=True):

@@ -1,33 +1,59 @@
 """What does the work: adapters that run an agent inside a mission's sandbox."""
 
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, assert_never
+
+from chargehand.agents._acp import AcpAgent
+from chargehand.agents._cli import CliAgent
+from chargehand.agents._cli_specs import SPECS, CliSpec
 from chargehand.agents._command import REPORT, CommandAgent
 from chargehand.agents._contract import (
+    Abilities,
     Agent,
     Assignment,
     AttemptContext,
     Claim,
     Endpoint,
     EndpointModel,
+    Metered,
     Outcome,
     Resumed,
 )
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._native import NativeAgent
+from chargehand.agents._patch_agent import PatchAgent
+from chargehand.agents._probe import AgentSeen, see_agent
 from chargehand.agents._recorded import RecordedStep, ToolCall, parse_step, read_reply, reply_step
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentConfig, UsageError
 
+if TYPE_CHECKING:
+    from chargehand.agents._conformance import AgentContract
+    from chargehand.agents._conformance_kit import AgentCase, Desk, scripted_endpoint
+
 __all__ = [
     "REPORT",
+    "SPECS",
+    "Abilities",
+    "AcpAgent",
     "Agent",
+    "AgentCase",
+    "AgentContract",
+    "AgentSeen",
     "Assignment",
     "AttemptContext",
     "Claim",
+    "CliAgent",
+    "CliSpec",
     "CommandAgent",
+    "Desk",
     "Endpoint",
     "EndpointModel",
+    "Metered",
     "NativeAgent",
     "Outcome",
+    "PatchAgent",
     "RecordedStep",
     "Resumed",
     "Snippets",
@@ -37,16 +63,46 @@ __all__ = [
     "parse_step",
     "read_reply",
     "reply_step",
+    "scripted_endpoint",
+    "see_agent",
 ]
 
+_LAZY = {
+    "AgentContract": "_conformance",
+    **dict.fromkeys(("AgentCase", "Desk", "scripted_endpoint"), "_conformance_kit"),
+}
+"""The suite for authors of adapters: it needs pytest."""
 
-def open_agent(name: str, config: AgentConfig, *, models: tuple[str, ...]) -> Agent:
+
+def __getattr__(name: str) -> Any:
+    """Import what is in `_LAZY` when it is first used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def open_agent(
+    name: str, config: AgentConfig, *, models: tuple[str, ...], read: Callable[[str], str] | None = None
+) -> Agent:
     """Return the agent that a configuration names; `models` are those it may call, the first to begin with.
 
-    Raises `UsageError` (`no_model`) for a native agent without one.
+    `read` returns the text of a patch agent's file. Raises `UsageError` (`no_model`) for a native agent without
+    one, and what `read` raises.
     """
-    if config.kind == "command":
-        return CommandAgent(name, config.command, models=models)
-    if not models:
-        raise UsageError(f"agent {name!r} has no model", code="no_model", hint="name one with --model")
-    return NativeAgent(name, models=models)
+    match config.kind:
+        case "command":
+            return CommandAgent(name, config.command, models=models)
+        case "cli":
+            assert config.cli is not None
+            return CliAgent(name, config.cli, command=config.command, models=models)
+        case "acp":
+            return AcpAgent(name, command=config.command, cli=config.cli, models=models)
+        case "patch":
+            text = read(config.patch) if config.patch is not None and read is not None else None
+            return PatchAgent(name, patch=text)
+        case "native":
+            if not models:
+                raise UsageError(f"agent {name!r} has no model", code="no_model", hint="name one with --model")
+            return NativeAgent(name, models=models)
+        case _:
+            assert_never(config.kind)

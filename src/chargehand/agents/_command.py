@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
-from chargehand.agents._contract import Assignment, AttemptContext, Claim, Outcome
+from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, Outcome
+from chargehand.agents._ending import clean_output, cleaned, metered, no_money, paid, redactor
+from chargehand.agents._launch import require_launch
 from chargehand.core import AgentKind
-from chargehand.policy import Run, denied
 from chargehand.sandbox import ExecResult, LimitName, Sandbox
 
 REPORT = "/home/agent/.chargehand/report.json"
@@ -33,6 +36,7 @@ class CommandAgent:
 
     kind: AgentKind = "command"
     driven = False
+    abilities = Abilities()
 
     def __init__(self, name: str, command: tuple[str, ...], *, models: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -54,18 +58,21 @@ class CommandAgent:
         if report is not None:
             await _write_report(context.sandbox, report)
             environment["CHARGEHAND_REPORT"] = REPORT
-        action = Run(kind="launch", run=self._command, trusted=True)
-        judgement = await context.judge("launch", action)
-        if judgement.effect != "allow":
-            raise denied(action.kind, judgement)
-        result = await context.sandbox.exec(
+        await require_launch(context, self._command)
+        began = time.monotonic()
+        running = context.sandbox.exec(
             self._command,
             timeout=assignment.seconds,
             environment=environment,
             output_limit=_OUTPUT_LIMIT,
-            on_output=context.on_output,
+            on_output=clean_output(context),
         )
-        return _outcome(result, self._command[0])
+        result = await paid(running, context.endpoint)
+        spent = metered(context.endpoint)
+        if result is None or (spent.refused and result.exit_code != 0 and not result.timed_out):
+            return replace(no_money(spent), seconds=time.monotonic() - began)
+        outcome = _outcome(result, self._command[0])
+        return replace(outcome, output=cleaned(redactor(context.endpoint), outcome.output))
 
 
 def _report(assignment: Assignment) -> bytes | None:

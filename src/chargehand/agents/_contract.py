@@ -57,20 +57,44 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointModel:
-    """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known."""
+    """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
+
+    `dialects` are all in which it may be called, where there are more than `dialect`.
+    """
 
     name: str
     dialect: Dialect
     context: int | None = None
     max_output: int | None = None
     tools: bool = True
+    dialects: tuple[Dialect, ...] = ()
+
+    def speaks(self) -> tuple[Dialect, ...]:
+        """Return every dialect in which it may be called."""
+        return self.dialects or (self.dialect,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metered:
+    """What the calls of an attempt took so far by the gateway's count; tokens are of those whose use is known.
+
+    `unknown` counts calls whose use is not known; `refused` says why the latest call was refused for money, ""
+    where none was.
+    """
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    unknown: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
 
-    `environment` is what tells clients inside a sandbox of it; the first model is the one to begin with.
+    `environment` is what tells clients inside a sandbox of it; the first model is the one to begin with. `meter`
+    tells at any time what was called so far.
     """
 
     socket: Path
@@ -78,6 +102,34 @@ class Endpoint:
     models: tuple[EndpointModel, ...]
     environment: Mapping[str, str]
     revoke: Callable[[], None]
+    meter: Callable[[], Metered] = Metered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What an agent can do besides editing; what it cannot falls back to the weaker form, and people are told.
+
+    `judged`: its acts come to the rules before they happen, else only the sandbox and the verdict bound them.
+    `asks`: it can put questions to a person. `hears`: it is told what a person says while it works, else with
+    its next attempt. `resumes`: where it goes on after a crash. `reports`: it tells its own use of tokens, which
+    is held against the gateway's count.
+    """
+
+    judged: bool = False
+    asks: bool = False
+    hears: bool = False
+    resumes: Literal["step", "start"] = "start"
+    reports: bool = False
+
+    def fallbacks(self) -> tuple[str, ...]:
+        """Return in words what happens instead of what it cannot do."""
+        said = (
+            (self.judged, "its acts are not judged one by one: the sandbox bounds them, the verdict decides"),
+            (self.asks, "it asks nobody: what it does not know it guesses"),
+            (self.hears, "what you tell it while it works reaches it with its next attempt"),
+            (self.resumes == "step", "after a crash its attempt begins anew"),
+        )
+        return tuple(words for able, words in said if not able)
 
 
 Resumed = Literal["kept", "lost"]
@@ -152,12 +204,14 @@ class Agent(Protocol):
 
     `models` names the entries of [models] that it may call, the first one to begin with; `driven` says that it
     makes checkpoints after its own actions (`AttemptContext.act`), so that nobody has to look regularly.
+    `abilities` says what it can do besides.
     """
 
     name: str
     kind: AgentKind
     models: tuple[str, ...]
     driven: bool
+    abilities: Abilities
 
     def prepare(self) -> None:
         """Load what the work will need, ahead of time; may take seconds, runs in a thread."""

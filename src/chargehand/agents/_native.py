@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from chargehand.agents._compaction import compact
-from chargehand.agents._contract import Assignment, AttemptContext, Claim, EndpointModel, Outcome
+from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, EndpointModel, Outcome
 from chargehand.agents._conversation import (
     ASK,
     FINISH,
@@ -68,6 +68,7 @@ class NativeAgent:
 
     kind: AgentKind = "native"
     driven = True
+    abilities = Abilities(judged=True, asks=True, hears=True, resumes="step")
 
     def __init__(self, name: str, *, models: tuple[str, ...]) -> None:
         self.name = name

@@ -1,6 +1,7 @@
 """Builds the product from its configuration; the only place that knows concrete classes."""
 
 from chargehand.app._actions import Actions, OnOutputLine
+from chargehand.app._agent_probe import probe_agent
 from chargehand.app._app import App, Detected, Found, Session
 from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent, named_agent
@@ -68,6 +69,7 @@ __all__ = [
     "machine_facts",
     "model_config",
     "named_agent",
+    "probe_agent",
     "probe_model",
     "programs_on_path",
     "provider_limits",

@@ -14,7 +14,7 @@ from chargehand.core import AgentConfig, Config, KeySource, UsageError
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
 """The model that is taken where only a provider's key is there."""
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
-"""Coding agents that are looked for on PATH; they are found, not driven."""
+"""Coding agents that are looked for on PATH."""
 _WAYS = (
     "chargehand init   asks what you have and sets it up",
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
@@ -113,7 +113,7 @@ def _configured(config: Config, keys: KeySource) -> tuple[str, str]:
 
 
 def _nothing(agent: str | None, programs: Mapping[str, str]) -> UsageError:
-    found = f"; found on PATH, but not driven yet: {', '.join(programs)}" if programs else ""
+    found = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
     hint = "\n".join(_WAYS)
     if agent is not None:
         message = f"agent {agent!r} has no model to work with, and none was found{found}"

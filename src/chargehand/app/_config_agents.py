@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from chargehand.agents import Agent, open_agent
 from chargehand.app._config_keys import agent_keys
 from chargehand.app._config_model import Resolved
 from chargehand.app._config_values import parse_text, parse_value, shown
-from chargehand.core import AgentConfig, Config, ConfigError, MissionRequest, NotFoundError, nearest
+from chargehand.core import AgentConfig, Config, ConfigError, MissionRequest, NotFoundError, UsageError, nearest
 
 NATIVE = "native"
 """The agent that is always there: a model with tools."""
 _HOW = (
     'configure one with [agents.NAME] and command = ["program", "argument"], or use --agent "command:PROGRAM ARG"'
 )
-_SHORT = ("command:PROGRAM ARG…", "native:MODEL")
+_SHORT = ("command:PROGRAM ARG…", "native:MODEL", "cli:NAME", "acp:PROGRAM ARG…", "patch:FILE")
 
 
 def agent_from_option(text: str) -> AgentConfig:
-    """Return the agent that `command:PROGRAM ARG…` (words split as a shell splits them) or `native:MODEL` says.
+    """Return the agent that a short form says: `command:PROGRAM ARG…` (words split as a shell splits them),
+    `native:MODEL`, `cli:NAME`, `acp:PROGRAM ARG…` (or `acp:` and the name of a CLI), `patch:FILE`.
 
     Raises `ConfigError` for another kind, unbalanced quotes or no program.
     """
@@ -27,14 +29,40 @@ def agent_from_option(text: str) -> AgentConfig:
     if not colon or kind not in agent_keys()["kind"].choices:
         forms = ", ".join(_SHORT)
         raise ConfigError(f"--agent: unknown agent kind {shown(kind)} in {shown(text)}", hint=f"known: {forms}")
-    if kind == NATIVE:
-        return AgentConfig(kind="native", model=parse_text(agent_keys()["model"], rest, "--agent"))
+    keys = agent_keys()
+    match kind:
+        case "native":
+            return AgentConfig(kind="native", model=parse_text(keys["model"], rest, "--agent"))
+        case "cli":
+            return AgentConfig(kind="cli", cli=parse_text(keys["cli"], rest, "--agent"))
+        case "patch":
+            return AgentConfig(kind="patch", patch=parse_text(keys["patch"], rest, "--agent") if rest else None)
+        case "acp" if rest in keys["cli"].choices:
+            return AgentConfig(kind="acp", cli=parse_text(keys["cli"], rest, "--agent"))
+    command = parse_value(keys["command"], _words(text, rest), "--agent")
+    return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
+
+
+def _words(text: str, rest: str) -> list[str]:
     try:
-        words = shlex.split(rest)
+        return shlex.split(rest)
     except ValueError as error:
         reason = str(error).lower()
         raise ConfigError(f"--agent: {shown(text)} cannot be split into words: {reason}", hint=_HOW) from error
-    return AgentConfig(kind="command", command=parse_value(agent_keys()["command"], words, "--agent"))
+
+
+def patch_text(file: str) -> str:
+    """Return the text of a patch agent's file; raises `UsageError` (`file_unreadable`)."""
+    path = Path(file).expanduser()
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise UsageError(
+            f"the patch {str(path)!r} cannot be read: {why}",
+            code="file_unreadable",
+            hint="name a file with --agent patch:FILE",
+        ) from error
 
 
 def find_agent(config: Config, name: str) -> AgentConfig:
@@ -62,4 +90,6 @@ def named_agent(resolved: Resolved, option: str) -> AgentConfig:
 def requested_agent(resolved: Resolved, request: MissionRequest) -> Agent:
     """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
     models = (*([request.model] if request.model else ()), *request.fallback)
-    return open_agent(request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)))
+    return open_agent(
+        request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)), read=patch_text
+    )

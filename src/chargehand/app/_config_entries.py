@@ -35,9 +35,9 @@ def completed(table: str, name: str, said: Mapping[str, Said]) -> dict[str, Said
 def complete_agent(name: str, said: Mapping[str, Said]) -> dict[str, Said]:
     """Return every key of an agent; raises `ConfigError` where its kind and command contradict each other."""
     whole = completed(AGENTS, name, said)
-    kind, command = whole[f"{AGENTS}.{name}.kind"], whole[f"{AGENTS}.{name}.command"]
+    has = {dotted.rpartition(".")[2] for dotted, value in whole.items() if value.value}
     place = next(iter(said.values())).place
-    check_agent(name, kind.value, has_command=bool(command.value), place=place)
+    check_agent(name, whole[f"{AGENTS}.{name}.kind"].value, has=has, place=place)
     return whole
 
 

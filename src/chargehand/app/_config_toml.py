@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,19 +118,28 @@ def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict
             )
         keys = entry_keys(section)
         if section == AGENTS and table.keys() <= keys.keys():
-            check_agent(name, table.get("kind", "command"), has_command="command" in table, place=place)
+            check_agent(name, table.get("kind", "command"), has=table.keys(), place=place)
         elif not table:
             raise fail(place, f"[{section}.{name}] says nothing", f"add {first}")
         said |= _table(document, (section, name), table, keys)
     return said
 
 
-def check_agent(name: str, kind: object, *, has_command: bool, place: str) -> None:
-    """Raise `ConfigError` where an agent's kind and command contradict each other."""
-    if kind == "native" and has_command:
-        raise fail(
-            place, f"agent {name!r} is native and has a command", 'take the command out, or write kind = "command"'
-        )
-    if kind != "native" and not has_command:
+def check_agent(name: str, kind: object, *, has: Collection[str], place: str) -> None:
+    """Raise `ConfigError` where an agent's kind and its other keys (`has`) contradict each other."""
+    if kind in ("native", "patch") and "command" in has:
+        hint = 'take the command out, or write kind = "command"'
+        raise fail(place, f"agent {name!r} is {kind} and has a command", hint)
+    if kind == "cli" and "cli" not in has:
+        raise fail(place, f"agent {name!r} does not say which CLI it is", 'add cli = "claude", or another')
+    if kind == "acp" and not {"command", "cli"} & set(has):
+        hint = 'add command = ["program", "argument", …], or cli = "opencode" for a known one'
+        raise fail(place, f"agent {name!r} has no command", hint)
+    if kind not in ("native", "cli", "acp", "patch") and "command" not in has:
         hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
         raise fail(place, f"agent {name!r} has no command", hint)
+    for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",))):
+        if key in has and kind not in kinds:
+            raise fail(
+                place, f"agent {name!r} is {kind} and has {key}", f'write kind = "{kinds[0]}", or take it out'
+            )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from chargehand.agents import Endpoint, EndpointModel
+from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
 from chargehand.core import Config, KeySource, Spent
-from chargehand.models import CallRecord, ServedModel
+from chargehand.models import CallRecord, Dialect, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
@@ -51,6 +51,7 @@ class AttemptGateways:
 
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
+        meter = _Meter(on_call)
         limits = self.config.limits
         ledger = self.spending.ledger(
             mission=mission,
@@ -70,7 +71,7 @@ class AttemptGateways:
                     ledger=ledger,
                     attempt=attempt,
                     first_turn=first_turn,
-                    on_call=on_call,
+                    on_call=meter.called,
                     on_alert=on_alert,
                     redact=self._redact(served),
                     providers=self._standings(),
@@ -83,6 +84,7 @@ class AttemptGateways:
                 models=tuple(map(self._endpoint_model, served)),
                 environment=_environment(gateway.token, served[0].name),
                 revoke=gateway.revoke,
+                meter=meter.read,
             )
 
     def _served(self, name: str, attempt: str, number: int) -> ServedModel:
@@ -107,6 +109,7 @@ class AttemptGateways:
             context=config.context or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=config.tools,
+            dialects=get_args(Dialect),
         )
 
     def _redact(self, served: Sequence[ServedModel]) -> Callable[[str], str]:
@@ -115,6 +118,34 @@ class AttemptGateways:
         names = {key_name(model_config(self.config, model.name)) for model in every(served)} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
         return Redactor(secrets).text
+
+
+class _Meter:
+    """Counts what the calls of one attempt take; told from the gateway's threads, never two at once."""
+
+    def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
+        self._on_call = on_call
+        self._metered = Metered()
+
+    def called(self, record: CallRecord) -> None:
+        """Count one call and pass it on."""
+        so_far, usage = self._metered, record.usage
+        if record.status == "refused":
+            self._metered = replace(so_far, refused=record.reason or "refused")
+        else:
+            known = usage.input is not None and usage.output is not None
+            self._metered = replace(
+                so_far,
+                calls=so_far.calls + 1,
+                input=so_far.input + (usage.input or 0),
+                output=so_far.output + (usage.output or 0),
+                unknown=so_far.unknown + (not known),
+            )
+        self._on_call(record)
+
+    def read(self) -> Metered:
+        """Return what was counted so far."""
+        return self._metered
 
 
 def _make_room() -> None:

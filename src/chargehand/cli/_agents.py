@@ -7,8 +7,10 @@ import functools
 import shlex
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from chargehand.agents import SPECS
 from chargehand.app import (
     NATIVE,
     App,
@@ -16,6 +18,7 @@ from chargehand.app import (
     choose,
     model_config,
     named_agent,
+    probe_agent,
     probe_model,
     programs_on_path,
 )
@@ -26,25 +29,36 @@ from chargehand.core import AgentConfig, ChargehandError
 
 
 def list_agents(out: Output, *, repo: Path | None) -> int:
-    """Write the agents that are there, where each comes from, and what is installed but not driven."""
+    """Write the agents that are there, where each comes from, and what else is installed."""
     with App.open() as app:
         resolved = configuration_here(app, repo)
         programs = programs_on_path(_which(app.environ))
     agents = [_document(resolved, name) for name in _names(resolved)]
-    undriven = [{"name": name, "path": path, "driven": False} for name, path in programs.items()]
-    out.document({"agents": agents, "found": undriven})
+    found = [{"name": name, "path": path, "driven": how != ""} for name, path, how in ways_of(programs)]
+    out.document({"agents": agents, "found": found})
     rows = [
         (name, agent.kind, _works_with(agent), _origin(resolved, name))
         for name in _names(resolved)
         for agent in (named_agent(resolved, name),)
     ]
     out.table(("NAME", "KIND", "WORKS WITH", "FROM"), rows)
-    for name, path in programs.items():
-        out.text(f"{name} is installed ({path}), but not driven yet")
+    for name, path, how in ways_of(programs):
+        out.text(installed_words(name, path, how))
     if not resolved.config.agents:
         out.text('keep one with  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'')
         out.text('or name one for a run with  --agent "command:PROGRAM ARG"')
     return 0
+
+
+def ways_of(programs: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return programs with their paths and what to write after --agent, "" for one that cannot be driven."""
+    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
+    return [(name, path, ways.get(name, "")) for name, path in programs.items()]
+
+
+def installed_words(name: str, path: str, how: str) -> str:
+    """Return what people are told of an agent that is installed."""
+    return f"{name} is installed ({path}): " + (f"--agent {how} with --model" if how else "it cannot be driven")
 
 
 def _names(resolved: Resolved) -> list[str]:
@@ -56,6 +70,7 @@ def _document(resolved: Resolved, name: str) -> dict[str, object]:
     return {
         "name": name,
         "kind": agent.kind,
+        "cli": agent.cli,
         "command": agent.command,
         "model": agent.model,
         "fallback": agent.fallback,
@@ -73,7 +88,8 @@ def _origin(resolved: Resolved, name: str) -> str:
 def _works_with(agent: AgentConfig) -> str:
     if agent.kind == NATIVE:
         return " then ".join((agent.model or "the model that is found first", *agent.fallback))
-    return shlex.join(agent.command) + (f" and {agent.model}" if agent.model else "")
+    program = shlex.join(agent.command) or agent.cli or agent.patch or "the request"
+    return program + (f" and {agent.model}" if agent.model else "")
 
 
 def _which(environ: Mapping[str, str]) -> functools.partial[str | None]:
@@ -94,6 +110,10 @@ def probe_agents(out: Output, name: str | None, *, repo: Path | None) -> int:
 
 def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, bool, str]:
     agent = named_agent(resolved, name)
+    if agent.kind == "patch":
+        return name, True, "it applies a patch"
+    if agent.kind in ("cli", "acp"):
+        return (name, *_probe_started(app, out, resolved, agent))
     if agent.kind != NATIVE:
         return (name, *_probe_program(app, resolved, agent))
     try:
@@ -112,6 +132,19 @@ def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, b
         )
     )
     return name, probe.fine, f"{model}: {probe_words(probe)}"
+
+
+def _probe_started(app: App, out: Output, resolved: Resolved, agent: AgentConfig) -> tuple[bool, str]:
+    """Return whether an agent's program starts inside a sandbox, and what it says it is."""
+    program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
+    if app.toolchain(resolved).find(program) is None:
+        return _probe_program(app, resolved, replace(agent, command=(program,)))
+    out.notice(f"starting {program} …")
+    try:
+        seen = asyncio.run(probe_agent(agent, app.toolchain(resolved), scratch=app.home))
+    except ChargehandError as error:
+        return False, error.message
+    return not seen.problem, seen.words()
 
 
 def _probe_program(app: App, resolved: Resolved, agent: AgentConfig) -> tuple[bool, str]:

@@ -24,6 +24,7 @@ from chargehand.app import (
     programs_on_path,
     user_config_path,
 )
+from chargehand.cli._agents import installed_words, ways_of
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output
 from chargehand.core import Config, ConfigError, KeySource, ModelConfig, Provider
@@ -69,8 +70,8 @@ def ask_agent(app: App, out: Output) -> AgentPlan | None:
     """Ask which agent is to work; `None` for none. Raises `click.Abort` where the person stops."""
     config = app.user_configuration().config
     offers = _offers(app, out, config)
-    for name, path in programs_on_path().items():
-        out.notice(f"{name} is installed ({path}), but not driven yet")
+    for name, path, how in ways_of(programs_on_path()):
+        out.notice(installed_words(name, path, how))
     out.notice(f"An agent for your own configuration ({user_config_path(app.environ)}):")
     for number, (title, _) in enumerate(offers, 1):
         out.notice(f"  {number}  {title}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-AgentKind = Literal["command", "native"]
+AgentKind = Literal["command", "native", "cli", "acp", "patch"]
+CliName = Literal["claude", "codex", "cursor", "gemini", "opencode", "qwen"]
 Provider = Literal[
     "openai",
     "openai-responses",
@@ -81,14 +82,24 @@ class ProjectConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """[agents.NAME]: what does the work: a program, or a model that is given tools (native)."""
+    """[agents.NAME]: what does the work: a program, a model that is given tools (native), or a patch."""
 
-    kind: AgentKind = _key("kind of agent: command or native", default="command", meet="repo")
-    command: tuple[str, ...] = _key(
-        "program and arguments, never given to a shell", default=(), meet="repo", form="argv", host=True
+    kind: AgentKind = _key(
+        "kind of agent: command, native, cli (a known agent CLI), acp (Agent Client Protocol) or patch",
+        default="command",
+        meet="repo",
     )
+    command: tuple[str, ...] = _key(
+        "program and arguments, never given to a shell; of cli: instead of the program by its own name",
+        default=(),
+        meet="repo",
+        form="argv",
+        host=True,
+    )
+    cli: CliName | None = _key("which CLI a cli agent is; of acp: whose settings it is given", meet="repo")
+    patch: str | None = _key("file that a patch agent applies; absent: the request is the patch", form="path")
     model: str | None = _key(
-        "the entry of [models] it works with, or provider:model; a command agent gets it as an endpoint",
+        "the entry of [models] it works with, or provider:model; a program gets it as an endpoint",
         form="name",
     )
     fallback: tuple[str, ...] = _key("entries of [models] to switch to when it is stuck", default=(), form="name")

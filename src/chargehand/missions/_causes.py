@@ -61,6 +61,16 @@ REMEDIES: tuple[Remedy, ...] = (
         "install its program where `sandbox.toolchain` or PATH show it to sandboxes, or name another agent",
     ),
     _remedy(
+        "person",
+        "agent_unable",
+        "name an agent that can, or the model that the message asks for; `chargehand agent probe` tells more",
+    ),
+    _remedy(
+        "person",
+        "patch_failed",
+        "make the patch for the commit that the mission begins at; the message says what does not fit",
+    ),
+    _remedy(
         "agent",
         "context",
         "use a model with a larger context, or say the request in fewer words",

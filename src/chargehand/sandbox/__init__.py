@@ -8,6 +8,7 @@ from chargehand.sandbox._contract import (
     GATEWAY_PORT,
     REGISTRY_PORT,
     WORKSPACE,
+    Converses,
     ExecResult,
     LimitName,
     OnOutput,
@@ -22,7 +23,7 @@ from chargehand.sandbox._contract import (
 from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest, Resolve
 from chargehand.sandbox._egress_rules import AllowList, Rule, meet_rules, parse_rule, without_grants
 from chargehand.sandbox._mirror_reply import MirrorRequest
-from chargehand.sandbox._probe import Part, ProbeReport, probe
+from chargehand.sandbox._probe import Part, ProbeReport, probe, scratch_plan
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._processes import ProcessSeen
 from chargehand.sandbox._toolchain import NotShown, Toolchain, discover
@@ -59,6 +60,7 @@ __all__ = [
     "AllowList",
     "ConsoleLine",
     "ContainerTier",
+    "Converses",
     "EgressLimits",
     "EgressProxy",
     "EgressRequest",
@@ -107,6 +109,7 @@ __all__ = [
     "probe_snippets",
     "probe_vm",
     "run_snippet",
+    "scratch_plan",
     "set_up_guest",
     "tools_inside",
     "virtual_machines",

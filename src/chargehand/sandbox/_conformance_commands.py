@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 
 from chargehand.core import UsageError
 from chargehand.sandbox._conformance_kit import KNOWN_VARIABLES, Open, SandboxFixtures, python, running
-from chargehand.sandbox._contract import WORKSPACE, Sandbox
+from chargehand.sandbox._contract import WORKSPACE, Converses, Sandbox, Stream
 
 
 class CommandContract(SandboxFixtures):
@@ -216,6 +217,48 @@ class CommandContract(SandboxFixtures):
                 await wrong
             assert caught.value.code == "command_invalid"
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
+
+    async def test_input_may_come_while_a_program_runs(self, sandbox: Sandbox) -> None:
+        """What comes goes in as it comes, and its end is the end of the program's input."""
+        if not isinstance(sandbox, Converses):
+            pytest.skip("this tier cannot talk with a running program")
+        said: asyncio.Queue[bytes | None] = asyncio.Queue()
+        heard = bytearray()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while (piece := await said.get()) is not None:
+                yield piece
+
+        def echoed(_: Stream, piece: bytes) -> None:
+            heard.extend(piece)
+            if heard.endswith(b"one\n"):
+                said.put_nowait(b"")
+                said.put_nowait(b"two" * 100_000 + b"\n")
+                said.put_nowait(None)
+
+        said.put_nowait(b"one\n")
+        result = await sandbox.converse(["cat"], pieces(), on_output=echoed)
+        assert (result.exit_code, result.stdout) == (0, b"one\n" + b"two" * 100_000 + b"\n")
+
+    async def test_a_program_may_end_before_its_input(self, sandbox: Sandbox) -> None:
+        """Nobody waits for more of it, and the next command is not given the rest."""
+        if not isinstance(sandbox, Converses):
+            pytest.skip("this tier cannot talk with a running program")
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 1000
+                await asyncio.sleep(0.01)
+
+        result = await sandbox.converse(["sh", "-c", "head -c 5; exit 4"], endless())
+        assert (result.exit_code, result.stdout) == (4, b"xxxxx")
+        assert (await sandbox.exec(["cat"])).stdout == b""
+        task = asyncio.create_task(sandbox.converse(["sleep", "1000"], endless()))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await sandbox.exec(["cat"], stdin=b"next")).stdout == b"next"
 
     async def test_signals_work_inside(self, sandbox: Sandbox) -> None:
         """Nothing of how Chargehand treats signals is handed down."""

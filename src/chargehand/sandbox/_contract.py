@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -160,6 +160,28 @@ class ShowsProcesses(Protocol):
 
     def processes(self) -> tuple[ProcessSeen, ...]:
         """Return what runs inside, of a frozen sandbox too, nothing of one that ended; reads /proc."""
+        ...
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """What a sandbox offers besides where its tier can hand a running program more input."""
+
+    async def converse(
+        self,
+        argv: Sequence[str],
+        stdin: AsyncIterator[bytes],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end as `Sandbox.exec` does; its standard input ends when `stdin` does.
+
+        What the program does not read is buffered inside. When it ends before `stdin`, the rest is not asked for.
+        """
         ...
 
 

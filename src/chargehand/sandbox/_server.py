@@ -99,6 +99,8 @@ class Command:
         limit = request["output_limit"]
         self.outputs = {stdout: Output(OUT, limit), stderr: Output(ERR, limit)}
         self.pending = memoryview(b"")
+        self.more = request["stdin"] < 0
+        """Whether standard input goes on: its end is then a frame of nothing."""
         self.status = 0
         self.ended: float | None = None
         self.killed = False
@@ -239,9 +241,11 @@ class Server:
         self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
 
     def _feed(self, command: Command, data: bytes) -> None:
-        command.pending = memoryview(data)
-        os.set_blocking(command.stdin, False)
-        self.poll.register(command.stdin, select.POLLOUT)
+        command.more = command.more and bool(data)
+        if command.stdin >= 0:
+            command.pending = memoryview(bytes(command.pending) + data)
+            os.set_blocking(command.stdin, False)
+            self.poll.register(command.stdin, select.POLLOUT)
 
     def _close_stdin(self, command: Command) -> None:
         if command.stdin >= 0:
@@ -271,7 +275,8 @@ class Server:
             command.pending = memoryview(b"")
         if not command.pending:
             self.poll.unregister(command.stdin)
-            self._close_stdin(command)
+            if not command.more:
+                self._close_stdin(command)
 
     def _forward(self, command: Command, output: Output, data: bytes) -> None:
         command.written += len(data)
@@ -333,7 +338,8 @@ class Server:
                     break
                 self._forward(command, command.outputs[fd], data)
             self._finish_stream(command, fd)
-        if command.pending:
+        if command.stdin >= 0:
+            self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be taken out
             self.poll.unregister(command.stdin)
         self._close_stdin(command)
 

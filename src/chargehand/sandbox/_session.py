@@ -8,7 +8,8 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chargehand.core import InfrastructureError, SandboxDiedError
@@ -47,6 +48,17 @@ async def _to_the_end(what: Awaitable[_T]) -> _T:
         task.exception()
         raise cancelled
     return task.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a program is started with; `more` is the input that comes while it runs, instead of `stdin`."""
+
+    argv: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+    stdin: bytes = b""
+    more: AsyncIterator[bytes] | None = None
 
 
 class ServedSandbox:
@@ -175,16 +187,37 @@ class ServedSandbox:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run one program to its end; see `Sandbox.exec`."""
+        given = _Given(argv=argv, cwd=cwd, environment=environment or {}, stdin=stdin)
+        return await self._run(given, on_output, timeout=timeout, output_limit=output_limit)
+
+    async def converse(
+        self,
+        argv: Sequence[str],
+        stdin: AsyncIterator[bytes],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end and hand it what comes meanwhile; see `Converses.converse`."""
+        given = _Given(argv=argv, cwd=cwd, environment=environment or {}, more=stdin)
+        return await self._run(given, on_output, timeout=timeout, output_limit=output_limit)
+
+    async def _run(
+        self, given: _Given, on_output: OnOutput | None, *, timeout: float, output_limit: int
+    ) -> ExecResult:
         reply = Reply(secrets.token_bytes(_server.NONCE_BYTES), on_output)
         request = encode_request(
             reply.nonce,
-            argv,
-            cwd=cwd,
-            environment={**self._environment, **(environment or {})},
+            given.argv,
+            cwd=given.cwd,
+            environment={**self._environment, **given.environment},
             timeout=timeout,
             output_limit=output_limit,
             output_most=self._limits.output_mb << 20,
-            stdin=len(stdin),
+            stdin=len(given.stdin) if given.more is None else -1,
         )
         async with self._turn:
             if not self._thawed.is_set():
@@ -194,9 +227,10 @@ class ServedSandbox:
             minding = asyncio.create_task(self._mind(reply)) if self._meter.minds else None
             try:
                 self._send(_server.EXEC, request)
-                if stdin:
-                    self._send(_server.STDIN, stdin)
-                result = await self._wait_for(reply, timeout)
+                if given.stdin:
+                    self._send(_server.STDIN, given.stdin)
+                async with self._feeding(given.more):
+                    result = await self._wait_for(reply, timeout)
                 return self._meter.judged(result, before, reply.stopped)
             except SandboxDiedError:
                 raise
@@ -216,6 +250,29 @@ class ServedSandbox:
                 reply.stopped = await asyncio.to_thread(self._meter.look)
         with contextlib.suppress(SandboxDiedError):
             self._send(_server.KILL)
+
+    @contextlib.asynccontextmanager
+    async def _feeding(self, stdin: AsyncIterator[bytes] | None) -> AsyncIterator[None]:
+        """Hand on what comes for the command until it ends."""
+        if stdin is None:
+            yield
+            return
+        feeding = asyncio.create_task(self._feed(stdin))
+        try:
+            yield
+        finally:
+            feeding.cancel()
+            await asyncio.wait([feeding])
+        if not feeding.cancelled():
+            feeding.result()
+
+    async def _feed(self, stdin: AsyncIterator[bytes]) -> None:
+        with contextlib.suppress(SandboxDiedError, ConnectionError):  # whoever waits for the command is told
+            async for piece in stdin:
+                if piece:  # a frame of nothing is the end
+                    self._send(_server.STDIN, piece)
+                    await self._writer.drain()
+            self._send(_server.STDIN, b"")
 
     async def _wait_for(self, reply: Reply, timeout: float) -> ExecResult:
         """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""

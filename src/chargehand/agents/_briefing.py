@@ -1,0 +1,24 @@
+"""What an agent of another program is asked: the request, its bounds, the report before, what persons said."""
+
+from __future__ import annotations
+
+from chargehand.agents._contract import Assignment
+from chargehand.agents._prompts import first_message, person_message, report_message
+from chargehand.agents._truncate import shorten
+
+_LONGEST = 100_000
+"""Characters: one word of a command line takes 128 KiB."""
+_HOW = (
+    "Work in /workspace, a git repository, without asking back. Read a file before you change it. What you leave "
+    "there is kept; you need not commit. The project's own checks decide about it."
+)
+
+
+def briefing(assignment: Assignment) -> str:
+    """Return the prompt of an attempt; it never begins with a dash, and holds no NUL."""
+    parts = [first_message(assignment.request, allow=assignment.allow, forbid=assignment.forbid), _HOW]
+    if assignment.report is not None:
+        parts.append(report_message(assignment.report))
+    parts += [person_message(text) for text in assignment.messages]
+    text = "\n\n".join(parts).replace("\0", "")
+    return shorten(text, limit=_LONGEST).render("it was too long")

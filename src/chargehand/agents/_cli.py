@@ -1,0 +1,144 @@
+"""Agent CLIs: programs that work on a prompt without a person and tell in JSON Lines what they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from chargehand.agents._briefing import briefing
+from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
+from chargehand.agents._contract import Abilities, Assignment, AttemptContext, EndpointModel, Outcome
+from chargehand.agents._ending import chosen_model, clean_output, outcome_of, paid, redactor, unable
+from chargehand.agents._launch import require_launch
+from chargehand.agents._lines import JsonLines
+from chargehand.agents._session_log import SessionLog
+from chargehand.core import AgentKind, CliName
+from chargehand.sandbox import ExecResult, Sandbox, Stream
+
+_OUTPUT_LIMIT = 64 << 20
+_WRITE = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
+
+
+class CliAgent:
+    """One of the known CLIs (`SPECS`); `command` is what is started instead of the program by its own name.
+
+    It runs in the sandbox with its own sandbox and questions off. What it tells is kept as a transcript, and its
+    own count of tokens beside the gateway's. "done" is a claim, as always.
+    """
+
+    kind: AgentKind = "cli"
+    driven = False
+    abilities = Abilities(reports=True)
+
+    def __init__(
+        self, name: str, cli: CliName, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.models = models
+        self._spec: CliSpec = SPECS[cli]
+        self._command = command
+
+    def prepare(self) -> None:
+        """Nothing is needed ahead of time."""
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
+        """Run the program to its end; see `Agent.run`."""
+        launch = launch_of(self._spec, assignment, context, stand_in=bool(self._command))
+        if isinstance(launch, Outcome):
+            return launch
+        program = self._command or (self._spec.program,)
+        await require_launch(context, program)
+        await write_files(context.sandbox, self._spec.files(launch))
+        log = SessionLog(redact=redactor(context.endpoint), show=shower(context))
+        lines = JsonLines()
+
+        show = clean_output(context)
+
+        def heard(stream: Stream, piece: bytes) -> None:
+            if stream == "stdout":
+                for line in lines.take(piece):
+                    self._take(log, line)
+            elif show is not None:
+                show(stream, piece)
+
+        began = time.monotonic()
+        running = context.sandbox.exec(
+            (*program, *self._spec.words(launch)),
+            timeout=assignment.seconds,
+            environment=environment_of(self._spec, launch, context),
+            output_limit=_OUTPUT_LIMIT,
+            on_output=heard,
+        )
+        result = await paid(running, context.endpoint)
+        for line in lines.finish():
+            self._take(log, line)
+        return await outcome_of(
+            context,
+            log,
+            result,
+            program=program[0],
+            problem=self._problem(log, lines, result),
+            malformed=lines.malformed,
+            seconds=time.monotonic() - began if result is None else result.seconds,
+        )
+
+    def _take(self, log: SessionLog, line: Mapping[str, object]) -> None:
+        for event in self._spec.form(line):
+            log.take(event)
+
+    def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:
+        """Return why a run that ended with 0 did not end well: what it told is not whole."""
+        if result is not None and result.truncated:
+            return f"it wrote more than {_OUTPUT_LIMIT >> 20} MiB"
+        if (self._spec.whole and log.end is None) or not log.counts:
+            odd = (
+                f", among {lines.malformed} lines that are no JSON, the last: {lines.odd}"
+                if lines.malformed
+                else ""
+            )
+            return f"it did not tell how it ended{odd}"
+        return ""
+
+
+def launch_of(
+    spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
+) -> Launch | Outcome:
+    """Return what a CLI is started with, or why it cannot be: a model in a dialect that it speaks is missing."""
+    if spec.outside and not stand_in:
+        return unable(f"{spec.name} cannot be driven: {spec.outside}")
+    found = chosen_model(context.endpoint, spec.dialects)
+    if found is None and spec.dialects:
+        have = [f"{model.name} ({', '.join(model.speaks())})" for model in _models(context)]
+        wanted = " or ".join(spec.dialects)
+        return unable(f"{spec.name} speaks {wanted}; its models are {', '.join(have) or 'none'}")
+    token = context.endpoint.token if context.endpoint else ""
+    models = [model.name for model in _models(context)]
+    model, dialect = (found[0].name, found[1]) if found else ((models or [""])[0], "")
+    return Launch(prompt=briefing(assignment), model=model, dialect=dialect, token=token, asks=asks)
+
+
+def _models(context: AttemptContext) -> tuple[EndpointModel, ...]:
+    return context.endpoint.models if context.endpoint else ()
+
+
+def environment_of(spec: CliSpec | None, launch: Launch | None, context: AttemptContext) -> dict[str, str]:
+    """Return what a program of another vendor finds in its environment besides the sandbox's own."""
+    given = dict(context.endpoint.environment) if context.endpoint else {}
+    own = spec.environment(launch) if spec is not None and launch is not None else {}
+    return {**given, "CI": "1", "NO_COLOR": "1", "DO_NOT_TRACK": "1", **own}
+
+
+async def write_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
+    """Write settings below HOME."""
+    for path, text in files.items():
+        await sandbox.exec(["/bin/sh", "-c", _WRITE, "sh", path], stdin=text.encode(), cwd="/")
+
+
+def shower(context: AttemptContext) -> Callable[[str], None]:
+    """Return what shows a text to whoever watches."""
+
+    def show(text: str) -> None:
+        if context.on_output is not None:
+            context.on_output("stdout", text.encode(errors="replace"))
+
+    return show

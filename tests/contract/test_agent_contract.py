@@ -1,0 +1,201 @@
+"""Every adapter keeps the contract of an agent: the product's own stand-ins play what they drive."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from _places import needs_bwrap, toolchain, workspace
+from tests.native_kit import call, says, scripted
+
+from chargehand.agents import (
+    AcpAgent,
+    Agent,
+    AgentCase,
+    AgentContract,
+    CliAgent,
+    CommandAgent,
+    Desk,
+    NativeAgent,
+    PatchAgent,
+    _fake_acp,
+    _fake_cli,
+    scripted_endpoint,
+)
+from chargehand.agents._conformance_kit import OpenCase
+from chargehand.models import ScriptedReply, Usage
+from chargehand.policy import Effect
+from chargehand.sandbox import OpenedSandbox, ProcessTier, Toolchain
+
+pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
+MODELS = ("scripted",)
+Seat = Callable[..., Awaitable[Desk]]
+
+
+def fake(module: Any, *words: str) -> tuple[str, ...]:
+    return ("python3", "-I", "-c", inspect.getsource(module), *words)
+
+
+PAID = [says("go on", usage=Usage(input=200, output=300))] * 80
+
+
+@functools.cache
+def programs() -> Toolchain:
+    return toolchain()
+
+
+@pytest.fixture
+async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
+    """Return how to open a desk on a fresh sandbox with a gateway that a script answers."""
+    async with AsyncExitStack() as stack:
+        tier = await stack.enter_async_context(ProcessTier(programs()))
+
+        async def sit(
+            replies: Sequence[ScriptedReply] = PAID, *, usd: float | None = None, effect: Effect = "allow"
+        ) -> Desk:
+            socket = tmp_path / "gateway.sock"
+            opened = scripted_endpoint(scripted(replies), socket, usd=usd)
+            endpoint = await stack.enter_async_context(opened)
+            spec = stack.enter_context(workspace(tmp_path / "place"))
+            sandbox = await tier.open(replace(spec, gateway=socket))
+            stack.push_async_callback(sandbox.close)
+            place = OpenedSandbox(sandbox, tmp_path / "place" / "upper", lambda: None)
+            return Desk(place, endpoint=endpoint, effect=effect)
+
+        yield sit
+
+
+def cases(seat: Seat, agent: Callable[[str], Agent]) -> OpenCase:
+    async def open_case(act: str, **options: Any) -> AgentCase:
+        return AgentCase(agent=agent(act), desk=await seat(**options))
+
+    return open_case
+
+
+class TestCli(AgentContract):
+    """The other forms are held in tests/unit/test_agent_cli_forms.py."""
+
+    left_out: ClassVar = {"ask": "it works without a person, so it asks nobody"}
+
+    @pytest.fixture
+    async def open_case(self, seat: Seat) -> OpenCase:
+        return cases(
+            seat, lambda act: CliAgent("stand-in", "claude", command=fake(_fake_cli, "claude", act), models=MODELS)
+        )
+
+
+class TestAcp(AgentContract):
+    @pytest.fixture
+    async def open_case(self, seat: Seat) -> OpenCase:
+        return cases(seat, lambda act: AcpAgent("stand-in", command=fake(_fake_acp, act), models=MODELS))
+
+
+class TestCommand(AgentContract):
+    left_out: ClassVar = dict.fromkeys(
+        ("ask", "malformed", "garbage"), "it tells nothing but its exit code, so it can tell nothing wrong"
+    )
+
+    @pytest.fixture
+    async def open_case(self, seat: Seat) -> OpenCase:
+        return cases(seat, lambda act: CommandAgent("any", fake(_fake_cli, "claude", act), models=MODELS))
+
+
+ADDS = "*** Begin Patch\n*** Add File: made.txt\n+made\n*** End Patch\n"
+MISSES = "*** Begin Patch\n*** Update File: none.txt\n@@\n-a\n+b\n*** End Patch\n"
+
+
+class TestPatch(AgentContract):
+    left_out: ClassVar = dict.fromkeys(
+        ("hang", "malformed", "garbage", "ask", "pay", "insist", "leak"), "it runs no program and calls no model"
+    )
+
+    @pytest.fixture
+    async def open_case(self, seat: Seat) -> OpenCase:
+        return cases(seat, lambda act: PatchAgent("patch", patch=ADDS if act == "edit" else MISSES))
+
+
+HANGS = (
+    "for n in 1 2 3; do setsid sh -c 'setsid sleep 1000 & setsid sleep 1000 & wait' & done; "
+    "echo hung > made.txt; sleep 1000"
+)
+DONE = says("", call("finish", summary="done", evidence=["it is there"]))
+MAKES = says("I make it", call("bash", command="echo made > made.txt"))
+NATIVE = {
+    "edit": (MAKES, DONE),
+    "pay": (MAKES, DONE),
+    "fail": (),
+    "hang": (says("", call("bash", command=HANGS, timeout=600)),),
+    "ask": (
+        says("", call("ask", question="Which?", options=["red", "green"])),
+        says("", call("bash", command="echo green > made.txt")),
+        DONE,
+    ),
+    "insist": (says("", call("bash", command="true")),) * 80,
+}
+
+
+class TestNative(AgentContract):
+    left_out: ClassVar = {
+        "malformed": "what its model says wrongly is answered, not passed over: tests of the native agent",
+        "garbage": "as above",
+        "leak": "its sandbox has no token: tests of the gateway hold that",
+    }
+
+    @pytest.fixture
+    async def open_case(self, seat: Seat) -> OpenCase:
+        async def open_case(act: str, **options: Any) -> AgentCase:
+            return AgentCase(agent=NativeAgent("native", models=MODELS), desk=await seat(NATIVE[act], **options))
+
+        return open_case
+
+
+async def test_an_agent_without_its_dialect_is_told_so(seat: Seat) -> None:
+    desk = await seat()
+    assert desk.endpoint is not None
+    models = tuple(replace(each, dialect="openai", dialects=("openai",)) for each in desk.endpoint.models)
+    desk.endpoint = replace(desk.endpoint, models=models)
+    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), desk=desk)
+    outcome = await case.agent.run(case.assignment(), desk)
+    assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
+    assert outcome.reason == "claude speaks anthropic; its models are scripted (openai)"
+
+
+@pytest.mark.parametrize(
+    ("agent", "code", "words"),
+    [
+        (CliAgent("c", "cursor"), "agent_unable", "its vendor's own service"),
+        (CliAgent("c", "qwen", command=("no-such-program",)), "agent_missing", "no-such-program"),
+        (AcpAgent("a", cli="claude"), "agent_unable", "does not speak ACP"),
+        (AcpAgent("a", command=("no-such-program",)), "agent_missing", "no-such-program"),
+        (AcpAgent("a", command=fake(_fake_acp, "old")), "agent_failed", "version 99"),
+        (AcpAgent("a", command=("sh", "-c", "echo worse >&2; exit 3")), "agent_failed", "exit code 3"),
+    ],
+)
+async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:
+    case = AgentCase(agent=agent, desk=await seat())
+    outcome = await agent.run(case.assignment(), case.desk)
+    assert (outcome.claim, outcome.code) == ("failed", code), outcome
+    assert words in outcome.reason
+
+
+async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> None:
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), desk=await seat())
+    outcome = await case.agent.run(case.assignment(), case.desk)
+    assert (outcome.claim, case.desk.made()) == ("done", "made\n"), outcome
+    assert [repr(each) for each in case.desk.judged if "echo made" in repr(each)]
+
+
+async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), desk=await seat())
+    case.desk.words.append("Make it once more.")
+    outcome = await case.agent.run(case.assignment(), case.desk)
+    assert outcome.claim == "done"
+    transcript = [json.loads(line) for line in case.desk.kept[-1].splitlines()]
+    assert [each["text"] for each in transcript if each["kind"] == "text"] == ["I begin.", "It is made."] * 2

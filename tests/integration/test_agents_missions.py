@@ -1,0 +1,126 @@
+"""Missions whose agent is another's program or a patch: what reaches the branch, the log, and nobody else."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import git
+from tests.native_kit import NativeShop, says, scripted
+
+from chargehand.agents import _fake_acp, _fake_cli
+from chargehand.core import ActionJudged, MissionState, decode
+from chargehand.missions._journal import recalled
+from chargehand.models import Usage
+
+pytestmark = pytest.mark.needs_bwrap
+CANARY = "sk-canary-0123456789abcdef0123456789"
+PATCH = """--- a/calc/core.py
++++ b/calc/core.py
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a - b
++    return a + b
+"""
+SOUND = "true"
+
+
+class ProgramShop(NativeShop):
+    """A workshop whose agent is a stand-in, and whose models a script answers for; a key is in its environment."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.environ["OPENAI_API_KEY"] = self.environ["ANTHROPIC_API_KEY"] = CANARY
+        self.model("scripted", scripted([says("go on", usage=Usage(input=200, output=300))] * 80))
+
+    def work_as(
+        self, agent: str, more: str = "", *, model: str | None = "scripted", **changes: Any
+    ) -> MissionState:
+        self.write(f"[agents.it]\n{agent}\n", more)
+        wanted = {"agent": "it", "model": model, "only_checks": (SOUND,), "attempts": 1, **changes}
+        return self.work(lambda session: self.create(session, **wanted))
+
+    def cli(self, act: str) -> str:
+        command = ["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", act]
+        return f'kind = "cli"\ncli = "claude"\ncommand = {json.dumps(command)}'
+
+    def acp(self, act: str) -> str:
+        return f'kind = "acp"\ncommand = {json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_acp), act])}'
+
+    def told(self, state: MissionState) -> Any:
+        with self.opened() as app:
+            (step,) = [step for step in state.steps.values() if "/told/" in step.step]
+            return recalled(app.store, step)
+
+    def judged(self, state: MissionState) -> list[ActionJudged]:
+        with self.opened() as app:
+            lines = app.store.log.read(state.id)
+            return [
+                event
+                for line in lines
+                if line.payload
+                for event in (decode(line.type, line.payload),)
+                if isinstance(event, ActionJudged)
+            ]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> ProgramShop:
+    return ProgramShop(tmp_path)
+
+
+def test_a_cli_works_and_its_count_stands_beside_the_ledgers(shop: ProgramShop) -> None:
+    state = shop.work_as(shop.cli("pay"))
+    assert state.status == "promoted", state.reasons
+    assert git(shop.repository, "show", f"{state.exported}:made.txt") == "made"
+    told = shop.told(state)
+    assert told["agrees"] is True
+    assert told["metered"] == {"calls": 2, "input": 400, "output": 600}
+    with shop.opened() as app:
+        assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(1000 * 10 / 1e6)
+        transcript = [json.loads(line) for line in app.store.artifacts.get(told["artifact"]).splitlines()]
+    assert [line["kind"] for line in transcript] == ["session", "text", "call", "result", "text", "end"]
+
+
+def test_an_acp_agents_acts_are_judged_and_in_the_log(shop: ProgramShop) -> None:
+    state = shop.work_as(shop.acp("edit"))
+    assert state.status == "promoted", state.reasons
+    assert [(event.kind, event.text, event.effect) for event in shop.judged(state)] == [
+        ("write", "/workspace/made.txt", "allow"),
+        ("write", "/workspace/made.txt", "allow"),
+        ("read", "/workspace/made.txt", "allow"),
+    ]
+
+
+def test_an_acp_agents_question_waits_for_a_person(shop: ProgramShop) -> None:
+    state = shop.work_as(shop.acp("ask"))
+    assert state.status == "waiting"
+    (question,) = state.questions.values()
+    assert (question.text, question.options) == ("Which?\nword", ("red", "green"))
+
+
+@pytest.mark.parametrize("way", ["cli", "acp"])
+def test_no_budget_is_outspent_and_no_key_is_anywhere(shop: ProgramShop, way: str) -> None:
+    state = shop.work_as(getattr(shop, way)("insist"), "[limits]\nbudget_usd = 0.03")
+    assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
+    with shop.opened() as app:
+        assert 0.02 < app.store.spending.total(mission=state.id).booked_usd <= 0.03
+    state = shop.work_as(getattr(shop, way)("leak"))
+    assert state.status == "promoted", state.reasons
+    holders = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    assert holders == []
+
+
+def test_a_patch_is_applied_by_file_and_by_request_and_refused_where_it_does_not_fit(shop: ProgramShop) -> None:
+    (shop.place / "mend.patch").write_text(PATCH)
+    named = shop.work_as(f'kind = "patch"\npatch = "{shop.place}/mend.patch"', model=None)
+    inline = shop.work_as('kind = "patch"', model=None, text=PATCH)
+    assert [named.status, inline.status] == ["promoted", "promoted"], (named.reasons, inline.reasons)
+    trees = {git(shop.repository, "rev-parse", f"{state.exported}^{{tree}}") for state in (named, inline)}
+    assert len(trees) == 1
+    assert "return a + b" in git(shop.repository, "show", f"{named.exported}:calc/core.py")
+    wrong = shop.work_as('kind = "patch"', model=None, text=PATCH.replace("a - b", "a * b"))
+    assert (wrong.status, wrong.reasons[0].code) == ("failed", "patch_failed")

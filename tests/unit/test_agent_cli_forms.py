@@ -1,0 +1,160 @@
+"""The JSON Lines of every agent CLI: as its stand-in writes them, and lines that the real ones wrote."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.agents import SPECS, _fake_cli
+from chargehand.agents._cli_specs import Launch
+from chargehand.agents._events import AgentEvent
+from chargehand.agents._lines import JsonLines
+from chargehand.agents._session_log import SessionLog
+from chargehand.core import CliName
+from chargehand.models import Usage
+
+NAMES: tuple[CliName, ...] = get_args(CliName)
+LAUNCH = Launch(prompt="The request", model="m", dialect="openai", token="cht-token")
+
+
+def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], JsonLines, int]:
+    """Return the events of the stand-in of a CLI, and its exit code."""
+    words = [sys.executable, "-I", "-c", inspect.getsource(_fake_cli), name, act, *SPECS[name].words(LAUNCH)]
+    done = subprocess.run(words, cwd=place, capture_output=True, timeout=60, check=False)
+    lines = JsonLines()
+    found = [*lines.take(done.stdout), *lines.finish()]
+    return [event for line in found for event in SPECS[name].form(line)], lines, done.returncode
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_tells_the_same(name: CliName, tmp_path: Path) -> None:
+    events, lines, code = played(tmp_path, name, "edit")
+    assert (code, lines.malformed) == (0, 0)
+    kinds = [event.kind for event in events]
+    assert kinds[:3] == ["session", "text", "call"]
+    assert [event.text for event in events if event.kind == "text"] == ["I begin.", "It is made."]
+    (call,) = [event for event in events if event.kind == "call"]
+    (result,) = [event for event in events if event.kind == "result"]
+    assert call.call == result.call == "c-1"
+    assert not result.failed
+    usage = [event.usage for event in events if event.usage is not None]
+    assert [(each.input, each.output) for each in usage] == [(11, 3)]
+    assert (events[-1].kind, events[-1].failed) == ("end" if SPECS[name].whole else "usage", False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_tells_of_a_failure(name: CliName, tmp_path: Path) -> None:
+    events, _, code = played(tmp_path, name, "fail")
+    log = SessionLog(redact=str, show=lambda _: None)
+    for event in events:
+        log.take(event)
+    assert (code, log.error) == (1, "the model does not answer")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_passes_over_what_it_does_not_know(name: CliName, tmp_path: Path) -> None:
+    events, lines, _ = played(tmp_path, name, "malformed")
+    assert lines.malformed == 2
+    assert [event.text for event in events if event.kind == "text"] == ["I begin.", "It is made."]
+
+
+ODD = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        3,
+        0.5,
+        "",
+        "text",
+        "assistant",
+        [],
+        [1],
+        [{}],
+        [{"type": "text"}],
+        [{"type": "tool_result"}],
+        {},
+        {"type": 7},
+        {"content": [{"type": "tool_use", "input": 3}]},
+        {"content": "x"},
+        {"state": []},
+        {"type": "command_execution"},
+        {"changes": 1},
+        {"input_tokens": "1"},
+        {"readToolCall": None},
+        {"data": 1},
+    ]
+)
+WORDS = ["type", "subtype", "message", "content", "part", "state", "item", "usage", "stats", "tool_call", "error"]
+KINDS = [
+    "assistant",
+    "user",
+    "result",
+    "system",
+    "tool_use",
+    "tool_call",
+    "error",
+    "item.completed",
+    "turn.failed",
+]
+LINES = st.dictionaries(st.sampled_from(WORDS), st.sampled_from(KINDS) | ODD, max_size=6)
+
+
+@given(LINES)
+def test_no_line_breaks_any_form(line: dict[str, Any]) -> None:
+    for spec in SPECS.values():
+        assert all(isinstance(event, AgentEvent) for event in spec.form(line))
+
+
+@given(st.lists(st.binary(max_size=20) | st.sampled_from([b'{"a": 1}', b"[]", b"", b"{"]), max_size=8), st.data())
+def test_cutting_a_stream_anywhere_gives_the_same_lines(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"\n".join(lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    whole, pieces = JsonLines(), JsonLines()
+    expected = [*whole.take(stream), *whole.finish()]
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += pieces.take(stream[start:end])
+    found += pieces.finish()
+    assert (found, pieces.malformed) == (expected, whole.malformed)
+
+
+def test_a_line_without_end_is_bounded_and_the_next_is_read() -> None:
+    lines = JsonLines(longest=100)
+    assert [*lines.take(b"x" * 90), *lines.take(b"x" * 90), *lines.take(b"x" * 90)] == []
+    assert list(lines.take(b'y\n{"a": 1}\n')) == [{"a": 1}]
+    assert lines.malformed == 1
+
+
+def test_what_was_cached_counts_as_read() -> None:
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 100,
+        "cache_creation_input_tokens": 1000,
+    }
+    line = {"type": "result", "subtype": "success", "usage": usage, "total_cost_usd": 0.5}
+    (event,) = SPECS["claude"].form(line)
+    assert event.usage == Usage(input=1110, output=5, cached=100, cache_write=1000, cost_usd=0.5)
+    (event,) = SPECS["qwen"].form({**line, "usage": {**usage, "total_tokens": 15}, "total_cost_usd": None})
+    assert event.usage is not None
+    assert (event.usage.input, event.usage.cached) == (10, 100)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_start_shows_the_token_in_its_words(name: CliName) -> None:
+    """Words of a command line are for every process to read; the environment is not."""
+    assert LAUNCH.token not in " ".join(SPECS[name].words(LAUNCH))
+    assert LAUNCH.prompt in SPECS[name].words(LAUNCH)
+    for text in SPECS[name].files(LAUNCH).values():
+        assert LAUNCH.token not in text
+        json.loads(text)
+    assert LAUNCH.token in " ".join(SPECS[name].environment(LAUNCH).values())
