@@ -153,6 +153,15 @@ def test_a_command_in_a_sandbox_without_waiting_for_it(yard: Yard) -> None:
 
 
 @pytest.mark.needs_bwrap
+def test_a_rule_refuses_a_command_here_as_in_front_of_a_person(yard: Yard) -> None:
+    rules = yard.place / ".config/chargehand/policy.cedar"
+    rules.parent.mkdir(parents=True)
+    rules.write_text('@id("no") @reason("not here")\nforbid (principal, action == Action::"exec", resource);\n')
+    state = yard.act("exec", command=["true"], repository=str(yard.repository), base=None)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["policy_denied"]), state
+
+
+@pytest.mark.needs_bwrap
 def test_a_command_ends_with_its_time(yard: Yard) -> None:
     command = ["sh", "-c", "trap '' TERM; (sleep 600 &); echo here; sleep 600"]
     state = yard.act("exec", command=command, repository=str(yard.repository), base=None, seconds=1.0)

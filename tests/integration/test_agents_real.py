@@ -19,7 +19,7 @@ from chargehand.agents import SPECS
 from chargehand.app import probe_agent
 from chargehand.cli._result import result_document
 from chargehand.core import ActionJudged, AgentConfig, AttemptFinished, CliName, MissionState, ModelCalled, decode
-from chargehand.models import ScriptedReply
+from chargehand.models import ScriptedReply, Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"
@@ -111,11 +111,14 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliName) -> None:
     installed(name)
-    shop.model("scripted", scripted([says("Again.", MENDS[name][0])] * 40), price=1.0)
-    state = shop.agent(kind, name, "[limits]\nbudget_usd = 0.1")
+    path = "filePath" if name == "opencode" else "file_path"
+    dear = Usage(input=20_000, output=1_000)
+    reads = [call(MENDS[name][0].name, **{path: FILE, "offset": 1, "limit": number}) for number in range(1, 41)]
+    shop.model("scripted", scripted([says("Again.", read, usage=dear) for read in reads]))
+    state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5")
     assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
     with shop.opened() as app:
-        assert app.store.spending.total(mission=state.id).booked_usd <= 0.1
+        assert app.store.spending.total(mission=state.id).booked_usd <= 1.5
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)

@@ -285,7 +285,7 @@ class TestSnippets:
         assert state.status == "promoted", state.reasons
         assert "use bash" in results(shop, state.id)[0]
         first = judged(shop, state.id, "snippet")[0]
-        assert (first.effect, first.rule) == ("deny", "tier_unavailable")
+        assert (first.effect, first.rule) == ("deny", "sandbox_unavailable")
         assert "no user namespaces here" in first.reason
 
 

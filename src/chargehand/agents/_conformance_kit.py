@@ -193,6 +193,7 @@ class _Meter:
         self.now = replace(
             self.now,
             calls=self.now.calls + 1,
+            refused="",
             input=self.now.input + (record.usage.input or 0),
             output=self.now.output + (record.usage.output or 0),
         )

@@ -79,7 +79,7 @@ class Metered:
     """What the calls of an attempt took so far by the gateway's count; tokens are of those whose use is known.
 
     `unknown` counts calls whose use is not known; `refused` says why the latest call was refused for money, ""
-    where none was.
+    where it was not.
     """
 
     calls: int = 0

@@ -133,7 +133,7 @@ def _ended(log: SessionLog, result: ExecResult | None, spent: Metered, *, progra
         reason = f"the agent was stopped at its time limit after {result.seconds:.1f} s"
         return Outcome(claim="timed_out", reason=reason, output=b"", seconds=0.0, code="time")
     good = result is not None and result.exit_code == 0 and not log.error and not problem
-    if spent.refused and not good:
+    if spent.refused:  # some end with 0 and the refusal as their last word
         return no_money(spent)
     if result is None:
         return _failed(f"the agent {program!r} was stopped")

@@ -2,7 +2,7 @@
 
 from chargehand.app._actions import Actions, OnOutputLine
 from chargehand.app._agent_probe import probe_agent
-from chargehand.app._app import App, Detected, Found, Session
+from chargehand.app._app import App
 from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent, named_agent
 from chargehand.app._config_edit import check_user_value, set_user_value, set_user_values
@@ -26,6 +26,7 @@ from chargehand.app._models import (
 from chargehand.app._ollama import find_ollama
 from chargehand.app._policy import REPOSITORY_RULES, add_override, user_rules_path
 from chargehand.app._profile import Profile, machine_facts
+from chargehand.app._session import Detected, Found, Session
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed

@@ -28,7 +28,7 @@ from chargehand.core import (
 )
 from chargehand.durable import LineCutter, OutputStream, run_kept
 from chargehand.missions import Branched, Branching, StoppedError, mission_ref
-from chargehand.policy import Other, Surroundings, judge
+from chargehand.policy import Other, Run, Surroundings, judge
 from chargehand.workspace import (
     Depot,
     HostCommand,
@@ -42,7 +42,8 @@ from chargehand.workspace import (
 )
 
 if TYPE_CHECKING:
-    from chargehand.app._app import App, Session
+    from chargehand.app._app import App
+    from chargehand.app._session import Session
 
 _T = TypeVar("_T")
 _LISTED = 50
@@ -306,10 +307,11 @@ async def execute(work: Work) -> Done:
 
 async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
     cutters = {name: LineCutter(name, work.tell) for name in ("stdout", "stderr")}
-
+    command = tuple(work.arguments["command"])
+    await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
     async with session.missions.open_place(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(
-            tuple(work.arguments["command"]),
+            command,
             timeout=work.state.limit_seconds,
             on_output=lambda stream, piece: cutters[stream].feed(piece),
         )

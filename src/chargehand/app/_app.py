@@ -8,12 +8,13 @@ import os
 import pwd
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.app._config_agents import named_agent, requested_agent
+from chargehand.app._config_agents import requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
 from chargehand.app._config_resolve import resolve
@@ -22,6 +23,7 @@ from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
+from chargehand.app._session import Detected, Found, Place, Session
 from chargehand.app._snippets import SessionSnippets
 from chargehand.app._tiers import (
     MACHINES,
@@ -34,13 +36,13 @@ from chargehand.app._tiers import (
 )
 from chargehand.checks import detect_checks, detect_setup
 from chargehand.core import (
-    AgentConfig,
     Base,
     Clock,
     Config,
     DriverName,
     EngineConfig,
     RepositoryError,
+    SandboxConfig,
     SystemClock,
     TierChoice,
 )
@@ -81,52 +83,6 @@ from chargehand.sandbox import (
 )
 from chargehand.store import ProjectRow, Store, open_store
 from chargehand.workspace import Depot, StateQuota, find_repository
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A project, its depot and the base that work starts from."""
-
-    project: ProjectRow
-    depot: Depot
-    base: Base
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the work of a session happens: on what, and in which sandboxes."""
-
-    project: ProjectRow
-    depot: Depot
-    driver: DriverName
-    tier: Tier
-    toolchain: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """One project at one base, configured, with everything needed to work on it."""
-
-    project: ProjectRow
-    depot: Depot
-    base: Base
-    resolved: Resolved
-    missions: Missions
-    driver: DriverName
-    choice: TierChoice
-
-    def agent(self, option: str) -> AgentConfig:
-        """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
-        return named_agent(self.resolved, option)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
-    """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
-
-    checks: tuple[str, ...]
-    why: tuple[str, ...]
-    setup: str | None
 
 
 class App:
@@ -396,45 +352,33 @@ class App:
             if found is None:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
             project, depot, base = found.project, found.depot, found.base
-            if config is None:
-                resolved = self.configuration(project, depot, base, options=options, head=revision is None)
+            if config is not None:
+                resolved = self._recorded(project, depot, base, config)
             else:
-                own = self._repository_file(project, depot, base, head=False)
-                resolved = Resolved(config=config, origins={}, digest=own.digest if own else "")
+                resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             require_tier(resolved.config.sandbox.tier)
             toolchain = await asyncio.to_thread(self.toolchain, resolved)
+            trusted = self.store.trust.is_trusted(project.id, resolved.trusted_by)
             choice = choice or await settle_tier(
-                resolved,
-                trusted=self.store.trust.is_trusted(project.id, resolved.trusted_by),
-                home=self.home,
-                toolchain=toolchain,
-                environ=self.environ,
+                resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
             )
             resolved = with_tier(resolved, choice)
-            # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-            opening = open_tier(
-                resolved.config.sandbox,
-                toolchain,
-                scratch=self.home,
-                alive=self.member.fileno(),
-                environ=self.environ,
-            )
+            own, opening = resolved.config, self._opening(resolved.config.sandbox, toolchain)
             async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
                     toolchain,
-                    strategy=resolved.config.project.strategy,
-                    config=resolved.config.sandbox,
+                    strategy=own.project.strategy,
+                    config=own.sandbox,
                     environ=self.environ,
                 )
-                image = resolved.config.sandbox.container_image
-                tools = f"{toolchain.id}-{image}" if image else toolchain.id  # of a layer and of what checks said
-                place = Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
+                place = Place(
+                    project=project, depot=depot, driver=driver, tier=tier, toolchain=_tools(toolchain, resolved)
+                )
                 rules = await asyncio.to_thread(self.rules, depot, base)
                 rest = self._services(place, resolved, watch, rules)
                 vouched = self._vouched(place, base, resolved, head=revision is None)
-                services = replace(rest, choice=choice, vouched=vouched, open_snippets=snippets)
-                missions = Missions(services)
+                missions = Missions(replace(rest, choice=choice, vouched=vouched, open_snippets=snippets))
                 await missions.recover()
                 yield Session(
                     project=project,
@@ -445,6 +389,15 @@ class App:
                     driver=driver,
                     choice=choice,
                 )
+
+    def _opening(self, config: SandboxConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
+        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+        return open_tier(config, toolchain, scratch=self.home, alive=self.member.fileno(), environ=self.environ)
+
+    def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> Resolved:
+        """Return a recorded configuration with the content of the repository's file that it may be trusted by."""
+        own = self._repository_file(project, depot, base, head=False)
+        return Resolved(config=config, origins={}, digest=own.digest if own else "")
 
     def _vouched(self, place: Place, base: Base, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
@@ -521,3 +474,9 @@ class App:
         where = Path(state.repository)
         async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:
             yield found, session
+
+
+def _tools(toolchain: Toolchain, resolved: Resolved) -> str:
+    """Return what tells the programs of sandboxes, so of a layer and of what checks said, from others."""
+    image = resolved.config.sandbox.container_image
+    return f"{toolchain.id}-{image}" if image else toolchain.id

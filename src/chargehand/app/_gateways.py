@@ -137,6 +137,7 @@ class _Meter:
             self._metered = replace(
                 so_far,
                 calls=so_far.calls + 1,
+                refused="",
                 input=so_far.input + (usage.input or 0),
                 output=so_far.output + (usage.output or 0),
                 unknown=so_far.unknown + (not known),

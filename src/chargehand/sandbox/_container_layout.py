@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
-from chargehand.sandbox import _forward, _server
+from chargehand.sandbox import _forward
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import (
+    BOOTSTRAP,
     ETC,
     FILES,
     HOME,
@@ -66,7 +67,7 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
         _host_python(contents)
     _scratch(contents, spec.limits)
     _forwarded(contents, spec)
-    contents.command = ["-c", _server.BOOTSTRAP, str(fd), str(code_size), *_rlimits(spec.limits)]
+    contents.command = ["-c", BOOTSTRAP, str(fd), str(code_size), *_rlimits(spec.limits)]
     if spec.mounts.plain is not None:
         contents.binds.append(Bind(source=spec.mounts.plain, target=spec.mounts.target, writable=True))
     else:

@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
-from chargehand.sandbox import _forward, _launcher, _server
+from chargehand.sandbox import _forward, _launcher
 from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import egress_environment
 from chargehand.sandbox._toolchain import SHIMS
 
+BOOTSTRAP = """
+import marshal, os, sys
+with open(int(sys.argv[1]), "rb", 0, closefd=False) as stream:
+    size, code = int(sys.argv[2]), b""
+    while len(code) < size:
+        code += stream.read(size - len(code)) or sys.exit(0)
+exec(marshal.loads(code))
+"""
+"""Reads a compiled module of the size given as second argument from the descriptor given as first."""
 HOME = "/home/agent"
 USER = "agent"
 INSIDE_ID = 1000
@@ -141,7 +150,7 @@ def plan_layout(
     _scratch(layout, spec.limits)
     layout.python = _host_python(layout)
     rlimits = _rlimits(spec.limits, memory_bound=memory_bound)
-    layout.command = [*layout.python, "-c", _server.BOOTSTRAP, "{sock}", str(server_size), *rlimits]
+    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
     _forwarded(layout, spec)
     _workspace(layout, spec.mounts)
     for number, bind in enumerate((*spec.mounts.binds, *spec.binds)):

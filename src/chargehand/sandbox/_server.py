@@ -6,7 +6,7 @@ speaks over one inherited socket in frames (kind, length, body). Every reply car
 which children never see.
 
 Start-up time counts, so only modules written in C are imported (`signal`, `socket`, `json` and `ctypes` would
-double it), and the host sends this module compiled, over that socket, to `BOOTSTRAP`. Requests are `marshal`led:
+double it), and the host sends this module compiled, over that socket, to a bootstrap. Requests are `marshal`led:
 they come from the host, which runs the same interpreter; replies are plain structs, for the host must never decode
 what a sandbox could have written.
 """
@@ -38,15 +38,6 @@ OUTCOME = struct.Struct(">id????Q")
 """Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams."""
 SECONDS = struct.Struct(">d")
 """Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts."""
-BOOTSTRAP = """
-import marshal, os, sys
-with open(int(sys.argv[1]), "rb", 0, closefd=False) as stream:
-    size, code = int(sys.argv[2]), b""
-    while len(code) < size:
-        code += stream.read(size - len(code)) or sys.exit(0)
-exec(marshal.loads(code))
-"""
-"""Reads a compiled module of the size given as second argument from the descriptor given as first."""
 _PIECE = 65536
 _LARGEST_PIPE = 1 << 20
 _TAIL = 16384

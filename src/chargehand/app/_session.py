@@ -1,0 +1,58 @@
+"""What a session is: one project at one base, configured, and where its work happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chargehand.app._config_agents import named_agent
+from chargehand.app._config_model import Resolved
+from chargehand.core import AgentConfig, Base, DriverName, TierChoice
+from chargehand.missions import Missions, Tier
+from chargehand.store import ProjectRow
+from chargehand.workspace import Depot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A project, its depot and the base that work starts from."""
+
+    project: ProjectRow
+    depot: Depot
+    base: Base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the work of a session happens: on what, and in which sandboxes."""
+
+    project: ProjectRow
+    depot: Depot
+    driver: DriverName
+    tier: Tier
+    toolchain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One project at one base, configured, with everything needed to work on it."""
+
+    project: ProjectRow
+    depot: Depot
+    base: Base
+    resolved: Resolved
+    missions: Missions
+    driver: DriverName
+    choice: TierChoice
+
+    def agent(self, option: str) -> AgentConfig:
+        """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
+        return named_agent(self.resolved, option)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
+
+    checks: tuple[str, ...]
+    why: tuple[str, ...]
+    setup: str | None
