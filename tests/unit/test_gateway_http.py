@@ -140,6 +140,18 @@ async def test_what_is_no_request_is_answered_or_dropped(tmp_path: Path, sent: b
         assert (await desk.post(ASK)).status_code == 200
 
 
+async def test_a_question_for_the_head_gets_no_body(tmp_path: Path) -> None:
+    async with gateway(tmp_path, GOOD) as desk:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
+        one = b"HEAD / HTTP/1.1\r\nhost: g\r\n"
+        writer.write(one + b"\r\n" + one + b"connection: close\r\n\r\n")
+        reply = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert (reply.count(b"HTTP/1.1 401"), reply.count(b"{")) == (2, 0)
+        assert (await desk.post(ASK)).status_code == 200
+
+
 async def test_requests_sent_ahead_are_answered_in_turn(tmp_path: Path) -> None:
     async with gateway(tmp_path, GOOD) as desk:
         body = json.dumps(ASK).encode()

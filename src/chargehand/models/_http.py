@@ -46,11 +46,20 @@ class ClientGoneError(ConnectionError):
 class HttpAnswer:
     """The way back to the client: one whole reply, or a head, pieces and an end.
 
-    Writing raises `ClientGoneError` where the client is gone or does not read for `write_seconds`.
+    Writing raises `ClientGoneError` where the client is gone or does not read for `write_seconds`. `bodiless` is
+    the way back of a HEAD: what is written of a body is not sent.
     """
 
-    def __init__(self, http: h11.Connection, writer: asyncio.StreamWriter, *, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        http: h11.Connection,
+        writer: asyncio.StreamWriter,
+        *,
+        limits: HttpLimits,
+        bodiless: bool = False,
+    ) -> None:
         self._http = http
+        self._bodiless = bodiless
         self._writer = writer
         self._limits = limits
         self._waiting = bytearray()
@@ -70,7 +79,7 @@ class HttpAnswer:
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of the body and wait until the client keeps up."""
-        if piece:
+        if piece and not self._bodiless:
             await self._write(self._http.send(h11.Data(data=piece)))
 
     async def end(self) -> None:
@@ -214,7 +223,8 @@ class _Connection:
 
     async def _answered(self, request: HttpRequest) -> bool:
         """Run the handler, and cut it short when the client goes away; return whether all is well."""
-        answer = HttpAnswer(self._http, self._writer, limits=self._limits)
+        bodiless = request.method == "HEAD"
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=bodiless)
         handling = asyncio.ensure_future(self._server.handle(request, answer))
         watching = asyncio.create_task(self._gone())
         try:
