@@ -122,7 +122,7 @@ class World:
     def close(self, lane: Lane) -> None:
         """Close a lane's sandbox; what it was is kept, to see that it is gone."""
         if lane.sandbox is not None:
-            pid = lane.sandbox._pid()
+            pid = self.tier._pids.get(lane.sandbox.id)
             self._ended.append((lane.sandbox.id, lane.mark, {} if pid is None else descendants(pid)))
             self.run(lane.sandbox.close())
             lane.sandbox = None
@@ -136,7 +136,7 @@ class World:
 
     def kill_sandbox(self, lane: Lane) -> None:
         """Kill a lane's sandbox from outside, then close it."""
-        self._killed(lane.sandbox._pid(), [lane])
+        self._killed(self.tier._pids.get(lane.sandbox.id), [lane])
 
     def kill_launcher(self) -> None:
         """Kill what starts sandboxes, and so all of them; the next one finds a new one."""
@@ -145,7 +145,7 @@ class World:
             self.end_tier()
 
     def _killed(self, pid: int, lanes: Sequence[Lane]) -> None:
-        below = {lane.workspace.id: descendants(lane.sandbox._pid()) for lane in lanes}
+        below = {lane.workspace.id: descendants(self.tier._pids.get(lane.sandbox.id)) for lane in lanes}
         os.kill(pid, signal.SIGKILL)
         for lane in lanes:
             if lane.sandbox._thawed.is_set():  # a frozen one would wait for its thaw

@@ -156,7 +156,7 @@ def test_wrong_options_of_a_run(desk: Desk) -> None:
     assert "--time" in desk.error(*run, *agent, "--time", "soon", code=2)["message"]
     assert "--attempts" in desk.error(*run, *agent, "--attempts", "0", code=2)["message"]
     assert "--strategy" in desk.error(*run, *agent, "--strategy", "shadw", code=2)["message"]
-    assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vm", code=2)["message"]
+    assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vmm", code=2)["message"]
     assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
     assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
     assert desk.error("run", *agent, code=2)["message"] == "nothing was asked for"
@@ -180,7 +180,7 @@ def test_no_agent_is_an_error_and_three_ways_out_on_stderr(desk: Desk) -> None:
 def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
     desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
-    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process or container")
+    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process or container or vm")
     assert desk.json("mission", "list") == {"missions": []}
 
 
@@ -306,6 +306,7 @@ def test_agents_and_where_they_come_from(desk: Desk) -> None:
         "name": "linter",
         "kind": "command",
         "command": ["ruff", "check", "a b"],
+        "cli": None,
         "model": None,
         "fallback": [],
         "origin": str(desk.user_file),

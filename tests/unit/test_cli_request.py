@@ -107,7 +107,7 @@ def test_the_agent_is_named_or_the_only_one() -> None:
     with pytest.raises(NotFoundError, match="fixr"):
         chosen(configured("fixer"), "fixr")
     with pytest.raises(ConfigError):
-        chosen(configured(), "acp:x")
+        chosen(configured(), "nosuch:x")
 
 
 def test_agent_model_and_keys_are_chosen_together() -> None:

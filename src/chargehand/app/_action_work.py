@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from chargehand.app._config_model import Option
 from chargehand.core import (
     ActionJudged,
     ActionKind,
@@ -301,7 +302,8 @@ async def execute(work: Work) -> Done:
         async with work.app.mission_session(work.mission) as (_, session):
             return await _execute_in(work, session, points[-1].tree if points else None)
     repository = Path(given["repository"])
-    async with work.app.session(repository, revision=given.get("base")) as session:
+    options = {"sandbox.tier": Option(value=given.get("sandbox"), name="--sandbox")}
+    async with work.app.session(repository, revision=given.get("base"), options=options) as session:
         return await _execute_in(work, session, None)
 
 

@@ -363,18 +363,9 @@ class App:
                 resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
             )
             resolved = with_tier(resolved, choice)
-            own, opening = resolved.config, self._opening(resolved.config.sandbox, toolchain)
+            opening = self._opening(resolved.config.sandbox, toolchain)
             async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
-                driver = await choose_driver(
-                    self.home,
-                    toolchain,
-                    strategy=own.project.strategy,
-                    config=own.sandbox,
-                    environ=self.environ,
-                )
-                place = Place(
-                    project=project, depot=depot, driver=driver, tier=tier, toolchain=_tools(toolchain, resolved)
-                )
+                place = await self._place(project, depot, tier, toolchain, resolved)
                 rules = await asyncio.to_thread(self.rules, depot, base)
                 rest = self._services(place, resolved, watch, rules)
                 vouched = self._vouched(place, base, resolved, head=revision is None)
@@ -386,13 +377,27 @@ class App:
                     base=base,
                     resolved=resolved,
                     missions=missions,
-                    driver=driver,
+                    driver=place.driver,
                     choice=choice,
                 )
 
     def _opening(self, config: SandboxConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
         # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
         return open_tier(config, toolchain, scratch=self.home, alive=self.member.fileno(), environ=self.environ)
+
+    async def _place(
+        self, project: ProjectRow, depot: Depot, tier: Tier, toolchain: Toolchain, resolved: Resolved
+    ) -> Place:
+        own = resolved.config
+        driver = await choose_driver(
+            self.home,
+            toolchain,
+            strategy=own.project.strategy,
+            config=own.sandbox,
+            environ=self.environ,
+        )
+        tools = _tools(toolchain, resolved)
+        return Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
 
     def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> Resolved:
         """Return a recorded configuration with the content of the repository's file that it may be trusted by."""

@@ -10,6 +10,7 @@ import click
 
 from chargehand.app import Actions, App
 from chargehand.cli._action_view import exit_code, show_end, show_line
+from chargehand.cli._exec import require_commands
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
@@ -72,17 +73,21 @@ def start_exec(
     base: str | None,
     mission: str | None,
     time: str | None,
+    sandbox: str | None,
 ) -> int:
     """Run a command in a sandbox without waiting for it."""
-    if mission is not None and (base is not None or repo is not None):
-        raise UsageError("--mission has its own repository and base", hint="leave out --base and --repo")
+    require_commands(sandbox)
+    if mission is not None and any(each is not None for each in (base, repo, sandbox)):
+        raise UsageError(
+            "--mission has its own repository, base and tier", hint="leave out --base, --repo and --sandbox"
+        )
     with App.open() as app:
         named = None if mission is None else find_mission(app, mission)
         arguments: dict[str, Any] = {"command": list(command)}
         if named is None:
             found = app.project(repo)
             project = found.id
-            arguments |= {"repository": str(found.path), "base": base}
+            arguments |= {"repository": str(found.path), "base": base, "sandbox": sandbox}
         else:
             project = app.store.log.get(named).project
         return _begin(app, out, "exec", arguments, project=project, mission=named, time=time, detach=True)

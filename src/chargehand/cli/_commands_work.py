@@ -115,13 +115,12 @@ def worker(until_idle: bool, slots: int, as_json: bool) -> int:
 @repo_option
 @base_option
 @click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
-@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
 @time_option
 @click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
 @click.option(
     "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
 )
-@click.option("--sandbox", metavar="TIER", help="process or container; isolate with --snippet.")
+@click.option("--sandbox", metavar="TIER", help="process, container, vm or auto; isolate with --snippet.")
 @click.option("--language", metavar="NAME", help="python or javascript, where the snippet's name does not tell.")
 @click.option("--input", "given", metavar="JSON", help="What the snippet sees as the variable input.")
 @json_option

@@ -58,14 +58,19 @@ def exec_command(out: Output, options: ExecOptions) -> int:
     return result.exit_code
 
 
-async def _run(
-    stop: Stop, app: App, out: Output, options: ExecOptions
-) -> tuple[ExecResult, TierChoice, Judgement]:
-    if options.sandbox == "isolate":
+def require_commands(tier: str | None) -> None:
+    """Raise `UsageError` for the tier of snippets."""
+    if tier == "isolate":
         raise UsageError(
             "the tier 'isolate' runs snippets, not commands",
             hint="chargehand exec --snippet FILE, or another --sandbox",
         )
+
+
+async def _run(
+    stop: Stop, app: App, out: Output, options: ExecOptions
+) -> tuple[ExecResult, TierChoice, Judgement]:
+    require_commands(options.sandbox)
     if options.mission is None:
         limit = {
             "limits.time": Option(value=options.time, name="--time"),
