@@ -25,7 +25,7 @@ from chargehand.models import (
     ScriptUpstream,
     ServedModel,
 )
-from chargehand.policy import Action, Effect, Judgement
+from chargehand.policy import Action, Effect, Judgement, Run
 from chargehand.sandbox import GATEWAY_PORT, OnOutput, OpenedSandbox, Sandbox
 
 MADE = "made.txt"
@@ -120,7 +120,9 @@ class Desk:
         return self.answers[question]
 
     async def judge(self, name: str, action: Action) -> Judgement:
-        """Say `effect`; where that is "ask", a person is asked; see `AttemptContext.judge`."""
+        """Say `effect` of all but the agent's start; "ask" asks a person; see `AttemptContext.judge`."""
+        if isinstance(action, Run):
+            return Judgement(effect="allow", rule="suite", reason="the suite starts it", subject=action.kind)
         self.judged.append(action)
         effect: Effect = self.effect
         if effect == "ask":
