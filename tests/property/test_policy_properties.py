@@ -25,6 +25,7 @@ from chargehand.policy import (
     judge,
 )
 from chargehand.policy._rules import statements
+from chargehand.policy._words import from_grammar, to_grammar
 
 RULES = Rules()
 AROUND = Surroundings()
@@ -65,6 +66,32 @@ def test_whatever_is_written_is_judged(line: str) -> None:
     assert judgement.effect in ("allow", "ask", "deny")
     if judgement.rule == "shell-unparsable":
         assert judgement.effect == "ask"
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_the_grammar_sees_letters_of_latin_1_alone_and_no_text_is_lost(line: str) -> None:
+    given_to_it = to_grammar(line)
+    assert all(ord(letter) < 0x100 for letter in given_to_it.decode())
+    assert from_grammar(given_to_it) == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a${\U000e48fb",
+        "a$\U000dfe97",
+        "cat <<E${\U000d63a6}\nE\n",
+        "x@{\U000f9e38",
+        "x-\ud800",
+        "x=\udc80 git push",
+    ],
+)
+def test_characters_far_beyond_a_table_of_the_grammar_do_no_harm(line: str) -> None:
+    for text in (line, f"if {line}", f"{line}{line}" * 20, f"git push; echo {line}"):
+        assert judge(Shell(text=text), AROUND, RULES).effect in ("allow", "ask", "deny")
+    denied = judge(Shell(text="git push origin \U000e48fb"), AROUND, RULES)
+    assert denied.effect == "deny"
+    assert "\U000e48fb" in denied.subject
 
 
 @pytest.mark.parametrize("line", ["git push (", "git push 'x", "if git push", "for", "git push $(", "((((", "\0"])

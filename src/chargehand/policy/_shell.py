@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from chargehand.policy._words import UNKNOWN, Values, Variables, expand, node_text
+from chargehand.policy._words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser
@@ -81,7 +81,7 @@ def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
         return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         return Parsed(problem="it has a NUL character")
-    tree = _parser().parse(text.encode("utf-8", "surrogateescape"))
+    tree = _parser().parse(to_grammar(text))
     if tree.root_node.has_error:
         return Parsed(problem="it is not whole, or not bash")
     if _depth(tree.root_node) > _DEEPEST:

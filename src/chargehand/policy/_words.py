@@ -28,9 +28,33 @@ _LITERAL = frozenset(
 )
 
 
+def to_grammar(text: str) -> bytes:
+    """Return text as the grammar is given it: each byte that is not ASCII as two letters of Latin-1.
+
+    The grammar's scanner looks characters up in a table of 256 with no check, so that one far beyond ends the
+    whole process. To a shell all that is not ASCII is the same: a part of a word.
+    """
+    if text.isascii():
+        return text.encode()
+    data = text.encode("utf-8", "surrogatepass")
+    return "".join(chr(b) if b < 0x80 else chr(0xC0 | b >> 4) + chr(0xC0 | b & 15) for b in data).encode()
+
+
+def from_grammar(data: bytes) -> str:
+    """Return the text that `to_grammar` made the bytes of."""
+    if data.isascii():
+        return data.decode()
+    letters = iter(data.decode())
+    pieces = bytearray()
+    for letter in letters:
+        high = ord(letter)
+        pieces.append(high if high < 0x80 else (high & 15) << 4 | ord(next(letters)) & 15)
+    return pieces.decode("utf-8", "surrogatepass")
+
+
 def node_text(node: Node) -> str:
     """Return the text of a node."""
-    return (node.text or b"").decode("utf-8", "surrogateescape")
+    return from_grammar(node.text or b"")
 
 
 class Variables:
@@ -189,7 +213,7 @@ def _part(child: Node, variables: Variables, quoted: bool) -> Values:
 
 
 def _between(data: bytes, quoted: bool) -> Values:
-    text = data.decode("utf-8", "surrogateescape")
+    text = from_grammar(data)
     return (text.replace('"', ""),) if quoted else (_BARE.sub(r"\1", text.replace("\\\n", "")),)
 
 
