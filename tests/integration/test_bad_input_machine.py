@@ -144,7 +144,7 @@ def parent(pid: int) -> int:
 class TestAtOnce:
     """Several runs on one repository share its base and take different branches."""
 
-    @pytest.mark.parametrize("count", [2, 4])
+    @pytest.mark.parametrize("count", [3, pytest.param(6, marks=pytest.mark.soak)])
     def test_all_succeed_from_the_very_first_on(self, tmp_path: Path, count: int) -> None:
         desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
         before = repository_state(repo)
@@ -233,7 +233,14 @@ def refused_for_space(said: Said) -> None:
 
 
 @pytest.mark.needs_root
-@pytest.mark.parametrize(("kib", "inodes"), [(8, 1000), (100, 1000), (9000, 3), (9000, 35), (9000, 80)])
+@pytest.mark.parametrize(
+    ("kib", "inodes"),
+    [
+        (8, 1000),
+        (9000, 35),
+        *(pytest.param(*full, marks=pytest.mark.soak) for full in [(100, 1000), (9000, 3), (9000, 80)]),
+    ],
+)
 def test_a_disk_that_is_full_from_the_start(tmp_path: Path, kib: int, inodes: int) -> None:
     repo = repository(tmp_path / "repo")
     before = repository_state(repo, without="\0")

@@ -137,7 +137,7 @@ def naughty() -> list[str]:
 
 
 @pytest.mark.skipif(not NAUGHTY.exists(), reason="the strings are not at hand")
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in (1, 2, 3))])
 def test_naughty_requests(desk: Desk, tmp_path: Path, part: int) -> None:
     repo = repository(tmp_path / "repo")
     before = repository_state(repo)

@@ -164,7 +164,7 @@ disk_fills_up(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 @pytest.mark.needs_root
-@pytest.mark.parametrize("spare_kib", [0, 60, 300])
+@pytest.mark.parametrize("spare_kib", [60, *(pytest.param(spare, marks=pytest.mark.soak) for spare in (0, 300))])
 def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int) -> None:
     """Told in a mount namespace of its own, where the state directory is a small disk."""
     argv = ["unshare", "-m", sys.executable, "-c", STORY, str(tmp_path), str(spare_kib)]
