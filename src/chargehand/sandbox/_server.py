@@ -81,10 +81,10 @@ class Output:
 class Command:
     """One running program and its three pipes."""
 
-    def __init__(self, request: dict[str, Any], pid: int, pipes: tuple[int, int, int]) -> None:
+    def __init__(self, request: dict[str, Any], pid: int, pipes: tuple[int, int, int], started: float) -> None:
         self.nonce = request["nonce"]
         self.pid = pid
-        self.started = time.monotonic()
+        self.started = started
         self.deadline = self.started + request["timeout"]
         self.stdin, stdout, stderr = pipes
         limit = request["output_limit"]
@@ -205,7 +205,7 @@ class Server:
         thaw_all(resting)
 
     def _start(self, request: dict[str, Any]) -> None:
-        nonce = request["nonce"]
+        nonce, began = request["nonce"], time.monotonic()
         ours, theirs = _pipes()
         try:
             pid = _spawn(request, theirs)
@@ -218,7 +218,7 @@ class Server:
         finally:
             for fd in theirs:
                 os.close(fd)
-        self.command = Command(request, pid, ours)
+        self.command = Command(request, pid, ours, began)
         for fd in ours[1:]:
             self.poll.register(fd, select.POLLIN)
         if not request["stdin"]:
