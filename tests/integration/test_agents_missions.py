@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.agents import _fake_acp, _fake_cli
+from chargehand.cli import chargehand
 from chargehand.core import ActionJudged, MissionState, decode
+from chargehand.missions import transcript
 from chargehand.missions._journal import recalled
 from chargehand.models import Usage
 
@@ -50,6 +53,14 @@ class ProgramShop(NativeShop):
     def acp(self, act: str) -> str:
         return f'kind = "acp"\ncommand = {json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_acp), act])}'
 
+    def say(self, *words: str) -> str:
+        """Run the program as in a pipe to its end, and return what it wrote."""
+        done = CliRunner(env={"XDG_CONFIG_HOME": None, "LANG": "C.UTF-8", **self.environ}).invoke(
+            chargehand, words
+        )
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
     def told(self, state: MissionState) -> Any:
         with self.opened() as app:
             (step,) = [step for step in state.steps.values() if "/told/" in step.step]
@@ -83,6 +94,29 @@ def test_a_cli_works_and_its_count_stands_beside_the_ledgers(shop: ProgramShop) 
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(1000 * 10 / 1e6)
         transcript = [json.loads(line) for line in app.store.artifacts.get(told["artifact"]).splitlines()]
     assert [line["kind"] for line in transcript] == ["session", "text", "call", "result", "text", "end"]
+
+
+@pytest.mark.parametrize(("way", "tool"), [("cli", "write"), ("acp", "edit")])
+def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(shop: ProgramShop, way: str, tool: str) -> None:
+    state = shop.work_as(getattr(shop, way)("edit"))
+    with shop.opened() as app:
+        lines = list(transcript(app.store, state))
+    assert all(line.own_word and line.attempt == 1 and line.reply == "" for line in lines)
+    assert [line.speaker for line in lines].count("agent") >= 2
+    assert [(line.speaker, line.tool) for line in lines if line.tool] == [("call", tool), ("result", tool)]
+    text = shop.say("mission", "log", state.id, "--transcript")
+    assert f"1  the agent says it calls {tool}" in text
+    assert "made.txt" in text
+    said = shop.say("--json", "mission", "log", state.id, "--transcript")
+    assert {json.loads(line)["own_word"] for line in said.splitlines()} == {True}
+
+
+def test_a_failure_that_an_agent_tells_stands_in_its_transcript(shop: ProgramShop) -> None:
+    state = shop.work_as(shop.cli("fail"))
+    with shop.opened() as app:
+        errors = [line.text for line in transcript(app.store, state) if line.speaker == "error"]
+    assert errors == ["the model does not answer"]
+    assert "the agent tells an error" in shop.say("mission", "log", state.id, "--transcript")
 
 
 def test_an_acp_agents_acts_are_judged_and_in_the_log(shop: ProgramShop) -> None:

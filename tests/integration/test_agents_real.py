@@ -6,24 +6,35 @@ They have to be on PATH; `scripts/agents-real` installs them and runs this file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.workshop import CHECK
-from tests.native_kit import NativeShop, call, says, scripted
+from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
 from chargehand.agents import SPECS
 from chargehand.app import probe_agent
 from chargehand.cli._result import result_document
 from chargehand.core import ActionJudged, AgentConfig, AttemptFinished, CliName, MissionState, ModelCalled, decode
-from chargehand.models import ScriptedReply, Usage
+from chargehand.missions import Line, transcript
+from chargehand.models import Dialect, ScriptedCall, ScriptedReply, Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"
 FILE = "/workspace/calc/core.py"
+UNKNOWN = (
+    "Model metadata for `scripted` not found. Defaulting to fallback metadata; this can degrade performance and"
+    " cause issues."
+)
+"""What codex says of every model but its vendor's; its adapter puts it before the model's own words."""
+LAST = "Mended: it adds now, as the tests of this repository say that it should."
 MENDS: dict[CliName, Any] = {
     "claude": (
         call("Read", file_path=FILE),
@@ -37,25 +48,91 @@ MENDS: dict[CliName, Any] = {
         call("read_file", file_path=FILE),
         call("edit", file_path=FILE, old_string="a - b", new_string="a + b"),
     ),
+    "codex": (
+        call("exec_command", cmd="cat calc/core.py"),
+        call("exec_command", cmd="sed -i 's/a - b/a + b/' calc/core.py"),
+    ),
+    "gemini": (
+        call("read_file", file_path=FILE),
+        call("replace", file_path=FILE, instruction="Add.", old_string="a - b", new_string="a + b"),
+    ),
+}
+SHELLS: dict[CliName, Callable[[str], ScriptedCall]] = {
+    "claude": lambda line: call("Bash", command=line),
+    "opencode": lambda line: call("bash", command=line, description="Leave it."),
+    "qwen": lambda line: call("run_shell_command", command=line, is_background=False),
+    "codex": lambda line: call("exec_command", cmd=line),
+    "gemini": lambda line: call("run_shell_command", command=line),
 }
 WAYS: list[tuple[str, CliName]] = [
     ("cli", "claude"),
     ("cli", "opencode"),
     ("cli", "qwen"),
+    ("cli", "codex"),
+    ("cli", "gemini"),
     ("acp", "opencode"),
     ("acp", "qwen"),
+    ("acp", "gemini"),
+    ("acp", "codex"),
+    ("acp", "claude"),
+]
+ADAPTERS: dict[tuple[str, CliName], str] = {("acp", "codex"): "codex-acp", ("acp", "claude"): "claude-agent-acp"}
+"""Programs of others that speak ACP for a CLI that does not."""
+TELL_ACP: tuple[CliName, ...] = ("claude",)
+"""Who tells the tokens of all its calls by ACP: opencode counts its last call alone, the others tell nothing."""
+OTHERS: list[tuple[CliName, Dialect]] = [
+    ("claude", "openai"),
+    ("codex", "openai"),
+    ("codex", "anthropic"),
+    ("gemini", "openai"),
+    ("gemini", "anthropic"),
+    ("qwen", "anthropic"),
 ]
 
 
 def replies(name: CliName) -> tuple[ScriptedReply, ...]:
     read, edit = MENDS[name]
-    return (says("I look at it.", read), says("I mend it.", edit), says("Mended: it adds now."))
+    return (says("I look at it.", read), says("I mend it.", edit), says(LAST))
 
 
-def installed(name: CliName) -> None:
-    if shutil.which(name) is None and not os.environ.get("CHARGEHAND_AGENTS_REAL"):
-        pytest.skip(f"{name} is not installed")
-    assert shutil.which(name), f"{name} is not on PATH"
+def installed(kind: str, name: CliName) -> None:
+    program = ADAPTERS.get((kind, name), SPECS[name].program)
+    if shutil.which(program) is None and not os.environ.get("CHARGEHAND_AGENTS_REAL"):
+        pytest.skip(f"{program} is not installed")
+    assert shutil.which(program), f"{program} is not on PATH"
+
+
+def command(kind: str, name: CliName) -> tuple[str, ...]:
+    return (ADAPTERS[kind, name],) if (kind, name) in ADAPTERS else ()
+
+
+def children() -> dict[tuple[int, str], str]:
+    """Return what lives below this process, by number and time of its start, with its name."""
+    parents: dict[int, int] = {}
+    found: dict[int, tuple[str, str, str]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            head, _, rest = (place / "stat").read_text().rpartition(")")
+            fields = rest.split()
+            parents[int(place.name)] = int(fields[1])
+            found[int(place.name)] = (fields[0], fields[19], head.partition("(")[2])
+    below: set[int] = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in below} - below:
+        below |= more
+    return {
+        (number, found[number][1]): found[number][2] for number in below - {os.getpid()} if found[number][0] != "Z"
+    }
+
+
+def started(seen: Mapping[tuple[int, str], str]) -> set[tuple[int, str]]:
+    """Return which of these still live, wherever they belong now."""
+    alive = set()
+    for number, begun in seen:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] != "Z" and fields[19] == begun:
+                alive.add((number, begun))
+    return alive
 
 
 class RealShop(NativeShop):
@@ -63,14 +140,20 @@ class RealShop(NativeShop):
         super().__init__(place)
         self.environ["OPENAI_API_KEY"] = self.environ["ANTHROPIC_API_KEY"] = CANARY
 
-    def agent(self, kind: str, name: CliName, more: str = "") -> MissionState:
-        self.write(f'[agents.real]\nkind = "{kind}"\ncli = "{name}"\nmodel = "scripted"\n', more)
+    def agent(self, kind: str, name: CliName, more: str = "", meanwhile: Any = None) -> MissionState:
+        words = command(kind, name)
+        named = f"command = {json.dumps(words)}\n" if words else ""
+        self.write(f'[agents.real]\nkind = "{kind}"\ncli = "{name}"\n{named}model = "scripted"\n', more)
         wanted: dict[str, Any] = {"agent": "real", "model": "scripted", "only_checks": (CHECK,), "attempts": 1}
-        return self.work(lambda session: self.create(session, **wanted))
+        return self.work(lambda session: self.create(session, **wanted), meanwhile)
 
     def payloads(self, state: MissionState) -> list[Any]:
         with self.opened() as app:
             return [decode(line.type, line.payload) for line in app.store.log.read(state.id) if line.payload]
+
+    def transcript(self, state: MissionState) -> list[Line]:
+        with self.opened() as app:
+            return list(transcript(app.store, state))
 
     def told(self, state: MissionState) -> Any:
         with self.opened() as app:
@@ -89,7 +172,7 @@ def shop(tmp_path: Path) -> RealShop:
 def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
     shop: RealShop, kind: str, name: CliName
 ) -> None:
-    installed(name)
+    installed(kind, name)
     shop.model("scripted", scripted(replies(name)))
     state = shop.agent(kind, name)
     events = shop.payloads(state)
@@ -99,21 +182,45 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
     assert [each.status for each in calls] == ["ok"] * 3
     assert told["malformed"] == 0
     assert told["metered"] == {"calls": 3, "input": 3000, "output": 300}
-    if kind == "cli":  # by ACP opencode counts its last call alone, and qwen tells nothing
+    said = [line.text for line in shop.transcript(state) if line.speaker == "agent"]
+    assert [text.removeprefix(UNKNOWN) for text in said if text != UNKNOWN] == [
+        "I look at it.",
+        "I mend it.",
+        LAST,
+    ]
+    if kind == "cli" or name in TELL_ACP:
         assert told["agrees"] is True
-    else:
+    if kind == "acp" and name != "codex":  # which mends by a shell
         assert {"write"} <= {event.kind for event in events if isinstance(event, ActionJudged)}
     assert result_document(state)["cost_known"] is True
     held = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert held == []
 
 
+@pytest.mark.parametrize(("name", "other"), OTHERS)
+def test_a_model_of_another_dialect_answers_it(shop: RealShop, name: CliName, other: Dialect) -> None:
+    """The model is a server on loopback that knows one dialect; the gateway puts calls and replies into it."""
+    installed("cli", name)
+    before = [says("never asked")] if name == "qwen" else []  # it begins with words of the model's that it made up
+    server = ModelServer([*before, *replies(name)], other)
+    with server.running() as address:
+        shop.model("scripted", provider=f"{other}-compatible", base_url=address, model="words")
+        state = shop.agent("cli", name)
+    assert state.status == "promoted", [e for e in shop.payloads(state) if isinstance(e, AttemptFinished)]
+    assert server.asked == [len(before) + turn for turn in (1, 2, 3)]
+    told = shop.told(state)
+    assert (told["agrees"], told["metered"]) == (True, {"calls": 3, "input": 3000, "output": 300})
+
+
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliName) -> None:
-    installed(name)
-    path = "filePath" if name == "opencode" else "file_path"
+    installed(kind, name)
     dear = Usage(input=20_000, output=1_000)
-    reads = [call(MENDS[name][0].name, **{path: FILE, "offset": 1, "limit": number}) for number in range(1, 41)]
+    first = MENDS[name][0]
+    more: list[dict[str, Any]] = [{"offset": 1, "limit": number} for number in range(1, 41)]
+    if name == "codex":
+        more = [{"cmd": f"sed -n {number}p calc/core.py"} for number in range(1, 41)]
+    reads = [call(first.name, **{**first.arguments, **each}) for each in more]
     shop.model("scripted", scripted([says("Again.", read, usage=dear) for read in reads]))
     state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5")
     assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
@@ -123,9 +230,31 @@ def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliNa
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_a_probe_starts_it_inside_a_sandbox(shop: RealShop, kind: str, name: CliName) -> None:
-    installed(name)
+    installed(kind, name)
     with shop.opened() as app:
         shop.home.mkdir(exist_ok=True)
-        config = AgentConfig(kind="cli" if kind == "cli" else "acp", cli=SPECS[name].name)
+        config = AgentConfig(
+            kind="cli" if kind == "cli" else "acp", cli=SPECS[name].name, command=command(kind, name)
+        )
         seen = asyncio.run(probe_agent(config, app.toolchain(), scratch=shop.home))
     assert (seen.problem, bool(seen.version)) == ("", True), seen
+
+
+@pytest.mark.parametrize(("kind", "name"), WAYS)
+def test_nothing_that_it_started_outlives_its_attempt(shop: RealShop, kind: str, name: CliName) -> None:
+    """The shell that it leaves running in the background is below it, and below its children."""
+    installed(kind, name)
+    before, seen = children(), dict[tuple[int, str], str]()
+    quiet = "sleep 1000 </dev/null >/dev/null 2>&1 &"  # else some wait for whoever holds the output
+    leave = SHELLS[name](f"{quiet} setsid {quiet} sleep 1")
+    shop.model("scripted", scripted((says("I leave something.", leave), says(LAST))))
+
+    async def look(_app: Any, _mission: str) -> None:
+        deadline = time.monotonic() + 60
+        while list(seen.values()).count("sleep") < 2 and time.monotonic() < deadline:
+            seen.update({each: called for each, called in children().items() if each not in before})
+            await asyncio.sleep(0.05)
+
+    shop.agent(kind, name, meanwhile=look)
+    assert list(seen.values()).count("sleep") >= 2, sorted(set(seen.values()))
+    assert started(seen) == set()

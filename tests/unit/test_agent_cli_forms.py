@@ -6,6 +6,8 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -134,6 +136,32 @@ def test_a_line_without_end_is_bounded_and_the_next_is_read() -> None:
     assert lines.malformed == 1
 
 
+@given(st.text(min_size=1).filter(str.strip), st.data())
+def test_a_text_told_in_pieces_is_one(text: str, data: st.DataObject) -> None:
+    """As gemini tells it; whatever follows ends the text, and so does the end of all."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    shown: list[str] = []
+    log = SessionLog(redact=str, show=shown.append)
+    call = {"type": "tool_use", "tool_name": "read_file", "tool_id": "c", "parameters": {}}
+    lines = [{"type": "message", "role": "assistant", "content": piece, "delta": True} for piece in pieces]
+    for line in [*lines, call, *lines]:
+        for event in SPECS["gemini"].form(line):
+            log.take(event)
+    told = [json.loads(line) for line in log.transcript().splitlines()]
+    assert [each.get("text") for each in told] == [text, None, text]
+    assert log.said == text.strip()
+    assert shown == [f"{text}\n", "[read_file] {}\n", f"{text}\n"]
+
+
+def test_a_text_in_pieces_is_bounded_as_another_is() -> None:
+    log = SessionLog(redact=str, show=lambda _: None)
+    for _ in range(30):
+        log.take(AgentEvent(kind="text", text="x" * 10_000, piece=True))
+    told = [json.loads(line)["text"] for line in log.transcript().splitlines()]
+    assert [len(text) for text in told] == [100_000] * 3
+
+
 def test_what_was_cached_counts_as_read() -> None:
     usage = {
         "input_tokens": 10,
@@ -154,7 +182,18 @@ def test_no_start_shows_the_token_in_its_words(name: CliName) -> None:
     """Words of a command line are for every process to read; the environment is not."""
     assert LAUNCH.token not in " ".join(SPECS[name].words(LAUNCH))
     assert LAUNCH.prompt in SPECS[name].words(LAUNCH)
-    for text in SPECS[name].files(LAUNCH).values():
+    for path, text in SPECS[name].files(LAUNCH).items():
         assert LAUNCH.token not in text
-        json.loads(text)
+        tomllib.loads(text) if path.endswith(".toml") else json.loads(text)
     assert LAUNCH.token in " ".join(SPECS[name].environment(LAUNCH).values())
+
+
+def test_codex_asks_through_its_adapter_and_never_by_itself() -> None:
+    """Its adapter is given no words of ours, so the same settings lie in its HOME."""
+    for asks, policy in ((True, "untrusted"), (False, "never")):
+        (text,) = SPECS["codex"].files(replace(LAUNCH, asks=asks)).values()
+        settings = tomllib.loads(text)
+        assert (settings["approval_policy"], settings["sandbox_mode"]) == (policy, "danger-full-access")
+        provider = settings["model_providers"][settings["model_provider"]]
+        assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8871/v1", "responses")
+    assert "--ignore-user-config" in SPECS["codex"].words(LAUNCH)

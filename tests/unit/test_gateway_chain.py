@@ -204,6 +204,16 @@ async def test_hints_of_another_dialect_are_named_in_the_reply(tmp_path: Path) -
     assert reply.headers["x-chargehand-left-out"] == "logit_bias, seed"
 
 
+async def test_a_group_of_tools_is_left_out_for_other_dialects(tmp_path: Path) -> None:
+    plain = {"type": "function", "name": "run", "parameters": {"type": "object"}}
+    group = {"type": "namespace", "name": "agents", "tools": [{**plain, "name": "spawn"}]}
+    async with bench(tmp_path, Scripted(GOOD), None) as desk:
+        reply = await desk.ask({"model": "m", "input": "hi", "tools": [plain, group]}, "/v1/responses")
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["x-chargehand-left-out"] == "tools.namespace"
+    assert [tool["function"]["name"] for tool in desk.first.calls[0].body["tools"]] == ["run"]
+
+
 async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it_back(tmp_path: Path) -> None:
     first = Probed(GONE, GONE, GONE, GOOD, alive=False)
     async with bench(tmp_path, first, Scripted(CLAUDE)) as desk:

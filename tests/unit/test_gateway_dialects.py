@@ -166,6 +166,20 @@ async def test_responses_are_kept_by_nobody_and_search_is_not_offered(tmp_path: 
     assert "service_tier" not in sent
 
 
+async def test_a_group_of_tools_goes_on_only_where_the_client_runs_each_of_them(tmp_path: Path) -> None:
+    """As codex offers its tools for agents below it."""
+    inner = {"type": "function", "name": "spawn", "parameters": {}}
+    group = {"type": "namespace", "name": "agents", "description": "", "tools": [inner]}
+    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as desk:
+        assert (await desk.post({**ASKED["responses"], "tools": [group]}, RESPONSES)).status_code == 200
+        assert desk.upstream.calls[0].body["tools"] == [group]
+        for bad in ([{"type": "code_interpreter"}], [inner, {"type": "mcp"}], [group], [], "x"):
+            got = await desk.post({**ASKED["responses"], "tools": [{**group, "tools": bad}]}, RESPONSES)
+            assert got.status_code == 400, bad
+            assert "the provider would run it" in got.json()["error"]["message"]
+        assert len(desk.upstream.calls) == 1
+
+
 async def test_both_spellings_of_gemini_are_one(tmp_path: Path) -> None:
     asked = {
         "contents": [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "AA=="}}]}],

@@ -22,6 +22,8 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
     raw, kind = inner(call, "rawInput"), call.get("kind")
     paths = tuple(dict.fromkeys(_paths(call, raw)))[:_MOST_PATHS]
     command = raw.get("command")
+    if kind == "execute" and not raw:  # gemini tells no input: its title is the command, and as much its word
+        command = text_at(call, "title")
     if kind in ("execute", "other", None) and command:
         return _command(command, text_at(raw, "cwd", "directory", "workdir"))
     match kind:

@@ -169,7 +169,7 @@ def gemini(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
         case "init":
             yield AgentEvent(kind="session", text=text_at(line, "session_id"))
         case "message" if line.get("role") == "assistant":
-            yield AgentEvent(kind="text", text=said(line.get("content")))
+            yield AgentEvent(kind="text", text=said(line.get("content")), piece=line.get("delta") is True)
         case "tool_use":
             yield AgentEvent(
                 kind="call", tool=text_at(line, "tool_name"), call=call, arguments=line.get("parameters")

@@ -67,6 +67,8 @@ def _claude_environment(launch: Launch) -> Mapping[str, str]:
         "ANTHROPIC_MODEL": launch.model,
         "ANTHROPIC_SMALL_FAST_MODEL": launch.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": launch.model,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": launch.model,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": launch.model,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_SUBAGENT_MODEL": launch.model,
         "DISABLE_AUTOUPDATER": "1",
@@ -138,10 +140,21 @@ def _codex_words(launch: Launch) -> tuple[str, ...]:
     return ("exec", "--json", *alone, "-m", launch.model, *options, launch.prompt)
 
 
+def _codex_files(launch: Launch) -> Mapping[str, str]:
+    """Return the settings for an adapter (ACP), which is not given our words; `exec` is told to pass them over."""
+    own = {
+        "model": json.dumps(launch.model),
+        "sandbox_mode": '"danger-full-access"',
+        "approval_policy": '"untrusted"' if launch.asks else '"never"',
+    }
+    settings = {**own, **_codex_settings(launch)}
+    return {".codex/config.toml": "".join(f"{name} = {value}\n" for name, value in settings.items())}
+
+
 def _codex_settings(launch: Launch) -> Mapping[str, str]:
     endpoint = f'name="{_PROVIDER}",base_url="{launch.gateway}/v1",env_key="CHARGEHAND_TOKEN",wire_api="responses"'
     return {
-        "model_provider": _PROVIDER,
+        "model_provider": f'"{_PROVIDER}"',
         f"model_providers.{_PROVIDER}": "{" + endpoint + "}",
         "analytics.enabled": "false",
         "check_for_update_on_startup": "false",
@@ -203,6 +216,8 @@ SPECS: Mapping[CliName, CliSpec] = {
             form=codex,
             words=_codex_words,
             environment=_codex_environment,
+            files=_codex_files,
+            tried="0.169.0",
         ),
         CliSpec(
             name="cursor",
@@ -221,7 +236,8 @@ SPECS: Mapping[CliName, CliSpec] = {
             words=_gemini_words,
             environment=_gemini_environment,
             files=_gemini_files,
-            acp=("--experimental-acp",),
+            acp=("--acp",),
+            tried="0.61.0",
         ),
         CliSpec(
             name="opencode",

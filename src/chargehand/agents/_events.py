@@ -16,7 +16,7 @@ class AgentEvent:
 
     `text` is what it said, a tool's output or an error; `tool` and `call` name a tool and one call of it, with its
     `arguments`. The `usage` of a "usage" event is of one call to a model, of an "end" event of the whole session.
-    An "end" that `failed` has its reason in `text`.
+    An "end" that `failed` has its reason in `text`. The text of a `piece` goes on with that of the piece before.
     """
 
     kind: EventKind
@@ -26,3 +26,4 @@ class AgentEvent:
     arguments: Any = None
     failed: bool = False
     usage: Usage | None = None
+    piece: bool = False

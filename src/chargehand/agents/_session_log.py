@@ -33,6 +33,7 @@ class SessionLog:
         self._show = show
         self._lines: list[bytes] = []
         self._size = 0
+        self._piece = ""
         self._summed = Usage()
         self._total: Usage | None = None
 
@@ -42,7 +43,21 @@ class SessionLog:
         return self._total or self._summed
 
     def take(self, event: AgentEvent) -> None:
-        """Keep one event."""
+        """Keep one event; pieces of a text are kept as one, once it is whole."""
+        if event.piece and event.kind == "text":
+            self._piece += event.text
+            if len(self._piece) < _LONGEST_TEXT:
+                return
+        self._join()
+        if not event.piece:
+            self._take(event)
+
+    def _join(self) -> None:
+        text, self._piece = self._piece, ""
+        if text:
+            self._take(AgentEvent(kind="text", text=text))
+
+    def _take(self, event: AgentEvent) -> None:
         text = self._redact(event.text)[:_LONGEST_TEXT]
         self.counts[event.kind] = self.counts.get(event.kind, 0) + 1
         match event.kind:
@@ -65,6 +80,7 @@ class SessionLog:
 
     def transcript(self) -> bytes:
         """Return the events as JSON Lines, "" where there are none."""
+        self._join()
         return b"".join(self._lines)
 
     def document(self, metered: Metered, *, malformed: int) -> dict[str, Any]:

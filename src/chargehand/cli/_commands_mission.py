@@ -55,7 +55,7 @@ def watch(mission: str, as_json: bool) -> int:
 @mission.command()
 @mission_argument
 @click.option("--follow", is_flag=True, help="Go on until the mission is settled.")
-@click.option("--transcript", is_flag=True, help="What a native agent and its model said and did instead.")
+@click.option("--transcript", is_flag=True, help="What the agent said and did instead.")
 @json_option
 def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""

@@ -37,12 +37,13 @@ def show_project_log(out: Output, *, repo: Path | None) -> int:
 
 
 def show_transcript(out: Output, mission: str) -> int:
-    """Write the conversation of a mission's native agents."""
+    """Write the conversation of a mission's agents: of native ones as it was, of others as they tell it."""
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
         for line in transcript(app.store, state):
             out.document({"mission": state.id, **to_json(line)})
-            out.text(_HEADS[line.speaker].format(line=line), bold=True)
+            heads = _OWN_WORD if line.own_word else _HEADS
+            out.text(heads[line.speaker].format(line=line), bold=True)
             out.text(_indented(line.text))
     return 0
 
@@ -52,6 +53,13 @@ _HEADS = {
     "model": "{line.reply}  {line.model}",
     "call": "{line.reply}  {line.model} calls {line.tool}",
     "result": "{line.reply}  result of {line.tool}",
+}
+_OWN_WORD = {
+    "agent": "{line.attempt}  the agent says",
+    "thought": "{line.attempt}  the agent thinks",
+    "call": "{line.attempt}  the agent says it calls {line.tool}",
+    "result": "{line.attempt}  the agent's result of {line.tool}",
+    "error": "{line.attempt}  the agent tells an error",
 }
 
 

@@ -77,7 +77,7 @@ def screened(dialect: Dialect, body: Mapping[str, Any]) -> dict[str, Any]:
     elif dialect == "anthropic":
         body = _signed(body)
     kept = {name: value for name, value in body.items() if name in _FIELDS[dialect]}
-    for tool in _offered(kept):
+    for tool in _offered(dialect, kept):
         kind = tool.get("type") or "custom"
         if not isinstance(kind, str) or not kind.startswith(_OWN_TOOLS[dialect]):
             raise GatewayFault("bad_request", f"tool type {kind!r:.60} is not served: the provider would run it")
@@ -131,8 +131,10 @@ def _unsigned(part: object) -> bool:
     return mapping(part).get("type") == "thinking" and not mapping(part).get("signature")
 
 
-def _offered(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from objects(body.get("tools"))
+def _offered(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for tool in objects(body.get("tools")):
+        group = objects(tool.get("tools")) if dialect == "responses" and tool.get("type") == "namespace" else []
+        yield from group or [tool]  # a group is no tool: each of its own is held to the same rule
     for message in objects(body.get("messages")):
         yield from (part for part in objects(message.get("content")) if part.get("type") == "tool_addition")
 

@@ -32,6 +32,7 @@ _CARRIED = frozenset(
     {"input", "instructions", "model", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include"}
 )
+_NAMESPACE = "namespace"
 
 
 class ResponsesCodec:
@@ -54,7 +55,9 @@ class ResponsesCodec:
         choice, chosen = _read_choice(body.get("tool_choice"))
         shape = mapping(mapping(body.get("text")).get("format"))
         parallel = body.get("parallel_tool_calls")
-        thought = ["reasoning"] if any(item.get("type") == "reasoning" for item in items) else []
+        left = [name for name in body if name not in _CARRIED]
+        left += ["reasoning"] if any(item.get("type") == "reasoning" for item in items) else []
+        left += sorted({f"tools.{_NAMESPACE}" for tool in objects(body.get("tools")) if _grouped(tool)})
         return Asked(
             turns=named(merged(turns)),
             system=tuple(text for text in system if text),
@@ -69,7 +72,7 @@ class ResponsesCodec:
             json=shape.get("type") in ("json_object", "json_schema"),
             effort=mapping(body.get("reasoning")).get("effort"),
             stream=body.get("stream") is True,
-            left_out=tuple(sorted([*(name for name in body if name not in _CARRIED), *thought])),
+            left_out=tuple(sorted(left)),
         )
 
     def body(self, asked: Asked, model: str) -> dict[str, Any]:
@@ -162,6 +165,8 @@ def _read_parts(content: object) -> Iterator[Text | Blob]:
 
 def _read_tools(tools: object) -> Iterator[Offer]:
     for tool in objects(tools):
+        if _grouped(tool):
+            continue
         name, text = str(tool.get("name", "")), str(tool.get("description") or "")
         if tool.get("type") == "custom":
             grammar = mapping(tool.get("format")).get("definition")
@@ -169,6 +174,11 @@ def _read_tools(tools: object) -> Iterator[Offer]:
             yield Offer(name=name, description=told, custom=True)
         else:
             yield Offer(name=name, description=text, schema=mapping(tool.get("parameters")))
+
+
+def _grouped(tool: Mapping[str, Any]) -> bool:
+    """Tell whether this is a group of tools, which no other dialect has: clients do well without theirs."""
+    return tool.get("type") == _NAMESPACE
 
 
 def _read_choice(choice: object) -> tuple[Choice | None, str]:

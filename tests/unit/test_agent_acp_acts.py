@@ -1,0 +1,30 @@
+"""What an ACP agent asks permission for, in the words of policy: as real agents ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chargehand.agents._acp_acts import action_of_call
+from chargehand.policy import Action, FileWrite, Other, Shell
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ({"kind": "execute", "title": "rm -rf build"}, Shell(text="rm -rf build")),  # gemini
+        ({"kind": "execute", "rawInput": {"command": "make"}, "title": "Build it"}, Shell(text="make")),
+        (
+            {"kind": "execute", "rawInput": {"command": ["/bin/sh", "-lc", "make"], "cwd": "/workspace"}},  # codex
+            Shell(text="make", cwd="/workspace"),
+        ),
+        ({"kind": "execute", "rawInput": {"script": "make"}, "title": "make"}, Other(kind="tool", name="make")),
+        ({"kind": "execute"}, Other(kind="tool", name="execute")),
+        ({"kind": "other", "title": "make"}, Other(kind="tool", name="make")),
+        ({"title": "make"}, Other(kind="tool", name="make")),
+        ({"kind": "edit", "locations": [{"path": "/workspace/a"}]}, FileWrite(path="/workspace/a")),
+    ],
+)
+def test_what_a_call_would_do(call: dict[str, Any], action: Action) -> None:
+    assert action_of_call(call) == action
