@@ -205,7 +205,7 @@ def test_exec_is_the_command(desk: Desk) -> None:
     done = desk("exec", "--", "sh", "-c", "ls; echo said >&2; rm README.md; exit 7", code=7)
     assert (done.stdout, done.stderr) == ("README.md\ncalc\nchargehand.toml\ntests\n", "said\n")
     document = desk.json("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
-    keys = {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier", "tier_reason", "limit"}
+    keys = {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier", "tier_reason", "limit", "judged"}
     assert set(document) == keys
     assert (document["exit_code"], document["stdout"], document["stderr"]) == (3, "out\n", "err\n")
     assert (document["truncated"], document["tier"]) == (False, "process")

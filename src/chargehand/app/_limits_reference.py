@@ -60,6 +60,7 @@ class Limit:
     unit: str
     process: str
     container: str
+    vm: str
     met: str
     profile: bool = False
 
@@ -71,6 +72,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="duration",
         process="exec server; a pause does not count",
         container="the same",
+        vm="the same",
         met="everything is killed (exit code 137); an attempt ends `timed_out`, reason `time`",
     ),
     Limit(
@@ -79,6 +81,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="duration of processor time",
         process="looks at the control group's counter, else at /proc",
         container="the same, where the host sees the container's processes",
+        vm="the same, the machine's own start and kernel included",
         met="everything is killed (137), and each later command of that sandbox",
     ),
     Limit(
@@ -87,6 +90,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="percent of one processor",
         process="control group (cfs quota, `cpu.max`); without one not limited, and told so",
         container="the engine (`--cpus`)",
+        vm="control group of QEMU; without one not limited, and told so",
         met="it runs slower",
     ),
     Limit(
@@ -95,6 +99,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB",
         process="control group, swap included; else RLIMIT_DATA of each process, and looks at all of them",
         container="the engine's control group, swap included",
+        vm="memory of the machine, and some more for its kernel; a control group of QEMU",
         met="the kernel kills a process (137), or all (reason `sandbox_memory`); RLIMIT_DATA refuses",
         profile=True,
     ),
@@ -104,6 +109,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="processes and threads",
         process="control group; else RLIMIT_NPROC in the sandbox's own user namespace",
         container="the engine's control group",
+        vm="RLIMIT_NPROC in the machine",
         met="fork is refused (EAGAIN); named where the program fails then, and a control group counts it",
     ),
     Limit(
@@ -112,6 +118,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="files of one process",
         process="RLIMIT_NOFILE",
         container="RLIMIT_NOFILE",
+        vm="RLIMIT_NOFILE in the machine",
         met="opening is refused (EMFILE)",
     ),
     Limit(
@@ -120,6 +127,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB",
         process="RLIMIT_FSIZE",
         container="RLIMIT_FSIZE",
+        vm="RLIMIT_FSIZE in the machine",
         met="SIGXFSZ (153); who ignores that, as Python does, is refused (EFBIG)",
     ),
     Limit(
@@ -128,6 +136,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB, files",
         process="a look at the workspace every 2 s, of an attempt only",
         container="the same",
+        vm="the same",
         met="the agent is stopped, reason `disk`",
     ),
     Limit(
@@ -136,6 +145,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB",
         process="sized tmpfs with one inode for 4 KiB; counts as memory where a control group limits that",
         container="the same",
+        vm="sized tmpfs in the machine",
         met="writing is refused (ENOSPC)",
         profile=True,
     ),
@@ -145,6 +155,7 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB",
         process="exec server; how much is kept is another, smaller limit (`truncated`)",
         container="the same",
+        vm="the same",
         met="everything is killed (137)",
     ),
     Limit(
@@ -159,17 +170,18 @@ LIMITS: tuple[Limit, ...] = (
         unit="MiB, requests per second, connections, duration",
         process="the proxy to listed hosts",
         container="the same",
+        vm="the same",
         met="the connection is cut, or waits; see [network](network.md)",
     ),
 )
-"""Every limit, each once; `vm` will keep what `container` keeps."""
+"""Every limit, each once."""
 
 
 def render_limits() -> str:
     """Return the page as Markdown."""
     lines = [
-        "| limit | keys and defaults | unit | process | container | what happens at it |",
-        "|---|---|---|---|---|---|",
+        "| limit | keys and defaults | unit | process | container | vm | what happens at it |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [_row(limit) for limit in LIMITS]
     return _HEAD + "\n".join(lines) + "\n\n" + _TAIL
@@ -179,7 +191,8 @@ def _row(limit: Limit) -> str:
     keys = "<br>".join(f"`{name}`: {_default(name)}" for name in limit.keys)
     name = f"`{limit.name}`" if limit.name else "-"
     more = ", *profile*" if limit.profile else ""
-    return f"| {name} | {keys}{more} | {limit.unit} | {limit.process} | {limit.container} | {limit.met} |"
+    tiers = f"{limit.process} | {limit.container} | {limit.vm}"
+    return f"| {name} | {keys}{more} | {limit.unit} | {tiers} | {limit.met} |"
 
 
 def _default(name: str) -> str:

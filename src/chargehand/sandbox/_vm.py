@@ -16,7 +16,7 @@ from chargehand.sandbox import _server, _vm_inside, _vm_relay
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import HIDDEN, INSIDE_ID, base_environment, forwarded
-from chargehand.sandbox._process import LaunchedTier
+from chargehand.sandbox._process import LaunchedTier, each_process
 from chargehand.sandbox._session import ServedSandbox
 from chargehand.sandbox._toolchain import Toolchain
 from chargehand.sandbox._vm_layout import KERNEL_MB, Machine, machine_limits, plan_machine
@@ -181,9 +181,14 @@ def _code(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
 def _limits_in_force(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:
     counted = ", counted by a cgroup" if cgroup and "memory" in cgroup.limits_in_force else ""
     stopped = "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
-    return {
+    in_force = {
+        **each_process(limits),
         "memory": f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
         "processes": f"{limits.processes} for the sandbox (rlimit in the machine)",
         "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
         "freeze": f"signals to all processes inside, then {stopped}",
     }
+    if limits.cpu_percent is not None:
+        shared = (cgroup.limits_in_force if cgroup else {}).get("cpu_share")
+        in_force["cpu_share"] = shared or "not limited: no control group for processors can be had here"
+    return in_force
