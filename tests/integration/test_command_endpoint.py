@@ -145,7 +145,7 @@ def test_nothing_but_the_endpoint_is_reached_and_without_a_model_not_even_that(
         given, bare = shop.ask(looks), shop.ask(looks, model=None)
     alone = {"devices": ["lo"], "routes": []}
     refused = "ConnectionRefusedError"
-    assert shop.told(given) == {**alone, "ports": ["connected", refused], "names": 6}
+    assert shop.told(given) == {**alone, "ports": ["connected", refused], "names": 8}
     assert shop.told(bare) == {**alone, "ports": [refused, refused], "names": 0}
     assert shop.calls(bare) == []
     assert server.asked == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from test_crashes import descendants
+from tests.crash_kit import mounts
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
 from chargehand.app import App, Session
@@ -74,10 +75,6 @@ async def many(shop: Workshop, rounds: int) -> None:
             assert len(descendants(os.getpid())) == idle
             assert leftovers(shop.home) == []
     app.close()
-
-
-def mounts() -> int:
-    return len(Path("/proc/self/mountinfo").read_text().splitlines())
 
 
 @pytest.mark.parametrize("rounds", [12, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests import container_kit
+from tests.crash_kit import mounts
 from tests.jail_kit import TIERS, tier_of
 
 from chargehand.core import MountPlan, sandbox_ids
@@ -61,7 +62,7 @@ class Floor:
         return {
             "processes": below(os.getpid()),
             "descriptors": counted,
-            "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            "mounts": len(mounts()),
             "files": sorted(path.name for path in self.place.rglob("*") if "work/" not in str(path)),
         }
 
@@ -153,11 +154,11 @@ async def many(kind: str, place: Path, runs: int) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", TIERS)
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
 def test_runs_leave_nothing(tmp_path: Path, kind: str, long: bool) -> None:
-    mounted, started = Path("/proc/self/mountinfo").read_text(), below(os.getpid())
+    mounted, started = mounts(), below(os.getpid())
     runs, began = LONG if long else SAMPLE[kind], time.monotonic()
     held = asyncio.run(many(kind, tmp_path, runs))
     assert below(os.getpid()) <= started
-    assert Path("/proc/self/mountinfo").read_text() == mounted
+    assert mounts() == mounted
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "scratch"]
     assert list((tmp_path / "scratch").iterdir()) == []
     if kind == "container":
