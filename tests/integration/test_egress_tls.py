@@ -7,6 +7,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -73,7 +74,11 @@ def served(place: Path) -> Iterator[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-async def test_a_handshake_reaches_the_host_behind_the_proxy(tmp_path: Path, tier: str) -> None:
+async def test_a_handshake_reaches_the_host_behind_the_proxy(
+    tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The interpreter inside is the one of the tests, which has httpx.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if shutil.which("curl") is None and os.environ.get("CI") != "true":
         pytest.skip("curl is not installed")
     with served(tmp_path) as (port, authority):
