@@ -93,11 +93,13 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> dict[int, str]:
+    """Return the processes below one, but for the database server of other tests."""
     table = processes()
     found = {pid}
     while more := {child for child, (parent, _) in table.items() if parent in found} - found:
         found |= more
-    return {child: table[child][1] for child in found - {pid} if child in table}
+    below = {child: table[child][1] for child in found - {pid} if child in table}
+    return {child: command for child, command in below.items() if "postgres" not in command}
 
 
 def bearing(mark: str) -> list[int]:
