@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chargehand.core import InfrastructureError
 from chargehand.sandbox._contract import SandboxLimits
-from chargehand.sandbox._counters import Counters, read_counters
+from chargehand.sandbox._counters import Counters, read_counters, read_enforced
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
@@ -64,6 +64,11 @@ class Cgroup:
     def counters(self) -> Counters:
         """What the kernel has counted of the group up to now."""
         return read_counters(self.directories)
+
+    @property
+    def enforced(self) -> Counters:
+        """How often the kernel enforced a limit of the group up to now."""
+        return read_enforced(self.directories)
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""

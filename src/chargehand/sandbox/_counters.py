@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -29,10 +30,18 @@ NOTHING = Counters()
 def read_counters(directories: Iterable[Path]) -> Counters:
     """Return what a group's directories tell; one that is gone tells nothing."""
     places = tuple(directories)
-    return Counters(
+    return replace(
+        read_enforced(places),
         cpu_seconds=_cpu(places),
         peak_memory=_first(places, ("memory.peak", "memory.max_usage_in_bytes")),
         peak_processes=_first(places, ("pids.peak",)),
+    )
+
+
+def read_enforced(directories: Iterable[Path]) -> Counters:
+    """Return how often a group's limits were enforced, and nothing else: this is asked at every command."""
+    places = tuple(directories)
+    return Counters(
         memory_kills=_first(places, ("memory.events", "memory.oom_control"), "oom_kill"),
         refused_forks=_first(places, ("pids.events",), "max"),
     )
@@ -48,14 +57,21 @@ def _cpu(places: tuple[Path, ...]) -> float | None:
 
 def _first(places: tuple[Path, ...], names: tuple[str, ...], field: str = "") -> int | None:
     """Return the number that the first of these files holds, in the line of `field` where one is named."""
-    pattern = rf"^{field} (\d+)$" if field else r"^(\d+)$"
-    for place in places:
-        for name in names:
-            try:
-                text = (place / name).read_text()
-            except OSError:
-                continue
-            found = re.search(pattern, text, re.MULTILINE)
-            if found:
-                return int(found[1])
-    return None
+    path = _where(places, names, field)
+    return None if path is None else _number(path, field)
+
+
+@functools.lru_cache(maxsize=512)
+def _where(places: tuple[Path, ...], names: tuple[str, ...], field: str) -> Path | None:
+    # Looked for once: a command would pay for each file that is not there.
+    paths = (place / name for place in places for name in names)
+    return next((path for path in paths if _number(path, field) is not None), None)
+
+
+def _number(path: Path, field: str) -> int | None:
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    found = re.search(rf"^{field} (\d+)$" if field else r"^(\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -95,8 +95,8 @@ class Meter:
         self._cost = time.perf_counter() - began
 
     def mark(self) -> Counters:
-        """Return the counters as they are before a command."""
-        return self._group.counters if self._group is not None else NOTHING
+        """Return how often limits were enforced before a command."""
+        return self._group.enforced if self._group is not None else NOTHING
 
     def judged(self, result: ExecResult, before: Counters, stopped: LimitName | None) -> ExecResult:
         """Return how a command ended with the limit that ended it; `stopped` is what we had it killed for."""
