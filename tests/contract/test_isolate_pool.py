@@ -211,6 +211,14 @@ async def test_a_closed_pool_says_so() -> None:
         await pool.run(spec("python", "1"))
 
 
+async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with SnippetPool(size=1) as pool:
+        assert (await pool.run(spec("python", "1"))).value == 1
+        assert list(tmp_path.iterdir()) == []
+        assert (await pool.run(spec("python", "2"))).value == 2
+
+
 async def run_flat(count: int) -> None:
     """Run snippets of every end and compare memory, processes, mounts, groups and files before and after."""
     ends = [

@@ -10,8 +10,6 @@ from chargehand.core import TierUnavailableError
 if TYPE_CHECKING:
     from chargehand.sandbox import SnippetPool
 
-_SECONDS = 20.0
-
 
 class SessionSnippets:
     """The snippet pool of one session, an asynchronous context manager; a call opens the pool, or says why not."""
@@ -44,17 +42,18 @@ class SessionSnippets:
 
 
 async def _proven() -> SnippetPool:
-    from chargehand.sandbox import SnippetPool, SnippetSpec
+    from chargehand.sandbox import SnippetPool
 
     pool = await SnippetPool(size=2).__aenter__()
     try:
-        result = await pool.run(SnippetSpec(language="python", source="input + 1", input=1, seconds=_SECONDS))
+        part = await pool.probe("python")
     except BaseException:
         await pool.close()
         raise
-    if result.value != 2:
+    if not part.ok:
         await pool.close()
         raise TierUnavailableError(
-            "the tier isolate does not run snippets as it should", hint="chargehand doctor tries each language"
+            f"the tier isolate does not run snippets as it should: {part.detail}",
+            hint=part.mend or "chargehand doctor tries each language",
         )
     return pool

@@ -8,7 +8,6 @@ import importlib.util
 import json
 import marshal
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from importlib.abc import InspectLoader
@@ -44,6 +43,7 @@ from chargehand.sandbox._seccomp import machine_name
 from chargehand.sandbox._toolchain import Toolchain
 
 _START_SECONDS = 30.0
+_PROBE_SECONDS = 20.0
 _AFTER = 10.0
 """Seconds after which the exec server ends a snippet where this process did not."""
 _TRIES = 2
@@ -68,7 +68,6 @@ class SnippetPool:
         self._held: set[Sandbox] = set()
         self._tier: ProcessTier | None = None
         self._changing = asyncio.Lock()
-        self._place = ""
         self._filter = b""
         self._child = b""
         self._engine: Path | None = None
@@ -77,13 +76,7 @@ class SnippetPool:
         self._filter = compile_snippet_filter(machine_name())
         self._child = _compiled_child()
         self._engine = _find_engine()
-        self._place = tempfile.mkdtemp(prefix="chargehand-snippets-")
-        os.chmod(self._place, 0o555)
-        try:
-            self._tier = await ProcessTier(_NOTHING).__aenter__()
-        except BaseException:
-            os.rmdir(self._place)
-            raise
+        self._tier = await ProcessTier(_NOTHING).__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,7 +88,16 @@ class SnippetPool:
         await self._drop(*self._held)
         if tier is not None:
             await tier.close()
-            shutil.rmtree(self._place, ignore_errors=True)
+
+    async def probe(self, language: Language) -> Part:
+        """Run a snippet that adds one; the part says what was seen, and the mend where it cannot be had."""
+        spec = SnippetSpec(language=language, source="input + 1", input=1, seconds=_PROBE_SECONDS)
+        try:
+            result = await self.run(spec)
+        except (TierUnavailableError, InfrastructureError) as error:
+            return _unavailable(language, error)
+        ok = result.value == 2
+        return Part(name=f"snippets: {language}", ok=ok, detail=f"input + 1 is {result.value!r} for the input 1")
 
     async def run(self, spec: SnippetSpec) -> SnippetResult:
         """Run one snippet to its end; waits while `size` others run.
@@ -185,12 +187,15 @@ class SnippetPool:
         tier = self._tier
         if tier is None:
             raise InfrastructureError("the snippet pool is closed", code="tier_closed")
-        try:
-            sandbox = await tier.open(self._spec())
-        except InfrastructureError:
-            await self._replace(tier)
-            assert self._tier is not None
-            sandbox = await self._tier.open(self._spec())
+        # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
+        with tempfile.TemporaryDirectory(prefix="chargehand-snippets-") as place:
+            os.chmod(place, 0o555)
+            try:
+                sandbox = await tier.open(self._spec(place))
+            except InfrastructureError:
+                await self._replace(tier)
+                assert self._tier is not None
+                sandbox = await self._tier.open(self._spec(place))
         self._held.add(sandbox)
         return sandbox
 
@@ -201,11 +206,11 @@ class SnippetPool:
                 await lost.close()
                 self._tier = await ProcessTier(_NOTHING).__aenter__()
 
-    def _spec(self) -> SandboxSpec:
+    def _spec(self, place: str) -> SandboxSpec:
         binds: tuple[Bind, ...] = ()
         if self._engine is not None:
             binds = (Bind(source=self._engine, target=f"{_isolate_child.ENGINES}/{self._engine.name}"),)
-        plan = MountPlan(target=WORKSPACE, plain=Path(self._place))
+        plan = MountPlan(target=WORKSPACE, plain=Path(place))
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
 
 
@@ -217,24 +222,11 @@ async def run_snippet(spec: SnippetSpec) -> SnippetResult:
 
 async def probe_snippets() -> tuple[Part, ...]:
     """Run a snippet of each language; each part says what was seen, and the mend where it cannot be had."""
-    parts = []
     try:
         async with SnippetPool(size=1) as pool:
-            for language in LANGUAGES:
-                parts.append(await _probed(pool, language))
+            return tuple([await pool.probe(language) for language in LANGUAGES])
     except TierUnavailableError as error:
         return tuple(_unavailable(language, error) for language in LANGUAGES)
-    return tuple(parts)
-
-
-async def _probed(pool: SnippetPool, language: Language) -> Part:
-    spec = SnippetSpec(language=language, source="input + 1", input=1, seconds=20.0)
-    try:
-        result = await pool.run(spec)
-    except (TierUnavailableError, InfrastructureError) as error:
-        return _unavailable(language, error)
-    ok = result.value == 2
-    return Part(name=f"snippets: {language}", ok=ok, detail=f"input + 1 is {result.value!r} for the input 1")
 
 
 def _unavailable(language: Language, error: TierUnavailableError | InfrastructureError) -> Part:
