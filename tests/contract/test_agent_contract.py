@@ -29,8 +29,11 @@ from chargehand.agents import (
     _fake_cli,
     scripted_endpoint,
 )
+from chargehand.agents._cli import launch_of
+from chargehand.agents._cli_specs import SPECS, Launch
 from chargehand.agents._conformance_kit import OpenCase
-from chargehand.models import ScriptedReply, Usage
+from chargehand.core import CliName
+from chargehand.models import Dialect, ScriptedReply, Usage
 from chargehand.policy import Effect
 from chargehand.sandbox import OpenedSandbox, ProcessTier, Toolchain
 
@@ -156,15 +159,39 @@ class TestNative(AgentContract):
         return open_case
 
 
-async def test_an_agent_without_its_dialect_is_told_so(seat: Seat) -> None:
+async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
     desk = await seat()
     assert desk.endpoint is not None
-    models = tuple(replace(each, dialect="openai", dialects=("openai",)) for each in desk.endpoint.models)
-    desk.endpoint = replace(desk.endpoint, models=models)
+    desk.endpoint = replace(desk.endpoint, models=())
     case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), desk=desk)
     outcome = await case.agent.run(case.assignment(), desk)
     assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
-    assert outcome.reason == "claude speaks anthropic; its models are scripted (openai)"
+    assert outcome.reason == "claude needs a model: name one of [models] in the agent's `model`"
+
+
+@pytest.mark.parametrize(
+    ("cli", "models", "spoken"),
+    [
+        ("opencode", "anthropic", "anthropic"),
+        ("opencode", "openai", "openai"),
+        ("opencode", "gemini", "openai"),
+        ("claude", "openai", "anthropic"),
+        ("codex", "openai", "responses"),
+        ("cursor", "openai", ""),
+    ],
+)
+async def test_a_cli_speaks_as_its_model_does_where_it_can(
+    seat: Seat, cli: CliName, models: Dialect, spoken: str
+) -> None:
+    desk = await seat()
+    assert desk.endpoint is not None
+    desk.endpoint = replace(
+        desk.endpoint, models=tuple(replace(each, dialect=models) for each in desk.endpoint.models)
+    )
+    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), desk=desk).assignment()
+    launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
+    assert isinstance(launch, Launch)
+    assert (launch.model, launch.dialect) == ("scripted", spoken)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from chargehand.agents._briefing import briefing
 from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, EndpointModel, Outcome
-from chargehand.agents._ending import chosen_model, clean_output, outcome_of, paid, redactor, unable
+from chargehand.agents._ending import clean_output, outcome_of, paid, redactor, unable
 from chargehand.agents._launch import require_launch
 from chargehand.agents._lines import JsonLines
 from chargehand.agents._session_log import SessionLog
@@ -103,22 +103,27 @@ class CliAgent:
 def launch_of(
     spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
 ) -> Launch | Outcome:
-    """Return what a CLI is started with, or why it cannot be: a model in a dialect that it speaks is missing."""
+    """Return what a CLI is started with, or why it cannot be: it is not for sandboxes, or has no model."""
     if spec.outside and not stand_in:
         return unable(f"{spec.name} cannot be driven: {spec.outside}")
-    found = chosen_model(context.endpoint, spec.dialects)
-    if found is None and spec.dialects:
-        have = [f"{model.name} ({', '.join(model.speaks())})" for model in _models(context)]
-        wanted = " or ".join(spec.dialects)
-        return unable(f"{spec.name} speaks {wanted}; its models are {', '.join(have) or 'none'}")
-    token = context.endpoint.token if context.endpoint else ""
-    models = [model.name for model in _models(context)]
-    model, dialect = (found[0].name, found[1]) if found else ((models or [""])[0], "")
-    return Launch(prompt=briefing(assignment), model=model, dialect=dialect, token=token, asks=asks)
+    endpoint = context.endpoint
+    model = endpoint.models[0] if endpoint is not None and endpoint.models else None
+    if model is None and spec.dialects:
+        return unable(f"{spec.name} needs a model: name one of [models] in the agent's `model`")
+    return Launch(
+        prompt=briefing(assignment),
+        model=model.name if model else "",
+        dialect=_dialect(spec, model),
+        token=endpoint.token if endpoint else "",
+        asks=asks,
+    )
 
 
-def _models(context: AttemptContext) -> tuple[EndpointModel, ...]:
-    return context.endpoint.models if context.endpoint else ()
+def _dialect(spec: CliSpec, model: EndpointModel | None) -> str:
+    """Return the model's own dialect where the CLI can speak it, else its best, which is translated."""
+    if model is not None and model.dialect in spec.dialects:
+        return model.dialect
+    return next(iter(spec.dialects), "")
 
 
 def environment_of(spec: CliSpec | None, launch: Launch | None, context: AttemptContext) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,6 @@ from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import WaitingError
 from chargehand.models import (
     CallRecord,
-    Dialect,
     Gateway,
     MemoryLedger,
     Price,
@@ -160,9 +159,8 @@ OpenCase = Callable[..., Awaitable[AgentCase]]
 @asynccontextmanager
 async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None = None) -> AsyncIterator[Endpoint]:
     """Serve a script in every dialect on a unix socket, for `usd` at most, as an attempt's gateway is."""
-    dialects: tuple[Dialect, ...] = get_args(Dialect)
     upstream = ScriptUpstream(script)
-    served = [ServedModel(name="scripted", dialect=dialects[0], model="scripted", upstream=upstream, price=PRICE)]
+    served = [ServedModel(name="scripted", dialect="openai", model="scripted", upstream=upstream, price=PRICE)]
     meter = _Meter()
     ledger = MemoryLedger(usd)
     async with Gateway(served, ledger=ledger, attempt="a-suite", on_call=meter.called) as gateway:
@@ -171,7 +169,7 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
         yield Endpoint(
             socket=socket,
             token=gateway.token,
-            models=(EndpointModel(name="scripted", dialect=dialects[0], dialects=dialects),),
+            models=(EndpointModel(name="scripted", dialect="openai"),),
             environment={
                 "OPENAI_BASE_URL": f"{address}/v1",
                 "OPENAI_API_KEY": gateway.token,

@@ -59,7 +59,7 @@ class Outcome:
 class EndpointModel:
     """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
 
-    `dialects` are all in which it may be called, where there are more than `dialect`.
+    `dialect` is what it is best called in; the gateway translates from every other.
     """
 
     name: str
@@ -67,11 +67,6 @@ class EndpointModel:
     context: int | None = None
     max_output: int | None = None
     tools: bool = True
-    dialects: tuple[Dialect, ...] = ()
-
-    def speaks(self) -> tuple[Dialect, ...]:
-        """Return every dialect in which it may be called."""
-        return self.dialects or (self.dialect,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

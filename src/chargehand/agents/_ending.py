@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chargehand.agents._contract import AttemptContext, Endpoint, EndpointModel, Metered, Outcome
+from chargehand.agents._contract import AttemptContext, Endpoint, Metered, Outcome
 from chargehand.agents._session_log import SessionLog
 from chargehand.models import Redactor
 from chargehand.sandbox import ExecResult, OnOutput, Stream
@@ -65,15 +65,6 @@ async def paid(
         if not running.done():
             running.cancel()
             await asyncio.wait([running])
-
-
-def chosen_model(endpoint: Endpoint | None, dialects: Sequence[str]) -> tuple[EndpointModel, str] | None:
-    """Return the first model that speaks one of these dialects, and the best such dialect."""
-    for model in endpoint.models if endpoint else ():
-        for dialect in dialects:
-            if dialect in model.speaks():
-                return model, dialect
-    return None
 
 
 def unable(reason: str) -> Outcome:

@@ -7,12 +7,12 @@ import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
 from chargehand.core import Config, KeySource, Spent
-from chargehand.models import CallRecord, Dialect, ServedModel
+from chargehand.models import CallRecord, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
@@ -109,7 +109,6 @@ class AttemptGateways:
             context=config.context or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=config.tools,
-            dialects=get_args(Dialect),
         )
 
     def _redact(self, served: Sequence[ServedModel]) -> Callable[[str], str]:
