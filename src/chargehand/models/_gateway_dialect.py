@@ -1,4 +1,4 @@
-"""What the two dialects have in common, as the gateway sees them."""
+"""What the dialects have in common, as the gateway sees them."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
-from typing import Self
+from typing import Self, TypeVar
 
-from chargehand.core import InfrastructureError, SandboxDiedError, new_id, sandbox_ids
+from chargehand.core import InfrastructureError, SandboxDiedError, TierUnavailableError, new_id, sandbox_ids
 from chargehand.sandbox import _launcher, _server
 from chargehand.sandbox._cgroups import Cgroup, Cgroups
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
@@ -26,6 +26,7 @@ from chargehand.sandbox._session import START_SECONDS, ProcessSandbox, ServedSan
 from chargehand.sandbox._toolchain import Toolchain
 from chargehand.sandbox._tree import first_child
 
+_Opened = TypeVar("_Opened")
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
 _ABOVE = 16
 """The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other."""
@@ -107,6 +108,24 @@ class LaunchedTier:
         if ended is not None and not ended.done():
             ended.set_result(message["exit_code"])
 
+    async def _opened(
+        self,
+        spec: SandboxSpec,
+        open_one: Callable[[str, SandboxSpec, int], Awaitable[_Opened]],
+        refused: Callable[[str], InfrastructureError | TierUnavailableError],
+    ) -> _Opened:
+        """Open a sandbox with the toolchain; `refused` makes an error of what one wrote that died at once."""
+        if self._control is None:
+            raise InfrastructureError("the tier is closed", code="tier_closed")
+        spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            return await open_one(new_id("sandbox"), spec, errors)
+        except SandboxDiedError:
+            raise refused(os.pread(errors, 4000, 0).decode(errors="replace").strip()) from None
+        finally:
+            os.close(errors)
+
     def _launcher_lost(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
@@ -182,20 +201,10 @@ class ProcessTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> ProcessSandbox:
         """Open one sandbox; raises `TierUnavailableError` with the exact mend where this machine refuses."""
-        if self._control is None:
-            raise InfrastructureError("the tier is closed", code="tier_closed")
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        try:
-            return await self._open(new_id("sandbox"), spec, errors)
-        except SandboxDiedError:
-            message = os.pread(errors, 4000, 0).decode(errors="replace").strip()
-            raise tier_unavailable(message) from None
-        finally:
-            os.close(errors)
+        return await self._opened(spec, self._open, tier_unavailable)
 
     async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
         cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
-        spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         limits = _limits_in_force(spec, cgroup)
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:

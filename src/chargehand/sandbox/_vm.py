@@ -8,10 +8,9 @@ import marshal
 import os
 import signal
 import socket
-from dataclasses import replace
 from pathlib import Path
 
-from chargehand.core import InfrastructureError, SandboxDiedError, TierUnavailableError, new_id
+from chargehand.core import InfrastructureError, TierUnavailableError
 from chargehand.sandbox import _server, _vm_inside, _vm_relay
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
@@ -109,24 +108,11 @@ class VmTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> VmSandbox:
         """Open one sandbox; raises `TierUnavailableError` with what QEMU said where it does not start."""
-        if self._control is None:
-            raise InfrastructureError("the vm tier is closed", code="tier_closed")
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        try:
-            return await self._boot(new_id("sandbox"), spec, errors)
-        except SandboxDiedError:
-            said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
-            raise TierUnavailableError(
-                f"the virtual machine did not start: {said or 'no reason given'}",
-                hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
-            ) from None
-        finally:
-            os.close(errors)
+        return await self._opened(spec, self._boot, _did_not_start)
 
     async def _boot(self, name: str, spec: SandboxSpec, errors: int) -> VmSandbox:
         limits = machine_limits(spec.limits)
         cgroup = self._cgroups.create(name, limits) if self._groups else None
-        spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         sockets = {port: path for _, port, path in forwarded(spec)}
         code = _code(self._filter, self._server, tuple(sockets))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -167,6 +153,13 @@ class VmTier(LaunchedTier):
             await sandbox.close()
             raise
         return sandbox
+
+
+def _did_not_start(said: str) -> TierUnavailableError:
+    return TierUnavailableError(
+        f"the virtual machine did not start: {said or 'no reason given'}",
+        hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
+    )
 
 
 def _code(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
