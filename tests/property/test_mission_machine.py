@@ -357,5 +357,15 @@ def test_the_table_of_transitions_is_whole() -> None:
     assert {status for later in LEGAL.values() for status in later} <= set(LEGAL)
 
 
-TestMissionMachine = MissionMachine.TestCase
-TestMissionMachine.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)
+def _test(examples: int, *marks: Any) -> Any:
+    found = type(f"MissionMachine{examples}", (MissionMachine.TestCase,), {})
+    found.settings = settings(max_examples=examples, stateful_step_count=60, deadline=None)
+    for mark in marks:
+        found = mark(found)
+    return found
+
+
+TestMissionMachine = _test(8)
+TestMissionMachineSoak = _test(
+    int(os.environ.get("CHARGEHAND_SOAK_EXAMPLES", "100")), pytest.mark.soak, pytest.mark.timeout(3600)
+)
