@@ -10,7 +10,8 @@ are user, mount, process and network namespaces of its own, `root` is this machi
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Ground = Literal["plain", "namespaces", "root"]
@@ -46,12 +47,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """What an agent leaves in its tree, by shell; `found` is path and rule, `None` for what is no part of it."""
+    """What an agent leaves in its tree, by shell; `found` is path and rule, `None` for what is no part of it.
+
+    `impossible` are tiers in which the script fails already, and the words with which it does.
+    """
 
     name: str
     stopped_by: str
     script: str
     found: tuple[tuple[str, str | None], ...]
+    impossible: Mapping[str, str] = field(default_factory=dict)
 
 
 _ESCAPE = "tests/security/test_sandbox_escape.py"
@@ -565,10 +570,17 @@ TREES = (
         found=(("a\nb", "entry_name"), ("a\x1b[31mb", "entry_name"), ("a\udcffb", "entry_name")),
     ),
     Planted(
-        name="fifo and socket in the tree",
+        name="fifo in the tree",
         stopped_by=_ENTRIES,
-        script="mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'",
-        found=(("pipe", "entry_special"), ("sock", "entry_special")),
+        script="mkfifo pipe",
+        found=(("pipe", "entry_special"),),
+        impossible={"vm": "No such device or address"},  # QEMU's 9p makes none
+    ),
+    Planted(
+        name="socket in the tree",
+        stopped_by=_ENTRIES,
+        script="python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'",
+        found=(("sock", "entry_special"),),
     ),
     Planted(
         name="setuid bits in the tree",
