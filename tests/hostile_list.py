@@ -67,6 +67,8 @@ _MOUNTS, _FILTER, _NETWORK = (
     "an empty network namespace",
 )
 _VICTIM = "a process namespace of its own; process 1 is not dumpable"
+_NO_SPECIAL_FILES = {"vm": "No such device or address"}
+"""QEMU's 9p makes neither pipes nor sockets."""
 GONE = ("ENOENT", "EACCES")
 
 READING = (
@@ -574,13 +576,14 @@ TREES = (
         stopped_by=_ENTRIES,
         script="mkfifo pipe",
         found=(("pipe", "entry_special"),),
-        impossible={"vm": "No such device or address"},  # QEMU's 9p makes none
+        impossible=_NO_SPECIAL_FILES,
     ),
     Planted(
         name="socket in the tree",
         stopped_by=_ENTRIES,
         script="python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'",
         found=(("sock", "entry_special"),),
+        impossible=_NO_SPECIAL_FILES,
     ),
     Planted(
         name="setuid bits in the tree",
