@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 RESULT = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
-    "cost_known", "seconds", "reasons", "cause", "question",
+    "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
 }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "checkpoint": "list show diff restore undo",
         "artifact": "list show",
         "agent": "list probe",
+        "role": "list show path",
         "model": "list probe",
         "policy": "show test why allow",
         "project": "list show setup trust log",

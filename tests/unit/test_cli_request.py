@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app import DEFAULT_MODELS, Choice, Option, Resolved, resolve
+from chargehand.app import DEFAULT_MODELS, Choice, Option, Resolved, Roles, resolve
 from chargehand.app._config_model import UserFile
 from chargehand.cli._request import (
+    Cast,
     RunOptions,
     build_request,
-    choose_agent_and_model,
+    cast_role,
     keep_check_files,
     request_text,
     slug,
 )
-from chargehand.core import ConfigError, NotFoundError, UsageError
+from chargehand.core import ConfigError, MissionRequest, NotFoundError, UsageError
 from chargehand.store import Store, open_store
 
 
@@ -94,7 +96,30 @@ def configured(*names: str) -> Resolved:
 
 def chosen(resolved: Resolved, agent: str | None = None, model: str | None = None) -> Choice:
     options = RunOptions(agent=agent, model=model)
-    return choose_agent_and_model(resolved, options, environ={"OLLAMA_HOST": "127.0.0.1:1"}, keys={})
+    return cast(resolved, options).choice
+
+
+def cast(
+    resolved: Resolved, options: RunOptions, choice: Choice | None = None, keys: Mapping[str, str] | None = None
+) -> Cast:
+    environ = {"OLLAMA_HOST": "127.0.0.1:1", "XDG_CONFIG_HOME": "/does/not/exist"}
+    if choice is not None:
+        role, file = Roles(environ).find("developer", resolved.config)
+        return Cast(role=role, file=file, choice=choice)
+    return cast_role(resolved, options, Roles(environ), environ=environ, keys=keys or {})
+
+
+def build(options: RunOptions, resolved: Resolved, choice: Choice, text: str = "x") -> MissionRequest:
+    return build_request(
+        options, resolved, text=text, cast=cast(resolved, options, choice), artifacts=Kept(), check_files=()
+    )
+
+
+class Kept:
+    """Artifacts by their names alone."""
+
+    def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
+        return hashlib.sha256(content).hexdigest()
 
 
 def test_the_agent_is_named_or_the_only_one() -> None:
@@ -112,7 +137,7 @@ def test_the_agent_is_named_or_the_only_one() -> None:
 
 def test_agent_model_and_keys_are_chosen_together() -> None:
     options = RunOptions(agent="native")
-    keyed = choose_agent_and_model(configured(), options, environ={}, keys={"OPENAI_API_KEY": "k"})
+    keyed = cast(configured(), options, keys={"OPENAI_API_KEY": "k"}).choice
     assert (keyed.agent, keyed.model) == ("native", DEFAULT_MODELS["openai"])
     named = chosen(configured("a"), model="openai:x")
     assert (named.agent, named.model) == ("a", "openai:x")
@@ -167,7 +192,7 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
     )
     resolved = resolve(options=options.configuration())
     choice = Choice(agent="command:true x", model=None, why="--agent")
-    made = build_request(options, resolved, text="Mend it", choice=choice, check_files=())
+    made = build(options, resolved, choice, "Mend it")
     assert made.slug == "mend-it"
     assert made.command == ("true", "x")
     assert (made.only_checks, made.extra_checks) == (("make test",), ("true",))
@@ -181,10 +206,10 @@ def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
     resolved = resolve(user=UserFile(path=Path("config.toml"), text=text), options=options.configuration())
     assert resolved.config.limits.budget_usd == 2.5
     choice = chosen(resolved)
-    made = build_request(options, resolved, text="x", choice=choice, check_files=())
+    made = build(options, resolved, choice)
     assert (made.agent, made.command, made.model, made.fallback) == ("n", (), "openai:a", ("openai:b",))
     other = chosen(resolved, model="ollama:c")
-    assert build_request(options, resolved, text="x", choice=other, check_files=()).model == "ollama:c"
+    assert build(options, resolved, other).model == "ollama:c"
 
 
 def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
@@ -193,7 +218,7 @@ def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
     said = resolve(options=RunOptions(attempts="1").configuration())
 
     def attempts(choice: Choice, resolved: Resolved) -> int:
-        return build_request(RunOptions(), resolved, text="x", choice=choice, check_files=()).attempts
+        return build(RunOptions(), resolved, choice).attempts
 
     assert (attempts(native, resolve()), attempts(program, resolve()), attempts(native, said)) == (3, 1, 1)
 

@@ -25,6 +25,15 @@ from chargehand.agents._native import NativeAgent
 from chargehand.agents._patch_agent import PatchAgent
 from chargehand.agents._probe import AgentSeen, see_agent
 from chargehand.agents._recorded import RecordedStep, ToolCall, parse_step, read_reply, reply_step
+from chargehand.agents._role_file import check_role_name, parse_role
+from chargehand.agents._roles import (
+    DEVELOPER,
+    NO_ROLE,
+    Role,
+    RoleOutput,
+    role_digest,
+    shipped_roles,
+)
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentConfig, UsageError
 
@@ -33,6 +42,8 @@ if TYPE_CHECKING:
     from chargehand.agents._conformance_kit import AgentCase, Desk, scripted_endpoint
 
 __all__ = [
+    "DEVELOPER",
+    "NO_ROLE",
     "REPORT",
     "SPECS",
     "Abilities",
@@ -56,15 +67,21 @@ __all__ = [
     "PatchAgent",
     "RecordedStep",
     "Resumed",
+    "Role",
+    "RoleOutput",
     "Snippets",
     "ToolCall",
+    "check_role_name",
     "made_reply",
     "open_agent",
+    "parse_role",
     "parse_step",
     "read_reply",
     "reply_step",
+    "role_digest",
     "scripted_endpoint",
     "see_agent",
+    "shipped_roles",
 ]
 
 _LAZY = {

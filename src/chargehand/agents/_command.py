@@ -31,6 +31,7 @@ _LIMITS: Mapping[LimitName, str] = {
 class CommandAgent:
     """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell.
 
+    Its role stands in `$CHARGEHAND_ROLE`, what that asks of it in `$CHARGEHAND_ROLE_PROMPT`.
     One that is given models finds their endpoint in `$OPENAI_BASE_URL` and the like.
     """
 
@@ -52,6 +53,7 @@ class CommandAgent:
             "CHARGEHAND_REQUEST": assignment.request,
             "CHARGEHAND_MISSION": assignment.mission,
             "CHARGEHAND_ATTEMPT": str(assignment.number),
+            **_role(assignment),
             **(context.endpoint.environment if context.endpoint else {}),
         }
         report = _report(assignment)
@@ -72,7 +74,15 @@ class CommandAgent:
         if result is None or (spent.refused and result.exit_code != 0 and not result.timed_out):
             return replace(no_money(spent), seconds=time.monotonic() - began)
         outcome = _outcome(result, self._command[0])
-        return replace(outcome, output=cleaned(redactor(context.endpoint), outcome.output))
+        clean = redactor(context.endpoint)
+        said = cleaned(clean, result.stdout).decode(errors="replace")
+        return replace(outcome, output=cleaned(clean, outcome.output), said=said)
+
+
+def _role(assignment: Assignment) -> dict[str, str]:
+    """Return what the program finds of its role: name and prompt, where there is one."""
+    role = assignment.role
+    return {"CHARGEHAND_ROLE": role.name, "CHARGEHAND_ROLE_PROMPT": role.prompt} if role.name else {}
 
 
 def _report(assignment: Assignment) -> bytes | None:

@@ -57,6 +57,7 @@ class Desk:
         self.asked: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.answers: dict[str, str] = {}
         self.words: list[str] = []
+        self.refusals: list[tuple[str, str]] = []
         self.on_output: OnOutput | None = lambda _, piece: self.shown.extend(piece)
 
     def again(self) -> None:
@@ -127,6 +128,10 @@ class Desk:
         if effect == "ask":
             effect = "allow" if await self.ask(name, repr(action), ("yes", "no")) == "yes" else "deny"
         return Judgement(effect=effect, rule="suite", reason="the suite says so", subject=repr(action))
+
+    def refused(self, tool: str, reason: str) -> None:
+        """Note a call that the role does not allow; see `AttemptContext.refused`."""
+        self.refusals.append((tool, reason))
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Bound a block; see `AttemptContext.limited`."""

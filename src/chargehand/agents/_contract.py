@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentKind
 from chargehand.models import Dialect
@@ -23,7 +24,7 @@ class Assignment:
     """One run of an agent: the request, the report on the attempt before it (JSON), and its seconds.
 
     `messages` is what persons have said to the mission so far; `allow` and `forbid` are areas of paths,
-    `tree` is what the attempt began at, however often it goes on.
+    `tree` is what the attempt began at, however often it goes on. `role` bounds what the agent is given.
     """
 
     mission: str
@@ -36,6 +37,7 @@ class Assignment:
     allow: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     tree: str | None = None
+    role: Role = NO_ROLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Outcome:
     """How the run ended; `output` is what the agent printed, bounded; money is `None` where not known.
 
     `code` says why where the claim is not "done"; `limit` names the limit that ended its program, if one did.
+    `said` is its last word by itself: what a role that changes nothing is for.
     """
 
     claim: Claim
@@ -53,6 +56,7 @@ class Outcome:
     truncated: bool = False
     code: str = ""
     limit: str | None = None
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +191,10 @@ class AttemptContext(Protocol):
 
         `name` is the step that it is part of. Raises `WaitingError` while a person has to be asked, as `ask` does.
         """
+        ...
+
+    def refused(self, tool: str, reason: str) -> None:
+        """Note that a call to a tool which the role does not have was not carried out."""
         ...
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:

@@ -106,6 +106,7 @@ async def outcome_of(
         reason=clean(ended.reason),
         output=clean(_shown(log, result))[-_LONGEST_OUTPUT:].encode(errors="replace"),
         seconds=seconds,
+        said=clean(log.said),
         exit_code=None if result is None else result.exit_code,
         truncated=False if result is None else result.truncated,
     )

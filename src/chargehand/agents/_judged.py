@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chargehand.agents._patch import parse_patch
 from chargehand.agents._patch_model import PatchProblem
+from chargehand.agents._roles import Role
 from chargehand.agents._tools import ToolResult, checked_call
+from chargehand.core import printable
 from chargehand.policy import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
 
 
@@ -35,6 +37,11 @@ def refusal(judgement: Judgement) -> str:
         f"not done: {judgement.subject[:300]!r} is denied by rule {judgement.rule}: {judgement.reason}. "
         "Nothing of this call was carried out. Take another way, or say in your summary what is missing."
     )
+
+
+def not_in_role(role: Role, tool: str, tools: Sequence[str]) -> str:
+    """Return why a call to a tool that is not in the role's list was not carried out."""
+    return f"the role {role.name} has no tool {printable(tool)[:80]!r}; its tools are {', '.join(tools)}"
 
 
 def _path(arguments: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from chargehand.agents._conversation import (
     to_messages,
     unanswered,
 )
-from chargehand.agents._judged import action_of, refusal
+from chargehand.agents._judged import action_of, not_in_role, refusal
 from chargehand.agents._model_client import QUOTA, ModelClient, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
@@ -120,8 +120,13 @@ class _Attempt:
         self._models = {model.name: model for model in context.endpoint.models}
         self._model = context.endpoint.models[0]
         self._tools = Toolbox(
-            context.sandbox, keep=context.keep, on_output=context.on_output, snippets=context.snippets
+            context.sandbox,
+            keep=context.keep,
+            on_output=context.on_output,
+            snippets=context.snippets,
+            may_use=assignment.role.may_use,
         )
+        self._system = system_prompt(assignment.role)
         self._entries: list[Said] = []
         self._said = 0
         self._ladder = Ladder(others=len(self._models) - 1)
@@ -272,7 +277,7 @@ class _Attempt:
         raise first
 
     async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
-        system = system_prompt() if model.tools else f"{system_prompt()}\n\n{describe(self._tools.specs)}"
+        system = self._system if model.tools else f"{self._system}\n\n{describe(self._tools.specs)}"
         messages, pins = to_messages(system, entries, native=model.tools)
         limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
         fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
@@ -332,6 +337,8 @@ class _Attempt:
 
     async def _call(self, turn: _Turn, call: ToolCall, name: str) -> None:
         async def called() -> object:
+            if not self._assignment.role.may_use(call.name):
+                return self._not_in_role(call)
             return await self._answer(name, call) if call.name == ASK else await self._judged(name, call)
 
         if call.name in MUTATING:
@@ -341,6 +348,12 @@ class _Attempt:
         else:
             output = await self._context.step(name, [call.name, call.arguments], called)
         self._result(turn, call, output)
+
+    def _not_in_role(self, call: ToolCall) -> dict[str, Any]:
+        """Answer a call to a tool that the role does not have; nothing of it is carried out."""
+        reason = not_in_role(self._assignment.role, call.name, [spec.name for spec in self._tools.specs])
+        self._context.refused(call.name, reason)
+        return {**_shown(ToolResult(text=f"not done: {reason}", failed=True)), "seconds": 0.0}
 
     async def _judged(self, name: str, call: ToolCall) -> dict[str, Any]:
         """Carry out a call that the rules allow; one that they deny is answered with the rule and its reason."""
@@ -410,7 +423,7 @@ def _exited_badly(call: ToolCall, text: str) -> bool:
 def _done(summary: str, evidence: Sequence[str]) -> Outcome:
     first = next((line for line in summary.splitlines() if line.strip()), "")
     output = "\n".join([summary, *(f"- {line}" for line in evidence)])
-    return _outcome("done", f"the agent says it is done: {first}", output=output)
+    return replace(_outcome("done", f"the agent says it is done: {first}", output=output), said=output)
 
 
 def _shown(result: ToolResult) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Toolbox:
 
     `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `seconds`
     is the time limit of a command whose call gives none, and of every file tool. Where there are no `snippets`,
-    that tool is not offered.
+    that tool is not offered, nor is any that `may_use` does not let pass by its name.
     """
 
     def __init__(
@@ -52,13 +52,14 @@ class Toolbox:
         seconds: float = 60.0,
         spill: str = SPILL,
         snippets: Snippets | None = None,
+        may_use: Callable[[str], bool] = bool,
     ) -> None:
         self._files = Files(sandbox, seconds=seconds)
         self._shell = Shell(sandbox, keep=keep, on_output=on_output, spill=spill)
         self._seconds = seconds
         self._snippets = snippets
         self.specs: tuple[ToolSpec, ...] = tuple(
-            spec for spec in SPECS if snippets is not None or spec.name != SNIPPET
+            spec for spec in SPECS if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
         )
 
     async def call(self, name: str, arguments: object) -> ToolResult:

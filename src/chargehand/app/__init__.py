@@ -5,6 +5,7 @@ from chargehand.app._agent_probe import probe_agent
 from chargehand.app._app import App
 from chargehand.app._choice import AGENT_PROGRAMS, DEFAULT_MODELS, Choice, choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent, named_agent
+from chargehand.app._config_areas import meet_areas
 from chargehand.app._config_edit import check_user_value, set_user_value, set_user_values
 from chargehand.app._config_files import state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, UntrustedKey
@@ -26,6 +27,8 @@ from chargehand.app._models import (
 from chargehand.app._ollama import find_ollama
 from chargehand.app._policy import REPOSITORY_RULES, add_override, user_rules_path
 from chargehand.app._profile import Profile, machine_facts
+from chargehand.app._role_map import DEFAULT_ROLE, levels_of
+from chargehand.app._roles import REPOSITORY_ROLES, FoundRole, RoleFile, Roles, user_roles_path
 from chargehand.app._session import Detected, Found, Session
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
@@ -35,8 +38,10 @@ from chargehand.app._worker import SLOTS, Worker
 __all__ = [
     "AGENT_PROGRAMS",
     "DEFAULT_MODELS",
+    "DEFAULT_ROLE",
     "NATIVE",
     "REPOSITORY_FILE",
+    "REPOSITORY_ROLES",
     "REPOSITORY_RULES",
     "SLOTS",
     "USUAL_KEYS",
@@ -45,12 +50,15 @@ __all__ = [
     "Choice",
     "Detected",
     "Found",
+    "FoundRole",
     "ModelProbe",
     "OnOutputLine",
     "Option",
     "Profile",
     "RepositoryFile",
     "Resolved",
+    "RoleFile",
+    "Roles",
     "Session",
     "UntrustedKey",
     "Worker",
@@ -67,7 +75,9 @@ __all__ = [
     "has_key",
     "is_loopback",
     "key_name",
+    "levels_of",
     "machine_facts",
+    "meet_areas",
     "model_config",
     "named_agent",
     "probe_agent",
@@ -86,5 +96,6 @@ __all__ = [
     "state_home",
     "trust_needed",
     "user_config_path",
+    "user_roles_path",
     "user_rules_path",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import pwd
 import tempfile
@@ -23,6 +24,7 @@ from chargehand.app._gateways import AttemptGateways
 from chargehand.app._network import SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
+from chargehand.app._roles import Roles
 from chargehand.app._session import Detected, Found, Place, Session
 from chargehand.app._snippets import SessionSnippets
 from chargehand.app._tiers import (
@@ -279,6 +281,13 @@ class App:
         if len(rules.sources) > 1:  # those that are shipped are right, and parsed when they are first asked
             rules.check()
         return rules
+
+    def roles(self, found: Found | None = None) -> Roles:
+        """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
+        if found is None:
+            return Roles(self.environ)
+        is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
+        return Roles(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
 
     def user_configuration(self) -> Resolved:
         """Return the configuration in force outside of any repository."""

@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from chargehand.agents import NO_ROLE, Role
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent
 from chargehand.app._models import USUAL_KEYS, has_key, model_config
 from chargehand.app._ollama import find_ollama
+from chargehand.app._role_map import Level, agent_of, fallback_of, levels_of, model_of
 from chargehand.core import AgentConfig, Config, KeySource, UsageError
 
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
@@ -20,17 +22,22 @@ _WAYS = (
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
 )
+_WITHOUT_MODELS = ("command", "patch")
 Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The agent as `--agent` would name it, its model (`None`: it has none) and why it was taken, in words."""
+    """The agent as `--agent` would name it, its model (`None`: it has none) and why it was taken, in words.
+
+    `fallback` are the models to switch to from that one, in order.
+    """
 
     agent: str
     model: str | None
     why: str
+    fallback: tuple[str, ...] = ()
 
 
 def choose(
@@ -40,25 +47,44 @@ def choose(
     *,
     agent: str | None = None,
     model: str | None = None,
+    role: Role = NO_ROLE,
     which: Which = shutil.which,
     ollama: Ollama = find_ollama,
 ) -> Choice:
-    """Return what works: what `agent` and `model` (the options) say, else what is configured, else what is found.
+    """Return what works: what `agent` and `model` (the options) say, else who works in the role (`levels_of`),
+    else what is configured, else what is found.
 
-    Raises `UsageError` (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
+    An agent that takes no model of itself (a command, a patch) is given none by the role. Raises `UsageError`
+    (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
     """
     if model is not None:
         model_config(config, model)
-    name, why = _agent(config, agent, model)
+    levels = levels_of(config, role)
+    name, why = _agent(config, agent, model, levels)
     found = _named(config, name) if name is not None else None
-    said = model or (found.model if found else None)
-    if name is not None and found is not None and (found.kind != NATIVE or said is not None):
-        return Choice(agent=name, model=said, why=why)
+    takes = found is None or found.kind not in _WITHOUT_MODELS
+    below = levels if takes else ()
+    own = Level(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
+    said = (model, "--model") if model else model_of((*below, *([own] if own else [])))
+    if name is not None and said is not None:
+        if said[1].startswith(("[", "the file")) and said[1] not in why:
+            why = f"{why}, {said[0]} by {said[1]}"
+        return Choice(agent=name, model=said[0], why=why, fallback=_rest(config, below, own, said[0]))
+    if name is not None and found is not None and found.kind != NATIVE:
+        return Choice(agent=name, model=None, why=why, fallback=_rest(config, below, own, None))
     taken = _model(config, environ, keys, ollama)
     if taken is not None:
         chosen, reason = taken
-        return Choice(agent=name or NATIVE, model=chosen, why=reason if name is None else f"{why}, {reason}")
+        why = reason if name is None else f"{why}, {reason}"
+        return Choice(agent=name or NATIVE, model=chosen, why=why, fallback=_rest(config, below, own, chosen))
     raise _nothing(name, programs_on_path(which))
+
+
+def _rest(config: Config, levels: Sequence[Level], own: Level | None, model: str | None) -> tuple[str, ...]:
+    rest = fallback_of((*levels, *([own] if own else [])), model)
+    for each in rest:
+        model_config(config, each)
+    return rest
 
 
 def _named(config: Config, option: str) -> AgentConfig:
@@ -75,10 +101,19 @@ def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def _agent(config: Config, option: str | None, model: str | None) -> tuple[str | None, str]:
+def _agent(
+    config: Config, option: str | None, model: str | None, levels: Sequence[Level]
+) -> tuple[str | None, str]:
     if option is not None:
         return option, "--agent"
+    named, by_role = agent_of(levels), model_of(levels)
+    if named is not None:
+        return named
     names = sorted(config.agents)
+    if by_role is not None and model is None:  # a model is meant for somebody who takes one
+        names = [name for name in names if config.agents[name].kind not in _WITHOUT_MODELS]
+        if len(names) != 1:
+            return NATIVE, by_role[1]
     if len(names) == 1:
         return names[0], "the only one configured"
     if names:

@@ -1,10 +1,10 @@
-"""The entries of `[agents.NAME]` and `[models.NAME]`: which there are, whole ones, and what they refer to."""
+"""The entries of the tables of tables, `[agents.NAME]` and so on: whole ones, and what they refer to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chargehand.app._config_keys import AGENTS, MODELS, entry_keys
+from chargehand.app._config_keys import AGENTS, MODELS, ROLES, entry_keys
 from chargehand.app._config_meet import default_of
 from chargehand.app._config_model import Said
 from chargehand.app._config_toml import check_agent
@@ -48,11 +48,11 @@ def is_short_form(model: str) -> bool:
 
 
 def check_models(said: Mapping[str, Said], known: Mapping[str, Said]) -> None:
-    """Raise `ConfigError` for an agent that refers to a model which `known` has no entry of."""
+    """Raise `ConfigError` for an agent or a role that refers to a model which `known` has no entry of."""
     names = entry_names(known, MODELS)
     for dotted, value in said.items():
         section, *_, field = dotted.split(".")
-        if section == AGENTS and field in {"model", "fallback"}:
+        if section in (AGENTS, ROLES) and field in {"model", "fallback"}:
             for model in _models(value):
                 if model not in names and not is_short_form(model):
                     raise fail(value.place, f"{field}: no model named {shown(model)}", model_hint(model, names))

@@ -101,4 +101,5 @@ FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
     "name": _name,
     "secret": _secret,
     "model": _model,
+    "agent": _command,
 }

@@ -15,6 +15,7 @@ from chargehand.core import (
     LimitsConfig,
     ModelConfig,
     ProjectConfig,
+    RoleConfig,
     SandboxConfig,
 )
 
@@ -28,8 +29,9 @@ SECTIONS: tuple[tuple[str, type], ...] = (
 )
 AGENTS = "agents"
 MODELS = "models"
-NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig}
-"""The tables of tables: `[agents.NAME]`, `[models.NAME]`."""
+ROLES = "roles"
+NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig}
+"""The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`."""
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NAME = "NAME"
 """What stands for an entry's name in the table."""
@@ -37,7 +39,7 @@ NAME = "NAME"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One row of the table; `section` is `agents.NAME` or `models.NAME` for the keys of their entries."""
+    """One row of the table; `section` is `agents.NAME` and the like for the keys of their entries."""
 
     section: str
     field: str
@@ -101,7 +103,7 @@ def section_keys() -> dict[str, Key]:
 
 @cache
 def entry_keys(table: str) -> dict[str, Key]:
-    """Return the keys of the entries of `agents` or `models` by field."""
+    """Return the keys of the entries of `agents`, `models` or `roles` by field."""
     return {key.field: key for key in _rows(f"{table}.{NAME}", NAMED[table])}
 
 

@@ -12,6 +12,7 @@ from chargehand.app._config_keys import (
     MODELS,
     NAME,
     NAMED,
+    ROLES,
     SECTIONS,
     Key,
     entry_keys,
@@ -68,13 +69,15 @@ _FORMS = {
     "name": "name",
     "secret": "name of a secret or environment variable",
     "model": "name of a model",
+    "agent": "what `--agent` takes",
 }
 _ENTRIES = f"""\
 `{NAME}` is letters, digits, `-` and `_`. An entry of your file hides the repository's whole entry of that name. A
 native agent takes no command, and `native` is there without any configuration. Where an agent names a model, an
 entry of `[{MODELS}]` is meant, or `openai:MODEL`, `anthropic:MODEL`, `ollama:MODEL`. Of the repository's file, all
-of `[{MODELS}.{NAME}]`, and `model` and `fallback` of `[{AGENTS}.{NAME}]`, need trust: they decide where your
-code is sent and whose key pays for it. Keys of providers never stand in this file; `key` names what holds one.
+of `[{MODELS}.{NAME}]` and `[{ROLES}.{NAME}]`, and `model` and `fallback` of `[{AGENTS}.{NAME}]`, need trust:
+they decide where your code is sent and whose key pays for it. Keys of providers never stand in this file; `key`
+names what holds one.
 """
 
 

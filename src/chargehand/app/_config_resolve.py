@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from chargehand.app._config_entries import check_models, complete_agent, completed, entry_names, entry_values
-from chargehand.app._config_keys import AGENTS, MODELS, NAMED, SECTIONS, Key, find_key, section_keys
+from chargehand.app._config_keys import AGENTS, MODELS, NAMED, ROLES, SECTIONS, Key, find_key, section_keys
 from chargehand.app._config_meet import joined, narrowed
 from chargehand.app._config_model import (
     REPOSITORY_FILE,
@@ -142,7 +142,7 @@ class _Joining:
     def all(self) -> dict[str, Said]:
         """Return every key's value in force."""
         values = {name: self._one(name, key) for name, key in section_keys().items()}
-        return values | self._agents() | self._models()
+        return values | self._agents() | self._owned(MODELS, "model") | self._owned(ROLES, "role")
 
     def _one(self, name: str, key: Key) -> Said:
         user, theirs = self.mine.get(name), self.theirs.get(name)
@@ -198,17 +198,18 @@ class _Joining:
                 self._mark(dotted, kept.pop(dotted), host=False)
         return kept
 
-    def _models(self) -> dict[str, Said]:
+    def _owned(self, table: str, what: str) -> dict[str, Said]:
+        """Return a table whose entries in the repository's file need trust as a whole."""
         values: dict[str, Said] = {}
-        for name in self._names(MODELS):
-            mine, theirs = entry_values(self.mine, MODELS, name), entry_values(self.theirs, MODELS, name)
+        for name in self._names(table):
+            mine, theirs = entry_values(self.mine, table, name), entry_values(self.theirs, table, name)
             if mine:
-                self._note_shadowed("model", name, mine, theirs)
+                self._note_shadowed(what, name, mine, theirs)
             elif not self.trusted:
                 for dotted, said in theirs.items():
                     self._mark(dotted, said, host=False)
                 continue
-            values |= completed(MODELS, name, mine or theirs)
+            values |= completed(table, name, mine or theirs)
         return values
 
     def _note_shadowed(self, what: str, name: str, mine: dict[str, Said], theirs: dict[str, Said]) -> None:

@@ -13,6 +13,7 @@ from chargehand.app._config_keys import (
     ENTRY_NAME,
     MODELS,
     NAMED,
+    ROLES,
     Key,
     entry_keys,
     section_keys,
@@ -100,7 +101,11 @@ def _table(
     return said
 
 
-_WHAT = {AGENTS: ("an agent", 'command = ["program", …]'), MODELS: ("a model", 'model = "…"')}
+_WHAT = {
+    AGENTS: ("an agent", 'command = ["program", …]'),
+    MODELS: ("a model", 'model = "…"'),
+    ROLES: ("a role", 'model = "…"'),
+}
 
 
 def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, Said]:

@@ -14,6 +14,8 @@ from chargehand.sandbox import ExecResult
 _NO_MODULE = re.compile(r"No module named '?(?:pytest|unittest)\b")
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 _UNITTEST_SKIPPED = re.compile(r"^(?:OK|FAILED) \(.*?\bskipped=(\d+)", re.MULTILINE)
+_UNITTEST_UNLOADED = re.compile(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", re.MULTILINE)
+"""A module that cannot be imported: unittest counts it as a test that ran."""
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 _CARGO_RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
 _GO_PACKAGE = re.compile(r"^(?:ok|FAIL)[ \t]+\S+(?![^\n]*\[no tests to run\])[^\n]*$", re.MULTILINE)
@@ -88,6 +90,8 @@ def _unittest(ran: Ran) -> Outcome:
         return Outcome(status="error", reason="no_report") if ran.exit_code == 0 else _by_exit_code(ran)
     skipped = _UNITTEST_SKIPPED.findall(ran.text)
     tests = int(counts[-1]) - (int(skipped[-1]) if skipped else 0)
+    if ran.exit_code and _UNITTEST_UNLOADED.search(ran.text):
+        return Outcome(status="failed", reason="collection_error", tests=tests)
     return _counted(ran, tests)
 
 

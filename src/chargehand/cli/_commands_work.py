@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chargehand.cli._options import base_option, json_option, repo_option, time_option
+from chargehand.cli._options import base_option, json_option, repo_option, role_option, time_option
 
 
 @click.command()
@@ -62,6 +62,7 @@ def demo(keep: bool, as_json: bool) -> int:
 @click.option("--model", metavar="NAME", help="The model to begin with: of [models], or PROVIDER:MODEL.")
 @click.option("--budget", metavar="USD", help="Spend at most this much on models.")
 @click.option("--check", "checks", multiple=True, metavar="CMD", help="One more check that has to pass.")
+@role_option
 @click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
 @click.option(
     "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."

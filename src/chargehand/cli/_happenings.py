@@ -28,6 +28,12 @@ def payload_of(event: Event) -> Payload | None:
         return None
 
 
+def step_name(event: Event) -> str:
+    """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
+    payload = payload_of(event)
+    return (core.step_of(payload) or "") if payload is not None else ""
+
+
 def describe_event(event: Event) -> str:
     """Return a line of the log in words."""
     payload = payload_of(event)
@@ -125,6 +131,16 @@ def _base(event: core.BaseResolved) -> str:
 
 def _agent(event: core.AgentSelected) -> str:
     return f"agent {event.agent} ({event.kind})"
+
+
+def _role(event: core.RoleChosen) -> str:
+    models = " then ".join(event.models)
+    with_models = f" with {models}" if models else ""
+    return f"role {event.role} ({event.digest[:12]}, {event.origin}): {event.agent}{with_models} ({event.why})"
+
+
+def _report_made(event: core.ReportMade) -> str:
+    return f"{event.kind} by the {event.role}: {_first_line(event.text)}"
 
 
 def _tier(event: core.TierChosen) -> str:
@@ -317,6 +333,8 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.BaseResolved: _base,
     core.AgentSelected: _agent,
     core.TierChosen: _tier,
+    core.RoleChosen: _role,
+    core.ReportMade: _report_made,
     core.SandboxOpened: _sandbox,
     core.SandboxClosed: _sandbox_closed,
     core.NetworkRequested: _network,

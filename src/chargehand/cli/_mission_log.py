@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from chargehand.app import App, ensure_worker
-from chargehand.cli._happenings import describe_event
+from chargehand.cli._happenings import describe_event, step_name
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import show_result
@@ -24,8 +24,12 @@ def show_log(out: Output, mission: str, *, follow: bool) -> int:
     with App.open() as app:
         found = find_mission(app, mission)
         for event in _followed(app, out, found) if follow else app.store.log.read(found):
-            _show(out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}")
+            _show(out, event, _log_line(event))
     return 0
+
+
+def _log_line(event: Event) -> str:
+    return f"{event.seq:>4}  {event.time[:19]}  {step_name(event):<11}  {event.type:<20}  {describe_event(event)}"
 
 
 def show_project_log(out: Output, *, repo: Path | None) -> int:
@@ -76,7 +80,7 @@ def watch_mission(out: Output, mission: str) -> int:
         for event in _followed(app, out, found):
             text = describe_event(event)
             if text or out.as_json:
-                _show(out, event, f"{event.time[11:19]}  {text}")
+                _show(out, event, f"{event.time[11:19]}  {step_name(event):<11}  {text}")
         if not out.as_json:
             show_result(out, app.look.state(found))
     return 0
@@ -121,6 +125,7 @@ def _show(out: Output, event: Event, line: str) -> None:
             "seq": event.seq,
             "time": event.time,
             "type": event.type,
+            "step": step_name(event) or None,
             "payload": payload,
             "hash": event.hash,
         }

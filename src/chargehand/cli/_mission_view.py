@@ -17,6 +17,7 @@ from chargehand.cli._result import (
     full_document,
     next_steps,
     result_document,
+    show_report,
     summary,
     usage_text,
 )
@@ -87,6 +88,8 @@ def show_mission(out: Output, mission: str) -> int:
         out.text(f"sandbox   {tier}, workspace by {driver}")
     if state.tier is not None:
         out.text(f"tier      {state.tier.tier}: {state.tier.reason}")
+    if state.role is not None:
+        out.text(f"role      {state.role.role} ({state.role.origin}, {state.role.digest[:12]})")
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
     if waits is not None:
@@ -94,6 +97,7 @@ def show_mission(out: Output, mission: str) -> int:
     cause = mission_cause(state)
     if cause is not None:
         out.text(cause_line(cause))
+    show_report(out, state)
     _show_attempts(out, state)
     _show_network(out, state)
     for verdict in state.verdicts:

@@ -59,3 +59,22 @@ def mission_argument(function: _F) -> _F:
 def named_mission_argument(function: _F) -> _F:
     """Add a mission that has to be named: what changes one does not guess."""
     return click.argument("mission", metavar="MISSION")(function)
+
+
+def complete_roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
+    import os
+
+    from chargehand.app import Roles
+
+    return sorted({file.name for file in Roles(os.environ).files() if file.name.startswith(incomplete)})
+
+
+def role_option(function: _F) -> _F:
+    """Add `--role`."""
+    return click.option(
+        "--role",
+        metavar="NAME",
+        help="The role to work in; `chargehand role list` names them (default: developer).",
+        shell_complete=complete_roles,
+    )(function)

@@ -123,12 +123,18 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
         asks = found.resolved.config.sandbox.tier == "auto"  # then trust says how strong sandboxes have to be
         digest = found.resolved.trusted_by if asks else found.resolved.digest
         trusted = bool(digest) and app.store.trust.is_trusted(found.project.id, digest)
-        wanted = describe_untrusted(found.resolved)
+        roles = [each for each in app.roles(found).of_repository() if not each.trusted]
+        wanted = (
+            *describe_untrusted(found.resolved),
+            *(f"{each.place}: a role's file (sha256 {each.digest[:12]}…): what agents are told" for each in roles),
+        )
         for line in wanted:
             out.text(line)
         if (wanted or (asks and not trusted)) and not only_show:
             _agreed(out, yes)
-            app.store.trust.grant(found.project.id, digest, identity=app.identity())
+            granted = ([digest] if digest else []) + [each.digest for each in roles]
+            for content in granted:
+                app.store.trust.grant(found.project.id, content, identity=app.identity())
             trusted = True
     out.document(
         {
@@ -136,10 +142,12 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
             "digest": digest or None,
             "trusted": trusted,
             "keys": found.resolved.untrusted,
+            "roles": [{"place": each.place, "digest": each.digest} for each in roles],
         }
     )
     if trusted:
-        out.text(f"trusted: chargehand.toml with sha256 {digest}")
+        named = [f"chargehand.toml with sha256 {digest}"] if digest else []
+        out.text(f"trusted: {', '.join([*named, *(each.place for each in roles)])}")
     else:
         out.text("not trusted" if wanted or asks else "nothing in chargehand.toml needs trust")
     return 0
@@ -150,5 +158,5 @@ def _agreed(out: Output, yes: bool) -> None:
         return
     if not out.can_ask:
         raise UsageError("nobody can be asked here", code="trust_unasked", hint="chargehand project trust --yes")
-    if not click.confirm("Trust this content of chargehand.toml?", default=False, err=True):
+    if not click.confirm("Trust this content?", default=False, err=True):
         raise RefusedError("not trusted", code="trust_denied")

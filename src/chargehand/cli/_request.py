@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app import Choice, Option, Resolved, choose, named_agent
-from chargehand.core import KeySource, MissionRequest, UsageError, shown_path
+from chargehand.agents import DEVELOPER, Role
+from chargehand.app import Choice, Option, Resolved, RoleFile, Roles, choose, meet_areas, named_agent
+from chargehand.core import ArtifactSink, KeySource, MissionRequest, UsageError, shown_path
 from chargehand.store import Artifacts
 
 _SLUG = 40
@@ -30,6 +31,7 @@ class RunOptions:
     base: str | None = None
     agent: str | None = None
     model: str | None = None
+    role: str | None = None
     budget: str | None = None
     checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] = ()
@@ -110,11 +112,22 @@ def slug(text: str) -> str:
     return made or "mission"
 
 
-def choose_agent_and_model(
-    resolved: Resolved, options: RunOptions, *, environ: Mapping[str, str], keys: KeySource
-) -> Choice:
-    """Return the agent to use, its model and why, in words; raises what `choose` does."""
-    return choose(resolved.config, environ, keys, agent=options.agent, model=options.model)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who works and in which role: the role with its file as it was read, the agent, its model and why."""
+
+    role: Role
+    file: RoleFile
+    choice: Choice
+
+
+def cast_role(
+    resolved: Resolved, options: RunOptions, roles: Roles, *, environ: Mapping[str, str], keys: KeySource
+) -> Cast:
+    """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
+    role, file = roles.find(options.role or DEVELOPER, resolved.config)
+    choice = choose(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
+    return Cast(role=role, file=file, choice=choice)
 
 
 def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
@@ -161,10 +174,15 @@ def build_request(
     resolved: Resolved,
     *,
     text: str,
-    choice: Choice,
+    cast: Cast,
+    artifacts: ArtifactSink,
     check_files: tuple[tuple[str, str], ...],
 ) -> MissionRequest:
-    """Return the request of a mission as it is recorded."""
+    """Return the request of a mission as it is recorded; the role's file is kept as it is now.
+
+    Raises `ConfigError` where role and mission leave no area that may be changed.
+    """
+    choice = cast.choice
     config, named = resolved.config, named_agent(resolved, choice.agent)
     repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
@@ -175,7 +193,7 @@ def build_request(
         only_checks=resolved.only_checks,
         extra_checks=resolved.extra_checks,
         check_files=check_files,
-        allow=config.project.allow,
+        allow=meet_areas(config.project.allow, cast.role.areas),
         forbid=config.project.forbid,
         attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
         seconds=config.limits.time,
@@ -183,6 +201,9 @@ def build_request(
         partial=options.partial,
         apply=options.apply,
         model=choice.model,
-        fallback=named.fallback,
+        fallback=choice.fallback,
         why=choice.why,
+        role=cast.role.name,
+        role_text=artifacts.put(cast.file.content, kind="role"),
+        role_from=cast.file.place,
     )

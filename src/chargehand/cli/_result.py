@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from chargehand.cli._output import Output
-from chargehand.core import AttemptState, AttemptUsage, CheckResult, MissionState, Verdict, shown_path
-from chargehand.missions import Cause, attempt_cause, mission_cause
+from chargehand.core import AttemptState, AttemptUsage, CheckResult, Export, MissionState, Verdict, shown_path
+from chargehand.missions import FAILING_TEST, Cause, attempt_cause, mission_cause
 
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
@@ -16,12 +16,39 @@ _HEADS = "refs/heads/"
 
 def exit_code(state: MissionState) -> int:
     """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
+    if reported(state):
+        return 0
     if state.status == "promoted":
         wanted = [state.export]
         if state.request is not None and state.request.apply:
             wanted.append(state.applied)
         return 0 if all(done is not None and done.state == "done" for done in wanted) else 3
     return _CODES.get(state.status, 1)
+
+
+def reported(state: MissionState) -> bool:
+    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
+    return state.status == "promoted" and state.commit is None and bool(state.reports)
+
+
+def report_document(state: MissionState) -> dict[str, Any] | None:
+    """Return the last report of a mission whose role changes nothing; null where there is none."""
+    if not state.reports:
+        return None
+    last = state.reports[-1]
+    return {"role": last.role, "kind": last.kind, "text": last.text, "artifact": last.artifact}
+
+
+def show_report(out: Output, state: MissionState) -> None:
+    """Write the last report of a mission, as far as the log holds it."""
+    if not state.reports:
+        return
+    last = state.reports[-1]
+    out.text()
+    out.text(f"{last.kind} by the {last.role}", bold=True)
+    out.text(last.text)
+    out.text(f"  all of it: chargehand artifact show {last.artifact[:12]}")
+    out.text()
 
 
 def branch_of(state: MissionState) -> str | None:
@@ -49,13 +76,17 @@ def cost_of(state: MissionState) -> tuple[float | None, bool]:
 def result_document(state: MissionState) -> dict[str, Any]:
     """Return the result of a mission as `run --json` prints it; what is not known is null."""
     cost, known = cost_of(state)
+    base = state.base.commit if state.base else None
+    done = Export(ref="", state="done", reason="report") if reported(state) else state.export
     return {
         "mission": state.id,
         "status": state.status,
+        "role": state.role.role if state.role else None,
+        "report": report_document(state),
         "branch": branch_of(state),
-        "commit": state.commit,
-        "base": state.base.commit if state.base else None,
-        "export": state.export,
+        "commit": base if reported(state) else state.commit,
+        "base": base,
+        "export": done,
         "checkpoints": len(state.checkpoints),
         "reverted": state.reverted,
         "attempts": [_attempt(attempt) for attempt in state.attempts],
@@ -120,6 +151,7 @@ def show_result(out: Output, state: MissionState) -> None:
     out.text(f"{state.status}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
     for reason in state.reasons:
         out.text(f"  {reason.code}: {reason.message}")
+    show_report(out, state)
     show_checks(out, state)
     for reverted in state.reverted:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
@@ -196,13 +228,16 @@ def next_steps(state: MissionState) -> list[str]:
         steps.append(f"git merge {branch}")
     if state.status == "waiting" and state.open_question is not None:
         steps.append(f"chargehand mission answer {state.id} TEXT")
+    elif any(reason.code == FAILING_TEST for reason in state.reasons):
+        steps.append(f"chargehand mission diff {state.id} | git apply")
+        steps.append('chargehand run "make the new tests pass"   once they are committed')
     elif state.status == "waiting":
         steps.append(f"chargehand mission promote {state.id} --reason …")
     if state.status == "paused":
         steps.append(f"chargehand mission resume {state.id}")
     if state.status in ("planned", "running"):
         steps.append(f"chargehand mission watch {state.id}")
-    if state.checkpoints:
+    if state.checkpoints and not reported(state):
         steps.append(f"chargehand mission diff {state.id}")
     return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate(steps)]
 
@@ -224,6 +259,8 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "conflicts": state.conflicts,
         "network": state.network,
         "tier": state.tier,
+        "role": state.role,
+        "reports": state.reports,
         "queued": state.queued,
         "unknown_events": state.unknown_events,
     }

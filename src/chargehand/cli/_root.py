@@ -18,6 +18,7 @@ from chargehand.cli._commands_mission import mission
 from chargehand.cli._commands_models import model
 from chargehand.cli._commands_policy import policy
 from chargehand.cli._commands_project import project
+from chargehand.cli._commands_roles import role
 from chargehand.cli._commands_sandbox import sandbox
 from chargehand.cli._commands_secret import secret
 from chargehand.cli._commands_settings import audit, config
@@ -89,6 +90,7 @@ _GROUPS: tuple[click.Command, ...] = (
     checkpoint,
     artifact,
     agent,
+    role,
     model,
     gateway,
     project,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from chargehand.app import App, Choice, Resolved, Session, ensure_worker, require_tier, require_trust
+from chargehand.app import App, Found, Resolved, Session, ensure_worker, require_tier, require_trust
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
@@ -13,9 +13,10 @@ from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, s
 from chargehand.cli._progress import progress
 from chargehand.cli._questions import go_on_with_answers
 from chargehand.cli._request import (
+    Cast,
     RunOptions,
     build_request,
-    choose_agent_and_model,
+    cast_role,
     keep_check_files,
     request_text,
 )
@@ -115,7 +116,7 @@ def go_on(app: App, out: Output, mission: str, *, watch: Watch = ignore) -> Ende
 def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
     text = request_text(options)
     prepared = prepare(app, options.repo, revision=options.base, options=options.configuration())
-    _chosen(app, prepared.resolved, options)
+    _cast(app, prepared, prepared.resolved, options)
     require_tier(prepared.resolved.config.sandbox.tier)
     if options.apply:
         check_apply(prepared)
@@ -131,11 +132,18 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     resolved = app.configuration(
         found.project, found.depot, found.base, options=options.configuration(), head=options.base is None
     )
-    choice = _chosen(app, resolved, options)
+    cast = _cast(app, found, resolved, options)
     mission = create_mission(
         app.store,
         project=found.project.id,
-        request=build_request(options, resolved, text=wanted.text, choice=choice, check_files=wanted.check_files),
+        request=build_request(
+            options,
+            resolved,
+            text=wanted.text,
+            cast=cast,
+            artifacts=app.store.artifacts,
+            check_files=wanted.check_files,
+        ),
         repository=str(found.project.path),
         base=found.base,
         config=_recorded(resolved),
@@ -148,8 +156,8 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     return 0
 
 
-def _chosen(app: App, resolved: Resolved, options: RunOptions) -> Choice:
-    return choose_agent_and_model(resolved, options, environ=app.environ, keys=app.credentials)
+def _cast(app: App, found: Found, resolved: Resolved, options: RunOptions) -> Cast:
+    return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 
 async def _run(
@@ -169,9 +177,14 @@ async def _run(
             watch=both(shown.watch, watch),
         ) as session:
             require_trust(session.resolved)
-            choice = _chosen(app, session.resolved, options)
+            cast = _cast(app, wanted.prepared, session.resolved, options)
             request = build_request(
-                options, session.resolved, text=wanted.text, choice=choice, check_files=wanted.check_files
+                options,
+                session.resolved,
+                text=wanted.text,
+                cast=cast,
+                artifacts=app.store.artifacts,
+                check_files=wanted.check_files,
             )
             mission = session.missions.create(
                 request,
@@ -179,7 +192,7 @@ async def _run(
                 base=session.base,
                 config=_recorded(session.resolved),
             )
-            notes = _beginning(session, mission, choice)
+            notes = _beginning(session, mission, cast)
             for line in notes:
                 shown.note(line)
             stop.end = lambda: app.controls.stop_all("cancel", identity=app.identity())
@@ -214,12 +227,14 @@ def _recorded(resolved: Resolved) -> dict[str, object]:
     return document
 
 
-def _beginning(session: Session, mission: str, choice: Choice) -> tuple[str, ...]:
+def _beginning(session: Session, mission: str, cast: Cast) -> tuple[str, ...]:
     """Return what a person is told before work begins."""
-    resolved = session.resolved
+    resolved, choice = session.resolved, cast.choice
+    bounds = "" if cast.role.writes else f", changes nothing, ends with a {cast.role.output}"
     lines = [
         f"mission   {mission}",
         f"base      {base_line(session.base)}",
+        f"role      {cast.role.name} ({cast.file.place}{bounds})",
         f"agent     {choice.agent} ({choice.why})",
         *([f"model     {choice.model}"] if choice.model else []),
         f"sandbox   {resolved.config.sandbox.tier}, workspace by {session.driver}",

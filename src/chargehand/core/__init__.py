@@ -13,6 +13,7 @@ from chargehand.core._config import (
     ModelConfig,
     ProjectConfig,
     Provider,
+    RoleConfig,
     SandboxConfig,
     Strategy,
     Tier,
@@ -87,6 +88,7 @@ from chargehand.core._payloads_actions import (
     ActionKind,
     ActionQueued,
 )
+from chargehand.core._payloads_roles import ReportMade, RoleChosen
 from chargehand.core._payloads_work import (
     ActionJudged,
     AttemptResumed,
@@ -135,6 +137,7 @@ from chargehand.core._records import (
     VerdictStatus,
 )
 from chargehand.core._state import SETTLED, AttemptState, MissionState, Question, apply, fold
+from chargehand.core._steps import MISSION_STEPS, MissionStep, step_of
 from chargehand.core._text import printable, shown_path
 from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.core._usage import AttemptUsage
@@ -143,6 +146,7 @@ __all__ = [
     "ACTION_ENDED",
     "ACTION_TYPES",
     "GENESIS",
+    "MISSION_STEPS",
     "PROMOTE",
     "SANDBOX_UID",
     "SETTLED",
@@ -225,6 +229,7 @@ __all__ = [
     "MissionRolledBack",
     "MissionState",
     "MissionStatus",
+    "MissionStep",
     "ModelCalled",
     "ModelConfig",
     "MountPlan",
@@ -240,8 +245,11 @@ __all__ = [
     "QuestionAsked",
     "Reason",
     "RefusedError",
+    "ReportMade",
     "RepositoryError",
     "Reverted",
+    "RoleChosen",
+    "RoleConfig",
     "SandboxClosed",
     "SandboxConfig",
     "SandboxDiedError",
@@ -283,4 +291,5 @@ __all__ = [
     "printable",
     "sandbox_ids",
     "shown_path",
+    "step_of",
 ]

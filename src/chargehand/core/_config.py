@@ -37,7 +37,8 @@ def _key(
     `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
     `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url`, `http`, `name`,
-    `secret` (the name of one), `model`, `seconds`, `tokens`, `money` (0 is free) or `budget` (more than 0).
+    `secret` (the name of one), `model`, `agent` (as after --agent), `seconds`, `tokens`, `money` (0 is
+    free) or `budget` (more than 0).
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -131,6 +132,17 @@ class ModelConfig:
     concurrency: int | None = _key("calls to its provider at once; absent: as many as come", form="tokens")
     per_minute: int | None = _key(
         "calls to its provider begun in a minute; absent: as many as come", form="tokens"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleConfig:
+    """[roles.NAME]: who works in a role; [roles.default] is for every role that says nothing itself."""
+
+    agent: str | None = _key("the agent that works in the role", form="agent")
+    model: str | None = _key("the entry of [models] that works in the role, or provider:model", form="name")
+    fallback: tuple[str, ...] = _key(
+        "entries of [models], or provider:model, to switch to when it is stuck or fails", default=(), form="name"
     )
 
 
@@ -240,6 +252,7 @@ class Config:
     project: ProjectConfig = field(default_factory=ProjectConfig)
     agents: dict[str, AgentConfig] = field(default_factory=dict)
     models: dict[str, ModelConfig] = field(default_factory=dict)
+    roles: dict[str, RoleConfig] = field(default_factory=dict)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -24,7 +24,8 @@ class MountPlan:
     """A workspace as data: made by `workspace`, mounted by `sandbox` in its own private mount namespace.
 
     Either `lowers` (topmost first) with `upper` and `work` on one file system, which become an overlay at
-    `target`, or `plain`, a directory bound writable at `target`. `binds` come on top, in order. As root every
+    `target`, or `plain`, a directory bound writable at `target`. With `read_only` nothing inside can write there.
+    `binds` come on top, in order. As root every
     directory belongs to `sandbox_ids()`; otherwise to the user who runs Chargehand.
     """
 
@@ -34,6 +35,7 @@ class MountPlan:
     work: Path | None = None
     plain: Path | None = None
     binds: tuple[Bind, ...] = ()
+    read_only: bool = False
 
 
 class Ledger(Protocol):

@@ -138,7 +138,11 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionRequest:
-    """What a person asks for, with the choices made on the command line; seconds and counts."""
+    """What a person asks for, with the choices made on the command line; seconds and counts.
+
+    `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
+    `role_from` where that was read, `role_why` in words how agent and model follow from it.
+    """
 
     text: str
     agent: str
@@ -157,3 +161,7 @@ class MissionRequest:
     model: str | None = None
     fallback: tuple[str, ...] = ()
     why: str = ""
+    role: str = ""
+    role_text: str | None = None
+    role_from: str = ""
+    role_why: str = ""

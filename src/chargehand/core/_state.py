@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import _payloads as p
+from chargehand.core import _payloads_roles as r
 from chargehand.core import _payloads_work as w
 from chargehand.core._config import Config
 from chargehand.core._events import Event, Payload, decode
@@ -110,6 +111,8 @@ class MissionState:
     checkpoint_seconds: list[float] = field(default_factory=list)
     stands: dict[str, Base] = field(default_factory=dict)
     tier: TierChoice | None = None
+    role: r.RoleChosen | None = None
+    reports: list[r.ReportMade] = field(default_factory=list)
     sandboxes: list[w.SandboxClosed] = field(default_factory=list)
     network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -346,6 +349,14 @@ def _tier(state: MissionState, event: w.TierChosen) -> None:
     state.tier = event.choice
 
 
+def _role(state: MissionState, event: r.RoleChosen) -> None:
+    state.role = event
+
+
+def _report(state: MissionState, event: r.ReportMade) -> None:
+    state.reports.append(event)
+
+
 def _sandbox_opened(state: MissionState, event: w.SandboxOpened) -> None:
     _use(state, event.attempt, lambda usage: usage.with_opened(event))
 
@@ -456,6 +467,8 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     p.QuestionAsked: _asked,
     p.QuestionAnswered: _answered,
     w.TierChosen: _tier,
+    r.RoleChosen: _role,
+    r.ReportMade: _report,
     w.SandboxOpened: _sandbox_opened,
     w.SandboxClosed: _sandbox_closed,
     w.NetworkRequested: _network,

@@ -4,6 +4,7 @@ from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._calls import called
 from chargehand.missions._causes import CAUSE_CLASSES, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions._context import acts_prefix, parse_act
+from chargehand.missions._contracts import FAILING_TEST
 from chargehand.missions._control import Control, Controls
 from chargehand.missions._flow import MissionFlow
 from chargehand.missions._fork import Edit, ForkPoint, fork
@@ -20,6 +21,7 @@ from chargehand.missions._transcript import Line, transcript
 
 __all__ = [
     "CAUSE_CLASSES",
+    "FAILING_TEST",
     "PREFIX",
     "AttemptStats",
     "Branched",

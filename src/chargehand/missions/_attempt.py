@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed, Snippets
+from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed, Role, Snippets
 from chargehand.checks import Inspection
 from chargehand.core import (
     ActionJudged,
@@ -52,7 +52,8 @@ from chargehand.workspace import Depot, Scan, Workspace
 class Left:
     """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
 
-    `degraded` says what inspection did not see, "" where it saw everything.
+    `degraded` says what inspection did not see, "" where it saw everything. `report` is the artifact with what
+    an agent had to say whose role changes nothing.
     """
 
     outcome: Outcome
@@ -62,16 +63,18 @@ class Left:
     reverted: tuple[Reverted, ...]
     discarded: tuple[Finding, ...]
     degraded: str = ""
+    report: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON for the log; the agent's output is an artifact already."""
         return {
-            "outcome": replace(self.outcome, output=b""),
+            "outcome": replace(self.outcome, output=b"", said=""),
             "tree": self.tree,
             "findings": self.findings,
             "reverted": self.reverted,
             "discarded": self.discarded,
             "degraded": self.degraded,
+            "report": self.report,
         }
 
     @property
@@ -90,6 +93,7 @@ class Left:
             reverted=msgspec.convert(record["reverted"], tuple[Reverted, ...]),
             discarded=msgspec.convert(record["discarded"], tuple[Finding, ...]),
             degraded=record.get("degraded", ""),
+            report=record.get("report"),
         )
 
 
@@ -129,7 +133,15 @@ class AttemptRunner:
         place = self._new_place(agent, assignment, tree) if lost is None else self._place_of(lost, tree)
         async with self._queue.turn("attempts"), place as (workspace, resumed):
             outcome, scan, critical = await self._work(agent, assignment, workspace, tree, resumed)
-            return await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
+            left = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
+            return replace(left, report=self._report(assignment.role, outcome))
+
+    def _report(self, role: Role, outcome: Outcome) -> str | None:
+        """Keep what an agent said whose role changes nothing; `None` where that is nothing."""
+        if role.writes or outcome.claim != "done" or not outcome.said.strip():
+            return None
+        keep = self._services.store.artifacts
+        return keep.put(outcome.said.encode(errors="replace"), kind=role.output, mission=self._journal.mission)
 
     @contextlib.asynccontextmanager
     async def _new_place(
@@ -177,7 +189,13 @@ class AttemptRunner:
             out = self._places.egress(purpose=AGENT, attempt=assignment.attempt)
             egress = await stack.enter_async_context(out)
             place = self._places.sandbox(
-                workspace, self._ground, purpose=AGENT, gateway=shown, egress=egress, attempt=assignment.attempt
+                workspace,
+                self._ground,
+                purpose=AGENT,
+                gateway=shown,
+                egress=egress,
+                attempt=assignment.attempt,
+                read_only=not assignment.role.writes,
             )
             sandbox = await stack.enter_async_context(place)
             capture = Capture(

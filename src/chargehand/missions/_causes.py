@@ -23,7 +23,7 @@ MEANINGS: Mapping[CauseClass, str] = {
     "person": "a person stopped it, or is asked: to decide, or to mend the request, configuration or repository",
     "engine": "Chargehand or the machine under it failed: neither the agent's fault nor a person's",
 }
-CAUSELESS = frozenset({"no_worker", "paused", "queued", "recovered"})
+CAUSELESS = frozenset({"no_worker", "paused", "queued", "recovered", "report"})
 """Codes of reasons that explain no end: of a mission that goes on, or of one that went well."""
 
 
@@ -84,6 +84,26 @@ REMEDIES: tuple[Remedy, ...] = (
         "agent",
         "no_change",
         "say more precisely what is to change, or name another agent",
+    ),
+    _remedy(
+        "agent",
+        "no_decision_record no_failing_test report_empty role_broke_checks role_wrote",
+        "the role asks for it (`chargehand role show ROLE`): give it more `--attempts`, or name another role",
+    ),
+    _remedy(
+        "person",
+        "tests_untold",
+        "mend the base first, so that its tests pass: until then nobody can tell a new failure from an old one",
+    ),
+    _remedy(
+        "person",
+        "failing_test_added",
+        "take its tests over with `chargehand mission diff MISSION`, commit them, then let a developer work",
+    ),
+    _remedy(
+        "person",
+        "role_invalid role_shipped role_unknown role_untrusted",
+        "`chargehand role list` tells which roles there are and what is wrong with a file",
     ),
     _remedy(
         "check",

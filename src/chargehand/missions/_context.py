@@ -9,6 +9,7 @@ from typing import Any
 
 from chargehand.agents import Endpoint, RecordedStep, Resumed, Snippets, parse_step
 from chargehand.core import (
+    ActionJudged,
     Checkpoint,
     CheckpointMade,
     MissionState,
@@ -16,6 +17,7 @@ from chargehand.core import (
     QuestionAsked,
     Reason,
     WaitingError,
+    printable,
 )
 from chargehand.missions._control import Control
 from chargehand.missions._inspection import Inspector
@@ -191,6 +193,19 @@ class Context:
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action may happen; see `AttemptContext.judge`."""
         return await self._judge.judge(name, action)
+
+    def refused(self, tool: str, reason: str) -> None:
+        """Note a call that the role does not allow; see `AttemptContext.refused`."""
+        denied = ActionJudged(
+            attempt=self._attempt,
+            kind="tool",
+            text=printable(tool)[:200],
+            effect="deny",
+            rule="role_tool",
+            reason=reason,
+            rules=self._services.rules.digest,
+        )
+        self._journal.note(denied)
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Bound a block, pauses not counted; see `AttemptContext.limited`."""

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.agents import Agent, Assignment
-from chargehand.checks import Areas, CheckPlan, detect_checks, report
+from chargehand.agents import NO_ROLE, Agent, Assignment
+from chargehand.checks import report
 from chargehand.core import (
     PROMOTE,
     AgentSelected,
@@ -26,6 +26,7 @@ from chargehand.core import (
     MissionRequest,
     MissionState,
     MissionStatus,
+    Payload,
     QuestionAsked,
     Reason,
     RefusedError,
@@ -39,20 +40,21 @@ from chargehand.core import (
 from chargehand.missions._admission import Admission
 from chargehand.missions._attempt import AttemptRunner, Left
 from chargehand.missions._context import WORK
+from chargehand.missions._contracts import missing_record, report_made, role_chosen, role_of, with_failing_test
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
+from chargehand.missions._gates import areas_of, find_gates
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
-from chargehand.missions._judgement import End, after_checks, before_checks
+from chargehand.missions._judgement import End, after_checks, before_checks, missed_report, tests_as_asked
 from chargehand.missions._meeting import changes_of, conflict_reason, move_on, recorded_meeting
 from chargehand.missions._meeting import feedback as feedback_of
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
 from chargehand.missions._queue import Queue
-from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
-from chargehand.missions._validate import Gates, Validator
+from chargehand.missions._validate import Validator
 from chargehand.sandbox import OnOutput
 
 _T = TypeVar("_T")
@@ -105,6 +107,7 @@ class MissionFlow:
         self._queue = Queue(services, journal, control)
         self._admission = Admission(services, journal, self._queue)
         self._attempt_started = services.clock.monotonic()
+        self._role = NO_ROLE
 
     async def run(self) -> MissionState:
         """Go through the seven steps; the mission is settled when this returns or raises.
@@ -168,6 +171,7 @@ class MissionFlow:
             self._journal.note(TierChosen(choice=choice))
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
+        self._role = role_of(self._services.store, request)
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
         try:
             stand = await self._stand(request, self._first_base)
@@ -211,7 +215,11 @@ class MissionFlow:
         async def chosen() -> object:
             return {"agent": agent.name, "kind": agent.kind, "reason": reason}
 
-        await self._journal.step("agent", request.agent, chosen, notes=lambda out: (AgentSelected(**out),))
+        def told(out: dict[str, Any]) -> Sequence[Payload]:
+            selected = AgentSelected(**out)
+            return (selected,) if self._role is NO_ROLE else (selected, role_chosen(request, self._role))
+
+        await self._journal.step("agent", request.agent, chosen, notes=told)
 
     async def _attempts(self, request: MissionRequest, agent: Agent, stand: _Stand) -> None:
         """Let the agent try, give it the report of what was wrong, and end with the last try's end."""
@@ -225,7 +233,7 @@ class MissionFlow:
             left = await self._work(request, agent, stand, number, tree, feedback)
             self._fault("agent")
             tried = await self._judge(request, left, stand, number)
-            if request.apply and tried.end.mission == "promoted":
+            if request.apply and tried.end.mission == "promoted" and self._role.writes:
                 tried = await self._meet(request, tried, number)
             end = tried.end
             self._finish_attempt(number, end)
@@ -260,16 +268,20 @@ class MissionFlow:
                 allow=request.allow,
                 forbid=request.forbid,
                 tree=tree,
+                role=self._role,
             )
             return (await stand.runner.run(agent, assignment, tree=tree)).record()
 
-        def set_back(record: Any) -> Sequence[ChangesReverted]:
+        def told(record: Any) -> Sequence[Payload]:
             """Told with the end of the step, so that an attempt that begins anew tells it once."""
             begun, left = self._journal.state.attempt(number), self._recall(record, stand)
-            return (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if begun and left.set_back else ()
+            if begun is None:
+                return ()
+            reverted = (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if left.set_back else ()
+            return (*reverted, *report_made(self._services.store, self._role, begun.id, left.report))
 
         name = WORK.format(number=number)
-        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=set_back), stand)
+        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=told), stand)
 
     def _recall(self, record: Any, stand: _Stand) -> Left:
         return Left.recall(record, base=stand.base, depot=self._services.depot)
@@ -277,9 +289,12 @@ class MissionFlow:
     async def _judge(self, request: MissionRequest, left: Left, stand: _Stand, number: int) -> _Tried:
         """Return what came of an attempt: the verdict of what it left, its end, and the report to the next one."""
         validator = stand.validator
-        end = before_checks(left, base_tree=stand.base.tree, partial=request.partial)
+        role, base_tree = self._role, stand.base.tree
+        end = before_checks(left, base_tree=base_tree, partial=request.partial, role=role)
         if end is not None:
             findings = (*left.findings, *left.discarded)
+            if not role.writes and left.outcome.claim == "done":
+                findings += missed_report(left, role, base_tree)
             status: VerdictStatus = "degraded" if left.degraded else "red"
             verdict = Verdict(tree=left.tree, scope="attempt", status=status, findings=findings)
             told_next = self._keep_report(verdict, left, validator)
@@ -287,9 +302,12 @@ class MissionFlow:
         begun = self._journal.state.attempt(number)
 
         async def judge() -> object:
+            findings = (*left.findings, *missing_record(role, self._services.depot, left.changes))
             verdict = await validator.candidate(
-                left.tree, scope="attempt", changes=left.changes, findings=left.findings
+                left.tree, scope="attempt", changes=left.changes, findings=findings
             )
+            if role.must_add == "failing_test":
+                verdict = with_failing_test(verdict, await validator.base(), validator.outputs, left.changes)
             return {"verdict": verdict, "report": self._keep_report(verdict, left, validator)}
 
         def told(output: Any) -> Sequence[VerdictGiven]:
@@ -298,7 +316,8 @@ class MissionFlow:
         output = await self._journal.step(f"attempt/{number}/verdict", left.tree, judge, notes=told)
         self._fault("verdict")
         verdict = msgspec.convert(output["verdict"], Verdict)
-        return _Tried(stand=stand, left=left, verdict=verdict, end=after_checks(verdict), report=output["report"])
+        end = (tests_as_asked(verdict) if role.must_add == "failing_test" else None) or after_checks(verdict)
+        return _Tried(stand=stand, left=left, verdict=verdict, end=end, report=output["report"])
 
     async def _meet(self, request: MissionRequest, tried: _Tried, number: int) -> _Tried:
         """Bring what is good onto the branch it is to be applied to, where that moved on.
@@ -380,11 +399,11 @@ class MissionFlow:
 
     async def _conclude(self, tried: _Tried) -> None:
         left, end = tried.left, tried.end
-        if end.mission == "promoted":
+        if end.mission == "promoted" and self._role.writes:
             await self.promote(tried.stand.base, left.tree, tried.verdict, tried.stand.validator)
             return
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
-        if end.mission == "waiting":
+        if end.mission == "waiting" and tests_as_asked(tried.verdict) is None:
             asked = QuestionAsked(question=PROMOTE, tree=left.tree, reasons=end.reasons)
             self._journal.note(asked, finished)
         else:
@@ -454,37 +473,6 @@ class MissionFlow:
                 self._admission.tell(self._request, running.number)
         if state.status != "promoted":
             self._journal.note(MissionFinished(status=status, reasons=(reason,)))
-
-
-def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
-    """Return what a tree must pass: the configured commands, else the detected ones, and what was added."""
-    configured = services.config.project.checks
-    if request.only_checks is not None:
-        commands = request.only_checks
-    elif configured is not None:
-        commands = configured
-    else:
-        commands = tuple(detect_checks(DepotReader(services.depot), base.tree).commands)
-    added = tuple(check for check in request.extra_checks if check not in commands)
-    plan = CheckPlan(
-        commands=(*commands, *added),
-        seconds_each=services.config.limits.check_time,
-        acceptance=request.check_files,
-    )
-    typed = frozenset((*(request.only_checks or ()), *request.extra_checks))
-    none_wanted = request.only_checks is None and configured == () and not added
-    return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted, typed=typed)
-
-
-def areas_of(services: Services, request: MissionRequest, gates: Gates) -> Areas:
-    """Return what the mission may change: the project's areas, narrowed by the request."""
-    project = services.config.project
-    return Areas(
-        allow=request.allow or project.allow,  # the request's is already met with the project's
-        forbid=(*project.forbid, *request.forbid),
-        protect=project.protect,
-        commands=gates.plan.commands,
-    )
 
 
 async def _to_the_end(work: Awaitable[_T]) -> _T:

@@ -25,6 +25,8 @@ from chargehand.core import (
     QuestionAnswered,
     QuestionAsked,
     RefusedError,
+    ReportMade,
+    RoleChosen,
     StepFinished,
     VerdictGiven,
     decode,
@@ -45,6 +47,8 @@ _COPIED = (
     MessageSent,
     QuestionAnswered,
     QuestionAsked,
+    ReportMade,
+    RoleChosen,
     StepFinished,
     VerdictGiven,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chargehand.agents import NO_ROLE, Role
 from chargehand.core import (
     AttemptFinished,
     AttemptStatus,
@@ -17,6 +18,7 @@ from chargehand.core import (
     shown_path,
 )
 from chargehand.missions._attempt import Left
+from chargehand.missions._contracts import FAILING_TEST
 
 _WORDS = {
     "no_tests_ran": "no test ran",
@@ -40,8 +42,11 @@ class End:
     reasons: tuple[Reason, ...]
 
 
-def before_checks(left: Left, *, base_tree: str, partial: bool) -> End | None:
-    """Return the end of an attempt that needs no checks to be judged, `None` where they must decide."""
+def before_checks(left: Left, *, base_tree: str, partial: bool, role: Role = NO_ROLE) -> End | None:
+    """Return the end of an attempt that needs no checks to be judged, `None` where they must decide.
+
+    What comes of a role that changes nothing is its report; whatever it changed all the same refuses it.
+    """
     if left.discarded:
         return _refused(_reasons(left.discarded))
     if left.degraded:
@@ -55,11 +60,43 @@ def before_checks(left: Left, *, base_tree: str, partial: bool) -> End | None:
     if left.outcome.claim == "failed":
         reason = Reason(code=left.outcome.code, message=left.outcome.reason)
         return End(status="failed", mission="failed", reasons=(reason,))
+    if not role.writes:
+        return _reported(left, role, base_tree)
     if left.reverted and not (partial and left.tree != base_tree):
         return _refused(tuple(_reverted(rule.path, rule.rule) for rule in left.reverted))
     if left.tree == base_tree:
         return _refused((Reason(code="no_change", message="the agent said it is done and changed nothing"),))
     return None
+
+
+def _reported(left: Left, role: Role, base_tree: str) -> End:
+    wrong = missed_report(left, role, base_tree)
+    if wrong:
+        return _refused(tuple(Reason(code=found.rule, message=found.message) for found in wrong))
+    message = f"the role {role.name} ends with a {role.output}, so there was nothing to promote"
+    return End(status="succeeded", mission="promoted", reasons=(Reason(code="report", message=message),))
+
+
+def missed_report(left: Left, role: Role, base_tree: str) -> tuple[Finding, ...]:
+    """Return what is wrong with the end of a role that changes nothing."""
+    changed = [change.path for change in left.changes] or [each.path for each in left.reverted]
+    if left.tree != base_tree or changed:
+        path = changed[0] if changed else "."
+        message = f"the role {role.name} changes nothing, and {shown_path(path)} was changed"
+        return (Finding(rule="role_wrote", severity="error", path=path, message=message),)
+    if left.report is None:
+        message = f"the role {role.name} ends with a {role.output}, and the agent said nothing"
+        return (Finding(rule="report_empty", severity="error", path=".", message=message),)
+    return ()
+
+
+def tests_as_asked(verdict: Verdict) -> End | None:
+    """Return the end of work whose task was a test that fails, `None` where it is not there."""
+    found = next((found for found in verdict.findings if found.rule == FAILING_TEST), None)
+    if found is None:
+        return None
+    message = f"{found.message}; it is not promoted before a developer makes it pass"
+    return _waiting((Reason(code="failing_test_added", message=message),))
 
 
 def after_checks(verdict: Verdict) -> End:

@@ -31,7 +31,8 @@ from chargehand.core import (
 from chargehand.durable import Workers
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
-from chargehand.missions._flow import MissionFlow, areas_of, find_gates
+from chargehand.missions._flow import MissionFlow
+from chargehand.missions._gates import areas_of, find_gates
 from chargehand.missions._hold import hold
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal, Unlogged

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chargehand.core import (
@@ -174,11 +174,15 @@ class Places:
         path: tuple[str, ...] | None = None,
         environment: Mapping[str, str] | None = None,
         attempt: str | None = None,
+        read_only: bool = False,
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox over a workspace and close it, with all that runs in it, at the end."""
+        """Open a sandbox over a workspace and close it, with all that runs in it, at the end.
+
+        With `read_only` nothing inside can write to the workspace.
+        """
         services, began = self._services, self._services.clock.monotonic()
         spec = SandboxSpec(
-            mounts=workspace.mount_plan(),
+            mounts=replace(workspace.mount_plan(), read_only=read_only),
             environment={**ground.variables, **(environment or {})},
             path=ground.path if path is None else path,
             binds=binds,

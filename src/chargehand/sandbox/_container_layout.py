@@ -69,7 +69,8 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
     _forwarded(contents, spec)
     contents.command = ["-c", BOOTSTRAP, str(fd), str(code_size), *_rlimits(spec.limits)]
     if spec.mounts.plain is not None:
-        contents.binds.append(Bind(source=spec.mounts.plain, target=spec.mounts.target, writable=True))
+        writable = not spec.mounts.read_only
+        contents.binds.append(Bind(source=spec.mounts.plain, target=spec.mounts.target, writable=writable))
     else:
         contents.plan = spec.mounts
     contents.binds += [*spec.mounts.binds, *spec.binds]
@@ -202,7 +203,7 @@ def staged(contents: Contents, root: Path, staging: str) -> tuple[list[dict[str,
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
         options = ",redirect_dir=off,metacopy=off,index=off"
         mounts.append({"kind": "overlay", "name": "workspace", "sources": sources, "options": options})
-        words += _mount(f"{staging}/workspace", plan.target, writable=True)
+        words += _mount(f"{staging}/workspace", plan.target, writable=not plan.read_only)
     return mounts, words
 
 

@@ -113,12 +113,12 @@ class Layout:
         self.arguments += ["--bind", f"{self.staging}/{name}", target]
 
     def overlay(self, name: str, plan: MountPlan) -> None:
-        """Show the layers of a workspace as one writable tree."""
+        """Show the layers of a workspace as one tree, writable unless the plan says otherwise."""
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
         # A distribution may build other defaults in, and whoever reads the upper knows none of these marks.
         options = ",redirect_dir=off,metacopy=off,index=off" if os.geteuid() == 0 else ",userxattr"
         self.mounts.append({"kind": "overlay", "name": name, "sources": sources, "options": options})
-        self.arguments += ["--bind", f"{self.staging}/{name}", plan.target]
+        self.arguments += ["--ro-bind" if plan.read_only else "--bind", f"{self.staging}/{name}", plan.target]
 
     def as_request(self) -> dict[str, Any]:
         """Return what the launcher needs."""
@@ -315,6 +315,6 @@ def _rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:
 
 def _workspace(layout: Layout, plan: MountPlan) -> None:
     if plan.plain is not None:
-        layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=True))
+        layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
     else:
         layout.overlay("workspace", plan)

@@ -1,0 +1,88 @@
+"""Which of the seven steps of a mission an event belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from chargehand.core import _payloads as p
+from chargehand.core import _payloads_roles as r
+from chargehand.core import _payloads_work as w
+from chargehand.core._events import Payload
+
+MissionStep = Literal["analyse", "environment", "repository", "selection", "execution", "validation", "promotion"]
+MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)
+"""The steps, in their order."""
+
+_BY_TYPE: Mapping[type[Payload], MissionStep] = {
+    p.MissionCreated: "analyse",
+    p.BaseResolved: "repository",
+    w.TierChosen: "environment",
+    p.AgentSelected: "selection",
+    r.RoleChosen: "selection",
+    w.BreakerChanged: "selection",
+    w.AttemptStarted: "execution",
+    w.AttemptResumed: "execution",
+    w.ActionJudged: "execution",
+    w.CommandFinished: "execution",
+    w.ModelCalled: "execution",
+    w.BudgetAlert: "execution",
+    w.CheckpointMade: "execution",
+    w.FilesSeen: "execution",
+    w.StateCaptured: "execution",
+    r.ReportMade: "validation",
+    p.ChangesReverted: "validation",
+    p.AttemptFinished: "validation",
+    p.MergeConflicted: "promotion",
+    p.ApprovalGiven: "promotion",
+    p.PromotionPrepared: "promotion",
+    p.PromotionDone: "promotion",
+    p.HeadSigned: "promotion",
+    p.ExportChanged: "promotion",
+    p.ApplyChanged: "promotion",
+    p.MissionRolledBack: "promotion",
+    p.MissionFinished: "promotion",
+}
+_BY_PURPOSE: Mapping[str, MissionStep] = {"setup": "environment", "checks": "validation", "agent": "execution"}
+_BY_SCOPE: Mapping[str, MissionStep] = {"base": "repository", "attempt": "validation", "merged": "promotion"}
+_BY_NAME: Mapping[str, MissionStep] = {
+    "verdict/base": "repository",
+    "agent": "selection",
+    "verdict/merged": "promotion",
+}
+
+
+def step_of(payload: Payload) -> MissionStep | None:
+    """Return the step that an event belongs to, `None` for one of none: orders, waits, messages, and by hand."""
+    match payload:
+        case w.SandboxOpened() | w.SandboxClosed() | w.NetworkRequested():
+            return _BY_PURPOSE.get(payload.purpose)
+        case p.VerdictGiven():
+            return _BY_SCOPE[payload.verdict.scope]
+        case p.StepFinished():
+            return _by_name(payload.step)
+        case p.QuestionAsked():
+            return "promotion" if payload.question == p.PROMOTE else "execution"
+        case w.ActionJudged(kind="setup"):
+            return "environment"
+        case w.ActionJudged(kind="check"):
+            return "repository"
+        case w.ActionJudged(attempt=""):
+            return None
+    return _BY_TYPE.get(type(payload))
+
+
+def _by_name(step: str) -> MissionStep | None:
+    """Return the step that a recorded step is part of."""
+    if step in _BY_NAME:
+        return _BY_NAME[step]
+    match step.split("/"):
+        case ["attempt", _, "work", *_]:
+            return "execution"
+        case ["attempt", _, "verdict"]:
+            return "validation"
+        case ["attempt", _, "agent"]:
+            return "selection"
+        case ["merge-verdict" | "merge", *_]:
+            return "promotion"
+    return None

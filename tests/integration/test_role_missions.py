@@ -1,0 +1,166 @@
+"""Missions in roles: what each may do, what it has to leave, and who works in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.workshop import FILES
+from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
+
+from chargehand.agents import role_digest, shipped_roles
+from chargehand.core import ActionJudged, MissionState, RoleChosen, decode
+
+pytestmark = pytest.mark.needs_bwrap
+REPORT = "calc/core.py:2: add() subtracts"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> NativeShop:
+    return NativeShop(tmp_path)
+
+
+def role_of(name: str, *, shop: NativeShop, text: str | None = None) -> dict[str, Any]:
+    """Return what a request says of a role, its file kept."""
+    content = (text or shipped_roles()[name]).encode()
+    with shop.opened() as app:
+        kept = app.store.artifacts.put(content, kind="role")
+    return {"role": name, "role_text": kept, "role_from": f"shipped {name}.toml"}
+
+
+def run(shop: NativeShop, name: str, *attempts: Any, text: str | None = None, **wanted: Any) -> MissionState:
+    shop.model("scripted", scripted(*attempts))
+    return shop.native(**role_of(name, shop=shop, text=text), **wanted)
+
+
+def new(path: str, text: str) -> Any:
+    return call("edit", path=path, old="", new=text)
+
+
+def payloads(shop: NativeShop, mission: str, kind: type[Any]) -> list[Any]:
+    with shop.opened() as app:
+        lines = app.store.log.read(mission)
+    return [decode(line.type, line.payload) for line in lines if line.type == kind.type and line.payload]
+
+
+def test_a_reviewer_reports_and_writes_nothing_however_it_tries(shop: NativeShop) -> None:
+    tries = says(
+        "",
+        call("bash", command="echo x >> calc/core.py; touch new.py; git commit -m x --allow-empty; echo done"),
+        edit("a - b", "a + b"),
+        call("bash", command="echo x > /tmp/scratch && cat /tmp/scratch"),
+    )
+    ended = run(shop, "reviewer", [tries, says("", call("finish", summary=REPORT, evidence=[]))], attempts=1)
+    assert (ended.status, [reason.code for reason in ended.reasons]) == ("promoted", ["report"])
+    assert (ended.commit, ended.export, ended.checkpoints) == (None, None, [])
+    assert [made.text for made in ended.reports] == [REPORT]
+    (attempt,) = ended.attempts
+    assert attempt.status == "succeeded"
+    results = [str(shop_call) for shop_call in _results(shop, ended.id)]
+    assert "Read-only file system" in results[0]
+    assert "the role reviewer has no tool 'edit'" in results[1]
+    assert "x" in results[2]
+    assert "exit code 0" in results[2]
+    refused = [each for each in payloads(shop, ended.id, ActionJudged) if each.kind == "tool"]
+    assert [(each.text, each.effect, each.rule) for each in refused] == [("edit", "deny", "role_tool")]
+    (chosen,) = payloads(shop, ended.id, RoleChosen)
+    assert (chosen.role, chosen.digest, chosen.writes) == (
+        "reviewer",
+        role_digest(shipped_roles()["reviewer"]),
+        False,
+    )
+    with shop.opened() as app:
+        assert app.store.artifacts.get(chosen.artifact).decode() == shipped_roles()["reviewer"]
+        assert app.store.artifacts.get(ended.reports[0].artifact).decode() == REPORT
+
+
+def _results(shop: NativeShop, mission: str) -> list[str]:
+    with shop.opened() as app:
+        state = app.look.state(mission)
+    return [
+        step.output.get("output", step.output)["text"]
+        for name, step in state.steps.items()
+        if "/call/" in name and step.output is not None
+    ]
+
+
+def test_a_report_that_says_nothing_is_asked_for_again_then_refused(shop: NativeShop) -> None:
+    empty = [says("", call("finish", summary=" ", evidence=[]))]
+    ended = run(shop, "reviewer", empty, empty, attempts=2)
+    assert (ended.status, [reason.code for reason in ended.reasons]) == ("refused", ["report_empty"])
+    assert len(ended.attempts) == 2
+    assert ended.reports == []
+
+
+def test_another_program_in_a_reading_role_cannot_write_either(shop: NativeShop) -> None:
+    command = ["sh", "-c", 'echo y >> calc/core.py; echo "$CHARGEHAND_ROLE: ${CHARGEHAND_ROLE_PROMPT%%.*}"']
+    words = f"command:{command[0]} {command[1]} '{command[2]}'"
+    ended = shop.native(agent=words, model=None, attempts=1, **role_of("reviewer", shop=shop))
+    assert (ended.status, ended.reasons[0].code) == ("promoted", "report")
+    assert ended.reports[0].text.strip() == "reviewer: You review"
+
+
+GREEN = FILES | {"calc/core.py": FILES["calc/core.py"].replace("a - b", "a + b")}
+HEAD = "import unittest\n\n\nclass MoreTest(unittest.TestCase):\n"
+FAILS = f"""{HEAD}    def test_triple(self):
+        from calc.core import triple
+
+        self.assertEqual(triple(2), 6)
+"""
+PASSES = HEAD + "    def test_nothing(self):\n        self.assertTrue(True)\n"
+UNLOADED = "from calc.core import triple\n" + FAILS
+
+
+def test_a_tester_is_told_what_is_missing_until_its_test_fails_on_the_base(tmp_path: Path) -> None:
+    shop = NativeShop(tmp_path, GREEN)
+    path = "tests/test_more.py"
+    away = call("bash", command=f"rm {path}")
+    ended = run(
+        shop,
+        "tester",
+        [says("", new(path, PASSES)), FINISH],
+        [says("", away, new(path, UNLOADED)), FINISH],
+        [says("", away, new(path, FAILS)), FINISH],
+    )
+    codes = [[reason.code for reason in attempt.reasons] for attempt in ended.attempts]
+    assert codes[0] == ["no_failing_test"]
+    assert "no_failing_test" in codes[1]
+    assert codes[2] == ["failing_test_added"]
+    assert (ended.status, ended.commit, ended.questions) == ("waiting", None, {})
+    assert [verdict.status for verdict in ended.verdicts if verdict.scope == "attempt"] == ["red", "red", "red"]
+    heard = [step.output["texts"][0] for name, step in ended.steps.items() if name.endswith("/opening")]
+    assert "every test passes" in heard[1]
+    assert "cannot be collected" in heard[2]
+
+
+def test_a_tester_on_a_red_base_is_told_that_nobody_can_tell(shop: NativeShop) -> None:
+    ended = run(shop, "tester", [says("", new("tests/test_more.py", FAILS)), FINISH], attempts=1)
+    assert (ended.status, ended.reasons[-1].code) == ("refused", "tests_untold")
+
+
+def test_an_architect_leaves_a_decision_record_and_no_code(tmp_path: Path) -> None:
+    shop = NativeShop(tmp_path, GREEN)
+    record = "# 0001: triple\n\n" + "We decided to add triple beside double, for the same callers. " * 5
+    ended = run(
+        shop,
+        "architect",
+        [says("", new("calc/new.py", "x = 1\n"), new("docs/decisions/0001-triple.md", record)), FINISH],
+        [says("", call("bash", command="rm -r docs"), new("docs/triple.md", record)), FINISH],
+        [says("", new("docs/decisions/0001-triple.md", record)), FINISH],
+        allow=("docs/**", "*.md"),
+    )
+    codes = [[reason.code for reason in attempt.reasons] for attempt in ended.attempts]
+    assert codes == [["area_outside"], ["no_decision_record"], []]
+    assert ended.status == "promoted"
+
+
+def test_a_role_file_that_was_changed_counts_for_the_next_mission_alone(shop: NativeShop) -> None:
+    """The text that a mission was asked for with is its role to the end, whatever the file says by then."""
+    text = shipped_roles()["developer"].replace('"bash", ', "")
+    tries = [says("", call("bash", command="touch new.py"), edit("a - b", "a + b")), FINISH]
+    ended = run(shop, "developer", tries, attempts=1, text=text)
+    assert ended.status == "promoted"
+    (refused,) = [each for each in payloads(shop, ended.id, ActionJudged) if each.kind == "tool"]
+    assert refused.text == "bash"
+    assert "its tools are read, edit" in refused.reason

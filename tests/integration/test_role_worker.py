@@ -1,0 +1,99 @@
+"""Roles from the command line: a report as a result, and files that count from the next mission on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import Desk, finish, repository
+
+pytestmark = pytest.mark.needs_bwrap
+WAIT = 60.0
+ROLE = 'summary = "writes"\nprompt = "Write."\ntools = ["edit"]\nwrites = true\nagent = "{agent}"\n'
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo")
+
+
+@pytest.fixture
+def worker(desk: Desk, repo: Path) -> Iterator[Any]:
+    running = desk.start("worker", cwd=repo)
+    yield running
+    assert running.poll() is None  # it is the same worker to the end
+    running.terminate()
+    running.communicate(timeout=WAIT)
+
+
+def configure(desk: Desk, *lines: str) -> Path:
+    directory = desk.place / ".config" / "chargehand"
+    (directory / "roles").mkdir(parents=True, exist_ok=True)
+    agents = [f'[agents.{name}]\ncommand = ["touch", "{name}.txt"]\n' for name in ("one", "two")]
+    (directory / "config.toml").write_text("\n".join([*agents, *lines]))
+    return directory / "roles"
+
+
+def detached(desk: Desk, repo: Path, *words: str) -> dict[str, Any]:
+    """Leave a mission to the worker and return what is known of it once it is settled."""
+    said = desk.say("run", "write", "--detach", "--only-check", "true", *words, cwd=repo)
+    assert said.code == 0, said
+    mission, deadline = said.document["mission"], time.monotonic() + WAIT
+    while True:
+        shown = desk.say("mission", "show", mission, cwd=repo).document
+        if shown["status"] not in ("planned", "running"):
+            return shown
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.3)
+
+
+def test_an_edited_map_and_a_dropped_role_count_from_the_next_task_on_in_a_worker_that_runs(
+    desk: Desk, repo: Path, worker: Any
+) -> None:
+    roles = configure(desk, '[roles.developer]\nagent = "one"')
+    first = detached(desk, repo)
+    configure(desk, '[roles.developer]\nagent = "two"')
+    second = detached(desk, repo)
+    (roles / "scribe.toml").write_text(ROLE.format(agent="one"))
+    third = detached(desk, repo, "--role", "scribe")
+    (roles / "scribe.toml").write_text(ROLE.format(agent="two"))
+    fourth = detached(desk, repo, "--role", "scribe")
+    missions = (first, second, third, fourth)
+    assert [each["status"] for each in missions] == ["promoted"] * 4
+    assert [each["attempts"][0]["agent"] for each in missions] == ["one", "two", "one", "two"]
+    assert [each["role"]["role"] for each in missions] == ["developer", "developer", "scribe", "scribe"]
+    assert first["role"]["digest"] == second["role"]["digest"]
+    assert third["role"]["digest"] != fourth["role"]["digest"]
+
+
+def test_a_report_is_a_result_with_nothing_to_promote(desk: Desk, repo: Path) -> None:
+    configure(desk)
+    before = finish(desk.start("role", "list", cwd=repo)).document
+    assert "reviewer" in [each["name"] for each in before["roles"]]
+    said = desk.run(repo, "--role", "reviewer", agent="command:echo 'f.txt:1: it says aaa'", text="review it")
+    assert said.code == 0, said
+    result = said.document
+    assert (result["status"], result["commit"], result["branch"]) == ("promoted", result["base"], None)
+    assert (result["export"]["state"], result["role"]) == ("done", "reviewer")
+    assert [reason["code"] for reason in result["reasons"]] == ["report"]
+    assert result["report"]["text"].strip() == "f.txt:1: it says aaa"
+    mission = result["mission"]
+    kept = desk.say("artifact", "show", result["report"]["artifact"], cwd=repo)
+    assert "it says aaa" in kept.stdout
+    refused = desk.say("mission", "rollback", mission, cwd=repo)
+    assert refused.error["code"] == "not_promoted"
+    lines = [json.loads(line) for line in desk.say("mission", "log", mission, cwd=repo).stdout.splitlines()]
+    steps = [line["step"] for line in lines if line["step"]]
+    assert {"analyse", "repository", "selection", "execution", "validation", "promotion"} <= set(steps)
+    assert [line["step"] for line in lines if line["type"] == "role.chosen"] == ["selection"]
+    wrote = desk.run(repo, "--role", "reviewer", agent="command:touch new.txt", text="review it")
+    assert (wrote.code, wrote.document["status"]) == (1, "failed")  # touch was refused by the file system
