@@ -27,7 +27,7 @@ FILES = {
     "check.sh": "! grep -q theirs f.txt || ! grep -q G g.txt",
     "solve.py": (
         "import json, os, pathlib\n"
-        "merge = json.loads(pathlib.Path(os.environ['CHARGEHAND_REPORT']).read_text())['merge']\n"
+        "merge = json.loads(pathlib.Path(os.environ['CHARGEHAND_REPORT']).read_text())['payload']['merge']\n"
         "for each in merge['conflicts']:\n"
         "    path = pathlib.Path(each['path'])\n"
         "    for hunk in each['hunks']:\n"

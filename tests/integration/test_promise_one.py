@@ -187,7 +187,7 @@ def test_second_attempt_gets_the_report(tmp_path: Path) -> None:
     learner = (
         'if [ -z "$CHARGEHAND_REPORT" ]; then echo "# try" >> calc/core.py; '
         'else python3 -c "import json, os; r = json.load(open(os.environ[\\"CHARGEHAND_REPORT\\"])); '
-        'assert r[\\"failing\\"], r" && ' + GOLD + "; fi"
+        'assert r[\\"payload\\"][\\"failing\\"], r" && ' + GOLD + "; fi"
     )
     state = shop.run(learner, attempts=2)
     assert state.status == "promoted", state.reasons

@@ -1,6 +1,6 @@
 """What does the work: adapters that run an agent inside a mission's sandbox."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -21,6 +21,7 @@ from chargehand.agents._contract import (
     Resumed,
 )
 from chargehand.agents._conversation import made_reply
+from chargehand.agents._message_file import MESSAGE
 from chargehand.agents._native import NativeAgent
 from chargehand.agents._patch_agent import PatchAgent
 from chargehand.agents._probe import AgentSeen, see_agent
@@ -35,7 +36,7 @@ from chargehand.agents._roles import (
     shipped_roles,
 )
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.core import AgentConfig, UsageError
+from chargehand.core import AgentConfig, AgentKind, UsageError
 
 if TYPE_CHECKING:
     from chargehand.agents._conformance import AgentContract
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVELOPER",
+    "MESSAGE",
     "NO_ROLE",
     "REPORT",
     "SPECS",
@@ -71,6 +73,7 @@ __all__ = [
     "RoleOutput",
     "Snippets",
     "ToolCall",
+    "abilities_of",
     "check_role_name",
     "made_reply",
     "open_agent",
@@ -96,6 +99,20 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+_ABILITIES: Mapping[AgentKind, Abilities] = {
+    "command": CommandAgent.abilities,
+    "cli": CliAgent.abilities,
+    "acp": AcpAgent.abilities,
+    "patch": PatchAgent.abilities,
+    "native": NativeAgent.abilities,
+}
+
+
+def abilities_of(kind: AgentKind) -> Abilities:
+    """Return what every agent of a kind can do."""
+    return _ABILITIES[kind]
 
 
 def open_agent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +16,8 @@ from chargehand.agents._acp_client import CAPABILITIES, AcpClient
 from chargehand.agents._acp_updates import Updates
 from chargehand.agents._acp_wire import AcpError, Wire
 from chargehand.agents._briefing import briefing
+from chargehand.agents._claims import UNANSWERED, addressed
+from chargehand.agents._clarify import answered_before, ask_person
 from chargehand.agents._cli import environment_of, launch_of, shower, write_files
 from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Outcome
@@ -22,9 +25,10 @@ from chargehand.agents._ending import clean_output, outcome_of, paid, redactor, 
 from chargehand.agents._events import AgentEvent
 from chargehand.agents._launch import require_launch
 from chargehand.agents._look import count_at, inner, objects_at, text_at
+from chargehand.agents._message_file import ended_with, offer_message
 from chargehand.agents._prompts import person_message
 from chargehand.agents._session_log import SessionLog
-from chargehand.core import AgentKind, CliName
+from chargehand.core import AgentKind, ClarificationRequest, CliName
 from chargehand.models import Usage
 from chargehand.sandbox import WORKSPACE, Converses, ExecResult, OnOutput, Stream
 
@@ -39,6 +43,7 @@ _STDERR = 64 << 10
 class Run:
     """How the talk with an agent went."""
 
+    answers: tuple[str, ...] = ()
     ended: str = ""
     problem: str = ""
     result: ExecResult | None = None
@@ -54,7 +59,7 @@ class AcpAgent:
 
     kind: AgentKind = "acp"
     driven = False
-    abilities = Abilities(judged=True, asks=True, hears=True, reports=True)
+    abilities = Abilities(judged=True, asks=True, hears=True, reports=True, acknowledges=True)
 
     def __init__(
         self,
@@ -73,7 +78,16 @@ class AcpAgent:
         """Nothing is needed ahead of time."""
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
-        """Let the agent work on its prompt; see `Agent.run`."""
+        """Let the agent work on its prompt, again with each answer that it ends for; see `Agent.run`."""
+        known = addressed(assignment, self.name, "end")
+        while True:
+            answers = await answered_before(context)
+            outcome = await ended_with(context, await self._run(assignment, context, answers), known)
+            if not isinstance(outcome.message, ClarificationRequest) or outcome.code != UNANSWERED:
+                return outcome
+            await ask_person(context, len(answers) + 1, outcome.message)
+
+    async def _run(self, assignment: Assignment, context: AttemptContext, answers: tuple[str, ...]) -> Outcome:
         if not isinstance(context.sandbox, Converses):
             return unable(f"sandboxes of tier {context.sandbox.tier!r} cannot talk with a running program")
         launch = self._launch(assignment, context)
@@ -85,7 +99,7 @@ class AcpAgent:
         log = SessionLog(redact=redactor(context.endpoint), show=shower(context))
         updates = Updates(log)
         client = AcpClient(context, updates)
-        run = Run()
+        run = Run(answers=answers)
         began = time.monotonic()
         finished = await paid(self._work(assignment, context, client, updates, log, launch, run), context.endpoint)
         updates.flush()
@@ -122,7 +136,7 @@ class AcpAgent:
         run: Run,
     ) -> bool:
         """Start the agent, talk with it, and end it; always returns True."""
-        environment = environment_of(self._spec, launch, context)
+        environment = environment_of(self._spec, launch, context) | await offer_message(context.sandbox)
         assert isinstance(context.sandbox, Converses)
         opening = started(
             context.sandbox,
@@ -134,7 +148,7 @@ class AcpAgent:
             run,
         )
         async with opening as running:
-            talking = asyncio.ensure_future(_talk(assignment, context, client.wire, updates, log))
+            talking = asyncio.ensure_future(_talk(assignment, context, client.wire, updates, log, run))
             try:
                 waited: list[asyncio.Future[Any]] = [running, talking, client.wire.failed]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -250,17 +264,21 @@ async def open_session(wire: Wire, hello: Mapping[str, Any]) -> str:
 
 
 async def _talk(
-    assignment: Assignment, context: AttemptContext, wire: Wire, updates: Updates, log: SessionLog
+    assignment: Assignment, context: AttemptContext, wire: Wire, updates: Updates, log: SessionLog, run: Run
 ) -> str:
     """Send the prompt, and what persons say meanwhile after it; return why the agent stopped."""
     hello = await greet(wire)
     session = await open_session(wire, hello)
     log.take(AgentEvent(kind="session", text=session))
-    heard, text = len(assignment.messages), briefing(assignment)
+    heard, text = len(assignment.messages), "\n\n".join([briefing(assignment), *run.answers])
     while True:
+        context.delivered(heard, acknowledged=False)
+        taken = functools.partial(context.delivered, heard, acknowledged=True)
+        updates.on_turn(taken)
         answer = await wire.request(
             "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
         )
+        taken()
         updates.flush()
         log.take(AgentEvent(kind="usage", usage=_usage(answer)))
         words = context.heard()[heard:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from chargehand.agents._events import AgentEvent
@@ -22,12 +22,20 @@ class Updates:
         self._speaking: Literal["text", "thought"] = "text"
         self._calls: dict[str, dict[str, Any]] = {}
         self._told: set[str] = set()
+        self._began: Callable[[], None] | None = None
+
+    def on_turn(self, began: Callable[[], None]) -> None:
+        """Call `began` once, as soon as the agent tells anything of the turn that begins now."""
+        self._began = began
 
     def told(self, method: str, params: Mapping[str, Any]) -> None:
         """Take one notification."""
         update = inner(params, "update")
         if method != "session/update":
             return
+        began, self._began = self._began, None
+        if began is not None:
+            began()
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 self._say("text", said(update.get("content")))

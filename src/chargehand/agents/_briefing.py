@@ -10,7 +10,9 @@ _LONGEST = 100_000
 """Characters: one word of a command line takes 128 KiB."""
 _HOW = (
     "Work in /workspace, a git repository, without asking back. Read a file before you change it. What you leave "
-    "there is kept; you need not commit. The project's own checks decide about it."
+    "there is kept; you need not commit. The project's own checks decide about it.\n\n"
+    "Where it cannot be done, write why to the file that $CHARGEHAND_MESSAGE names before you end, as "
+    '{"type": "error_report", "status": "failure", "payload": {"summary": "..."}}.'
 )
 _HOW_TO_READ = (
     "Work in /workspace, a git repository, without asking back. You can change nothing there: it is read-only to "

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from chargehand.agents._briefing import briefing
+from chargehand.agents._claims import addressed, with_message
 from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, EndpointModel, Outcome
 from chargehand.agents._ending import clean_output, outcome_of, paid, redactor, unable
 from chargehand.agents._launch import require_launch
 from chargehand.agents._lines import JsonLines
+from chargehand.agents._message_file import ended_with, offer_message
 from chargehand.agents._session_log import SessionLog
 from chargehand.core import AgentKind, CliName
 from chargehand.sandbox import ExecResult, Sandbox, Stream
@@ -45,10 +47,11 @@ class CliAgent:
         """Run the program to its end; see `Agent.run`."""
         launch = launch_of(self._spec, assignment, context, stand_in=bool(self._command))
         if isinstance(launch, Outcome):
-            return launch
+            return with_message(launch, addressed(assignment, self.name, "end"), None)
         program = self._command or (self._spec.program,)
         await require_launch(context, program)
         await write_files(context.sandbox, self._spec.files(launch))
+        environment = environment_of(self._spec, launch, context) | await offer_message(context.sandbox)
         log = SessionLog(redact=redactor(context.endpoint), show=shower(context))
         lines = JsonLines()
 
@@ -65,14 +68,14 @@ class CliAgent:
         running = context.sandbox.exec(
             (*program, *self._spec.words(launch)),
             timeout=assignment.seconds,
-            environment=environment_of(self._spec, launch, context),
+            environment=environment,
             output_limit=_OUTPUT_LIMIT,
             on_output=heard,
         )
         result = await paid(running, context.endpoint)
         for line in lines.finish():
             self._take(log, line)
-        return await outcome_of(
+        outcome = await outcome_of(
             context,
             log,
             result,
@@ -81,6 +84,7 @@ class CliAgent:
             malformed=lines.malformed,
             seconds=time.monotonic() - began if result is None else result.seconds,
         )
+        return await ended_with(context, outcome, addressed(assignment, self.name, "end"))
 
     def _take(self, log: SessionLog, line: Mapping[str, object]) -> None:
         for event in self._spec.form(line):

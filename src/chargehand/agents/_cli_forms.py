@@ -23,7 +23,7 @@ def stream_json(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
         case "tool_call", stage:  # cursor-agent's
             yield from _cursor_call(line, stage)
         case "result", _:
-            failed = line.get("is_error") is True or line.get("subtype") != "success"
+            failed = line.get("is_error", False) is not False or line.get("subtype") != "success"
             text = text_at(line, "result") or (said(line.get("errors")) if failed else "")
             text = text or (str(line.get("subtype")) if failed else "")
             usage = _anthropic_usage(inner(line, "usage"), cost=money_at(line, "total_cost_usd"))

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import msgspec
 
+from chargehand.agents._claims import addressed
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, Outcome
 from chargehand.agents._ending import clean_output, cleaned, metered, no_money, paid, redactor
 from chargehand.agents._launch import require_launch
+from chargehand.agents._message_file import ended_with, offer_message
 from chargehand.core import AgentKind
 from chargehand.sandbox import ExecResult, LimitName, Sandbox
 
@@ -31,8 +33,9 @@ _LIMITS: Mapping[LimitName, str] = {
 class CommandAgent:
     """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell.
 
-    Its role stands in `$CHARGEHAND_ROLE`, what that asks of it in `$CHARGEHAND_ROLE_PROMPT`.
-    One that is given models finds their endpoint in `$OPENAI_BASE_URL` and the like.
+    Its role stands in `$CHARGEHAND_ROLE`, what that asks of it in `$CHARGEHAND_ROLE_PROMPT`. One that is given
+    models finds their endpoint in `$OPENAI_BASE_URL` and the like. It may leave its end as a message in the file
+    that `$CHARGEHAND_MESSAGE` names.
     """
 
     kind: AgentKind = "command"
@@ -61,6 +64,8 @@ class CommandAgent:
             await _write_report(context.sandbox, report)
             environment["CHARGEHAND_REPORT"] = REPORT
         await require_launch(context, self._command)
+        environment |= await offer_message(context.sandbox)
+        known = addressed(assignment, self.name, "end")
         began = time.monotonic()
         running = context.sandbox.exec(
             self._command,
@@ -72,11 +77,13 @@ class CommandAgent:
         result = await paid(running, context.endpoint)
         spent = metered(context.endpoint)
         if result is None or (spent.refused and result.exit_code != 0 and not result.timed_out):
-            return replace(no_money(spent), seconds=time.monotonic() - began)
+            outcome = replace(no_money(spent), seconds=time.monotonic() - began)
+            return await ended_with(context, outcome, known)
         outcome = _outcome(result, self._command[0])
         clean = redactor(context.endpoint)
         said = cleaned(clean, result.stdout).decode(errors="replace")
-        return replace(outcome, output=cleaned(clean, outcome.output), said=said)
+        outcome = replace(outcome, output=cleaned(clean, outcome.output), said=said)
+        return await ended_with(context, outcome, known)
 
 
 def _role(assignment: Assignment) -> dict[str, str]:

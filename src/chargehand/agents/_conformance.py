@@ -52,6 +52,7 @@ class AgentContract:
             agent.abilities.judged,
             agent.abilities.asks,
             agent.abilities.hears,
+            agent.abilities.acknowledges,
             agent.abilities.resumes == "step",
         )
         assert len(agent.abilities.fallbacks()) == lacks.count(False)

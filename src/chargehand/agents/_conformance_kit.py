@@ -58,6 +58,8 @@ class Desk:
         self.answers: dict[str, str] = {}
         self.words: list[str] = []
         self.refusals: list[tuple[str, str]] = []
+        self.reached = 0
+        self.acknowledged = 0
         self.on_output: OnOutput | None = lambda _, piece: self.shown.extend(piece)
 
     def again(self) -> None:
@@ -111,6 +113,12 @@ class Desk:
     def heard(self) -> Sequence[str]:
         """Return what persons have said; see `AttemptContext.heard`."""
         return list(self.words)
+
+    def delivered(self, count: int, *, acknowledged: bool) -> None:
+        """Remember how many messages reached the agent; see `AttemptContext.delivered`."""
+        self.reached = max(self.reached, count)
+        if acknowledged:
+            self.acknowledged = max(self.acknowledged, count)
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
         """Return the answer that was laid here, else raise `WaitingError`; see `AttemptContext.ask`."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.core import AgentKind
+from chargehand.core import AgentKind, Message
 from chargehand.models import Dialect
 from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
@@ -46,6 +46,7 @@ class Outcome:
 
     `code` says why where the claim is not "done"; `limit` names the limit that ended its program, if one did.
     `said` is its last word by itself: what a role that changes nothing is for.
+    `message` is the agent's end as a message, its own where it gave one.
     """
 
     claim: Claim
@@ -57,6 +58,7 @@ class Outcome:
     code: str = ""
     limit: str | None = None
     said: str = ""
+    message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,8 @@ class Abilities:
     `judged`: its acts come to the rules before they happen, else only the sandbox and the verdict bound them.
     `asks`: it can put questions to a person. `hears`: it is told what a person says while it works, else with
     its next attempt. `resumes`: where it goes on after a crash. `reports`: it tells its own use of tokens, which
-    is held against the gateway's count.
+    is held against the gateway's count. `acknowledges`: it is known when a message entered its work, else what is
+    critical stops it at once.
     """
 
     judged: bool = False
@@ -119,6 +122,7 @@ class Abilities:
     hears: bool = False
     resumes: Literal["step", "start"] = "start"
     reports: bool = False
+    acknowledges: bool = False
 
     def fallbacks(self) -> tuple[str, ...]:
         """Return in words what happens instead of what it cannot do."""
@@ -126,6 +130,7 @@ class Abilities:
             (self.judged, "its acts are not judged one by one: the sandbox bounds them, the verdict decides"),
             (self.asks, "it asks nobody: what it does not know it guesses"),
             (self.hears, "what you tell it while it works reaches it with its next attempt"),
+            (self.acknowledges, "a critical message freezes it at once, and a person decides"),
             (self.resumes == "step", "after a crash its attempt begins anew"),
         )
         return tuple(words for able, words in said if not able)
@@ -177,6 +182,13 @@ class AttemptContext(Protocol):
 
     def heard(self) -> Sequence[str]:
         """Return what persons have said to the mission up to now."""
+        ...
+
+    def delivered(self, count: int, *, acknowledged: bool) -> None:
+        """Note that the first `count` of what was heard lie before the agent; `acknowledged`: are in its work.
+
+        What is noted already is not noted again.
+        """
         ...
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from chargehand.agents._patch import parse_patch
 from chargehand.agents._patch_model import PatchProblem
 from chargehand.agents._roles import Role
 from chargehand.agents._tools import ToolResult, checked_call
-from chargehand.core import printable
+from chargehand.core import Denied, encode_json, printable
 from chargehand.policy import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
 
 
@@ -33,9 +33,12 @@ def action_of(name: str, arguments: object) -> Action | None:
 
 def refusal(judgement: Judgement) -> str:
     """Return what the model is told of a call that is denied."""
+    denied = Denied(action=judgement.subject[:300], rule=judgement.rule, reason=judgement.reason)
+    message = {"type": "checkpoint_violation", "status": "failure", "payload": {"denied": [denied]}}
     return (
         f"not done: {judgement.subject[:300]!r} is denied by rule {judgement.rule}: {judgement.reason}. "
-        "Nothing of this call was carried out. Take another way, or say in your summary what is missing."
+        "Nothing of this call was carried out. Take another way, or say in your summary what is missing.\n"
+        f"{encode_json(message).decode()}"
     )
 
 

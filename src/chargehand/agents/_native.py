@@ -10,6 +10,15 @@ from typing import Any
 
 import msgspec
 
+from chargehand.agents._claims import (
+    ASKED_AGAIN,
+    addressed,
+    asked_again,
+    claimed,
+    failure,
+    read_finish,
+    said_in,
+)
 from chargehand.agents._compaction import compact
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, EndpointModel, Outcome
 from chargehand.agents._conversation import (
@@ -45,13 +54,22 @@ from chargehand.agents._recorded import (
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
 from chargehand.agents._text_protocol import describe
 from chargehand.agents._tools import MUTATING, Toolbox, ToolResult, checked_call
-from chargehand.core import AgentKind, ExhaustedError, UpstreamError
+from chargehand.core import (
+    AgentKind,
+    ClarificationRequest,
+    ExhaustedError,
+    MessageError,
+    ProgressReport,
+    UpstreamError,
+)
 
 _TURNS = 300
 """Replies of one attempt at most: far more than work that gets anywhere needs."""
 _TRIES = 3
 _GO_ON = "go on"
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
+_NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
+_LONGEST_REASON = 1000
 _INSTRUCTION_BYTES = 20_000
 _CONTEXT = 128_000
 _REPLY_SHARE = 4
@@ -68,7 +86,7 @@ class NativeAgent:
 
     kind: AgentKind = "native"
     driven = True
-    abilities = Abilities(judged=True, asks=True, hears=True, resumes="step")
+    abilities = Abilities(judged=True, asks=True, hears=True, resumes="step", acknowledges=True)
 
     def __init__(self, name: str, *, models: tuple[str, ...]) -> None:
         self.name = name
@@ -80,11 +98,18 @@ class NativeAgent:
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Work until the model finishes; see `Agent.run`."""
+        outcome = await self._run(assignment, context)
+        if outcome.message is not None:
+            return outcome
+        known = addressed(assignment, self.name, "end")
+        return replace(outcome, message=failure(known, outcome.reason, outcome.code))
+
+    async def _run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         assert context.endpoint is not None
         seconds = assignment.seconds
         try:
             async with context.limited(seconds), open_client(context.endpoint) as client:
-                return await _Attempt(assignment, context, client).run()
+                return await _Attempt(self.name, assignment, context, client).run()
         except TimeoutError:
             reason = f"the agent was stopped at its time limit after {seconds:.1f} s"
             return _outcome("timed_out", reason, code="time")
@@ -104,6 +129,7 @@ class _Turn:
 
     number: int
     reply: Said
+    problem: str | None = None
     results: list[Said] = field(default_factory=list)
     done: list[Call] = field(default_factory=list)
     changed: bool = False
@@ -112,8 +138,10 @@ class _Turn:
 class _Attempt:
     """The loop of one attempt; all of its state follows from what is recorded."""
 
-    def __init__(self, assignment: Assignment, context: AttemptContext, client: ModelClient) -> None:
+    def __init__(self, name: str, assignment: Assignment, context: AttemptContext, client: ModelClient) -> None:
         assert context.endpoint is not None
+        self._name = name
+        self._misread = {"reply": 0, "finish": 0}
         self._assignment = assignment
         self._context = context
         self._client = client
@@ -192,6 +220,7 @@ class _Attempt:
 
     def _hear(self, output: Any) -> None:
         self._said = output["said"]
+        self._context.delivered(self._said, acknowledged=True)
         # Of several reports only the last is about the tree as it is.
         self._entries = [replace(entry, pinned=entry.pinned and entry.report is False) for entry in self._entries]
         report, *others = output["texts"] if self._entries else [None, *output["texts"]]
@@ -305,6 +334,7 @@ class _Attempt:
     def _heard(self, number: int, output: Any) -> _Turn:
         """Take a recorded reply into the conversation."""
         self._said = output["said"]
+        self._context.delivered(self._said, acknowledged=True)
         self._entries += map(_note, output["notes"])
         self._model = self._models.get(output["model"], self._model)
         reply = read_reply(output)
@@ -315,7 +345,7 @@ class _Attempt:
             self._entries.append(Said(kind="user", text=reply.problem))
         elif not reply.calls:
             self._entries.append(Said(kind="user", text=no_tool_message()))
-        return _Turn(number=number, reply=said)
+        return _Turn(number=number, reply=said, problem=reply.problem)
 
     def _calibrate(self, output: Any) -> None:
         tokens = output["message"]["usage"].get("input_tokens") or 0
@@ -324,6 +354,8 @@ class _Attempt:
 
     async def _carry_out(self, turn: _Turn) -> Outcome | None:
         """Do what a reply asks for, one call after the other; return the end where it finishes."""
+        if done := self._misunderstood("reply", turn.problem):
+            return done
         for index, call in enumerate(turn.reply.calls):
             name = call_step(turn.number, index)
             if call.name == FINISH:
@@ -377,16 +409,43 @@ class _Attempt:
         return {"text": person_message(answer), "failed": False, "artifact": None}
 
     async def _finish(self, turn: _Turn, call: ToolCall, name: str) -> Outcome | None:
-        checked = checked_call(call.name, call.arguments)
-        if not isinstance(checked, ToolResult):
-            return _done(checked["summary"], checked.get("evidence") or ())
-        wrong = checked
+        """Take the agent's end; one that is malformed is asked for again, one that asks waits for its answer."""
+        calls = [each for each in turn.reply.calls if each.name == FINISH]
+        try:
+            message = read_finish(calls, addressed(self._assignment, self._name, f"{turn.number}/{call.index}"))
+        except MessageError as error:
+            await self._answered(turn, call, name, ToolResult(text=asked_again(error), failed=True))
+            return self._misunderstood("finish", error.message) if call is calls[0] else None
+        self._misunderstood("finish", None)
+        if isinstance(message, ProgressReport):
+            await self._answered(turn, call, name, ToolResult(text=_NOTED))
+            return None
+        if isinstance(message, ClarificationRequest):
+            await self._clarify(turn, call, name, message)
+            return None
+        ended = _outcome("done", "", output=said_in(message))
+        return claimed(ended, message)
 
-        async def refused() -> object:
-            return _shown(wrong)
+    async def _clarify(self, turn: _Turn, call: ToolCall, name: str, message: ClarificationRequest) -> None:
+        async def answered() -> object:
+            answer = await self._context.ask(name, message.payload.question, message.payload.options)
+            return {"text": person_message(answer), "failed": False, "artifact": None, "asked": True}
 
-        self._result(turn, call, await self._context.step(name, [call.name, call.arguments], refused))
-        return None
+        self._result(turn, call, await self._context.step(name, [call.name, call.arguments], answered))
+
+    async def _answered(self, turn: _Turn, call: ToolCall, name: str, result: ToolResult) -> None:
+        async def answered() -> object:
+            return _shown(result)
+
+        self._result(turn, call, await self._context.step(name, [call.name, call.arguments], answered))
+
+    def _misunderstood(self, what: str, problem: str | None) -> Outcome | None:
+        """Count what was malformed in a row; return the end where it was asked for again often enough."""
+        self._misread[what] = 0 if problem is None else self._misread[what] + 1
+        if problem is None or self._misread[what] <= ASKED_AGAIN:
+            return None
+        reason = f"the agent's {what} was malformed {self._misread[what]} times in a row: {problem}"
+        return _outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
 
     def _result(self, turn: _Turn, call: ToolCall, output: Any) -> None:
         output = output.get("output", output)
@@ -396,7 +455,7 @@ class _Attempt:
             text=output["text"],
             artifact=output["artifact"],
             failed=output["failed"],
-            pinned=call.name == ASK,
+            pinned=call.name == ASK or output.get("asked", False),
         )
         turn.results.append(result)
         self._entries.append(result)
@@ -418,12 +477,6 @@ def _note(text: str) -> Said:
 
 def _exited_badly(call: ToolCall, text: str) -> bool:
     return call.name == "bash" and not text.endswith("[exit code 0]")
-
-
-def _done(summary: str, evidence: Sequence[str]) -> Outcome:
-    first = next((line for line in summary.splitlines() if line.strip()), "")
-    output = "\n".join([summary, *(f"- {line}" for line in evidence)])
-    return replace(_outcome("done", f"the agent says it is done: {first}", output=output), said=output)
 
 
 def _shown(result: ToolResult) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from chargehand.agents._claims import addressed, with_message
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Outcome
 from chargehand.agents._judged import action_of, refusal
 from chargehand.agents._patch_envelope import BEGIN
@@ -35,6 +36,10 @@ class PatchAgent:
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         """Apply the patch; see `Agent.run`."""
+        known = addressed(assignment, self.name, "end")
+        return with_message(await self._run(assignment, context), known, None)
+
+    async def _run(self, assignment: Assignment, context: AttemptContext) -> Outcome:
         began = time.monotonic()
         arguments = {"patch": self._patch if self._patch is not None else _of_request(assignment.request)}
 

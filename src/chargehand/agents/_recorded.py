@@ -92,15 +92,22 @@ def read_reply(output: Mapping[str, Any]) -> Reply:
 
 
 def _arguments(written: Any) -> Any:
-    """Return a call's arguments; text that is no JSON comes back as it is, for the tool to refuse."""
+    """Return a call's arguments; text that is no JSON, or has a key twice, comes back for the tool to refuse."""
     if written is None or written == "":
         return {}
     if not isinstance(written, str):
         return written
     try:
-        return whole(json.loads(written))
+        return whole(json.loads(written, object_pairs_hook=_object))
     except (ValueError, RecursionError):
         return written
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("one key twice: which is meant would be a guess")
+    return made
 
 
 def whole(value: Any) -> Any:

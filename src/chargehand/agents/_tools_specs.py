@@ -103,10 +103,17 @@ SPECS = (
     ),
     _spec(
         "finish",
-        "Say that the work is done. It is judged by the project's checks afterwards: run them yourself first.",
+        "Say that the work is done. It is judged by the project's checks afterwards: run them yourself first. "
+        "Where it cannot be done, say so by status failure, with the reason as summary.",
         "summary evidence",
         summary=_text("What was changed and why, in a few sentences."),
         evidence=_texts("What you ran and saw that shows it works, one command and its outcome each."),
+        status=_text(
+            "success unless told otherwise; request_clarification asks the person what the summary says.",
+            enum=["success", "failure", "in_progress", "request_clarification"],
+        ),
+        files=_texts("The paths that matter."),
+        open_points=_texts("What is left to do."),
     ),
     _spec(
         "ask",

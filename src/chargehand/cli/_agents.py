@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from chargehand.agents import SPECS
+from chargehand.agents import SPECS, abilities_of
 from chargehand.app import (
     NATIVE,
     App,
@@ -74,6 +74,7 @@ def _document(resolved: Resolved, name: str) -> dict[str, object]:
         "command": agent.command,
         "model": agent.model,
         "fallback": agent.fallback,
+        "acknowledge": abilities_of(agent.kind).acknowledges,
         "origin": _origin(resolved, name),
     }
 
@@ -101,11 +102,20 @@ def probe_agents(out: Output, name: str | None, *, repo: Path | None) -> int:
     with App.open() as app:
         resolved = configuration_here(app, repo)
         probes = [_probe(app, out, resolved, each) for each in ([name] if name else _names(resolved))]
-    documents = [{"name": name, "fine": fine, "found": said} for name, fine, said in probes]
+    documents = [
+        {"name": name, "fine": fine, "found": said, "acknowledge": _acknowledges(resolved, name)}
+        for name, fine, said in probes
+    ]
     out.document({"agents": documents})
     for each, fine, said in probes:
         out.text(f"{each}: {'' if fine else 'cannot work: '}{said}")
+        if not _acknowledges(resolved, each):
+            out.text("  it acknowledges nothing: a critical message freezes it, and you decide")
     return 0 if all(fine for _, fine, _ in probes) else 1
+
+
+def _acknowledges(resolved: Resolved, name: str) -> bool:
+    return abilities_of(named_agent(resolved, name).kind).acknowledges
 
 
 def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, bool, str]:

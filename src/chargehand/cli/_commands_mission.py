@@ -106,13 +106,14 @@ def resume(mission: str, as_json: bool) -> int:
 @mission.command()
 @named_mission_argument
 @click.argument("text")
+@click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
-def send(mission: str, text: str, as_json: bool) -> int:
+def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
     """Tell the agent something; an agent that cannot listen while it works gets it with its next attempt."""
     from chargehand.cli._mission_steer import send
     from chargehand.cli._output import Output
 
-    return send(Output(as_json=as_json), mission, text)
+    return send(Output(as_json=as_json), mission, text, critical=critical)
 
 
 @mission.command()

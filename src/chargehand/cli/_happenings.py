@@ -117,7 +117,23 @@ def _cancel_asked(event: core.CancelAsked) -> str:
 
 
 def _message(event: core.MessageSent) -> str:
-    return f"{event.identity} says: {_first_line(event.text)}"
+    if event.again:
+        return f"critical message {event.message} sent once more"
+    return f"{event.identity} says{', critical' if event.critical else ''}: {_first_line(event.text)}"
+
+
+def _delivered(event: core.MessageDelivered) -> str:
+    return f"message {event.message} lies before the agent"
+
+
+def _acknowledged(event: core.MessageAcknowledged) -> str:
+    return f"the agent has taken message {event.message} up"
+
+
+def _received(event: core.MessageReceived) -> str:
+    """Tell type and status; the words come with the attempt's end."""
+    message = event.message
+    return f"the agent ends with {message.get('type', 'a message')}, status {message.get('status', 'unknown')}"
 
 
 def _attempt_resumed(event: core.AttemptResumed) -> str:
@@ -329,6 +345,9 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.ActionAnswered: _action_answered,
     core.ActionFinished: _action_finished,
     core.MessageSent: _message,
+    core.MessageDelivered: _delivered,
+    core.MessageAcknowledged: _acknowledged,
+    core.MessageReceived: _received,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,
     core.AgentSelected: _agent,

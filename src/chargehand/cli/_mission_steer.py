@@ -37,15 +37,27 @@ def resume(out: Output, mission: str) -> int:
     return 0
 
 
-def send(out: Output, mission: str, text: str) -> int:
-    """Tell the agent something."""
+def send(out: Output, mission: str, text: str, *, critical: bool = False) -> int:
+    """Tell the agent something; what is critical it has to acknowledge."""
     with App.open() as app:
         found = find_mission(app, mission)
         _check_message(text)
-        ordered = app.order(found, "send", text=text)
-        state = app.look.state(found) if ordered else app.steering.send(found, text)
-        out.document({"mission": found, "status": state.status, "messages": len(state.messages)})
+        more = {"critical": "yes"} if critical else {}
+        ordered = app.order(found, "send", text=text, **more)
+        state = app.look.state(found) if ordered else app.steering.send(found, text, critical=critical)
+        sent = state.messages[-1]
+        out.document(
+            {
+                "mission": found,
+                "status": state.status,
+                "messages": len(state.messages),
+                "message": sent.message,
+                "critical": sent.critical,
+            }
+        )
         out.text("kept; the agent gets it with its next attempt")
+        if critical:
+            out.text("where it does not acknowledge it in 10 s it is frozen, and you are asked")
     return 0
 
 

@@ -82,7 +82,9 @@ def answer(out: Output, mission: str, text: str | None) -> int:
             if text is None:
                 _show_question(out, state, asked)
                 return 3
-        answered = app.steering.answer(found, _checked(asked, text or ""))
+        said = _checked(asked, text or "")
+        ordered = app.order(found, "answer", text=said)
+        answered = app.look.state(found) if ordered else app.steering.answer(found, said)
         if ensure_worker(app):
             out.notice("a worker was started for it")
         out.document(result_document(answered))

@@ -5,6 +5,7 @@ ChargehandError
         ConfigError                 a configuration file or variable is wrong
         RepositoryError             the repository cannot be worked on as asked
         NotFoundError (LookupError) no mission, checkpoint, agent … of that name
+    MessageError (1, ValueError)    a message of an agent is not what it must be
     RefusedError (1)                the work was refused, or failed
     WaitingError (3)                a person has to decide first
     ExhaustedError (4)              budget or time is used up
@@ -21,6 +22,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from typing import ClassVar
+
+_LONGEST_VALUE = 120
 
 
 class ChargehandError(Exception):
@@ -59,6 +62,25 @@ class NotFoundError(UsageError, LookupError):
     """Nothing of that name exists; the hint lists what does."""
 
     default_code = "not_found"
+
+
+class MessageError(ChargehandError, ValueError):
+    """A message is not what it must be; `path` is the place (`$` the whole), `value` what stands there, shortened.
+
+    `code` is `malformed_message`, or `message_newer` where a newer version wrote it.
+    """
+
+    default_code = "malformed_message"
+
+    def __init__(self, problem: str, *, path: str = "$", value: object = None, code: str | None = None) -> None:
+        shown = repr(value)
+        self.path = path
+        self.value = shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}…"
+        super().__init__(
+            f"{problem} - at {path}: {self.value}",
+            code=code,
+            hint="docs/reference/messages.md has every type with its fields",
+        )
 
 
 class RefusedError(ChargehandError):

@@ -7,7 +7,9 @@ import time
 from typing import Literal
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
-Kind = Literal["mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question", "action"]
+Kind = Literal[
+    "mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question", "action", "message"
+]
 _PREFIX: dict[Kind, str] = {
     "mission": "m",
     "attempt": "a",
@@ -18,6 +20,7 @@ _PREFIX: dict[Kind, str] = {
     "call": "c",
     "question": "q",
     "action": "x",
+    "message": "g",
 }
 
 

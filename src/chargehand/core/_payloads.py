@@ -107,10 +107,16 @@ class CancelAsked(Payload):
 @event("message.sent")
 @dataclass(frozen=True, kw_only=True)
 class MessageSent(Payload):
-    """A person told the agent something; one that cannot listen gets it with its next attempt."""
+    """A person, or Chargehand, told the agent something; one that cannot listen gets it with its next attempt.
+
+    A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
+    """
 
     identity: str
     text: str
+    message: str = ""
+    critical: bool = False
+    again: bool = False
 
 
 @event("base.resolved")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import _payloads as p
+from chargehand.core import _payloads_messages as g
 from chargehand.core import _payloads_roles as r
 from chargehand.core import _payloads_work as w
 from chargehand.core._config import Config
@@ -140,6 +141,9 @@ class MissionState:
     questions: dict[str, Question] = field(default_factory=dict)
     forked_from: str | None = None
     messages: list[p.MessageSent] = field(default_factory=list)
+    delivered: set[str] = field(default_factory=set)
+    acknowledged: set[str] = field(default_factory=set)
+    received: list[g.MessageReceived] = field(default_factory=list)
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
@@ -273,7 +277,20 @@ def _cancel_asked(state: MissionState, event: p.CancelAsked) -> None:
 
 
 def _message(state: MissionState, event: p.MessageSent) -> None:
-    state.messages.append(event)
+    if not event.again:  # older logs have no ids
+        state.messages.append(replace(event, message=event.message or f"message-{len(state.messages) + 1}"))
+
+
+def _delivered(state: MissionState, event: g.MessageDelivered) -> None:
+    state.delivered.add(event.message)
+
+
+def _acknowledged(state: MissionState, event: g.MessageAcknowledged) -> None:
+    state.acknowledged.add(event.message)
+
+
+def _received(state: MissionState, event: g.MessageReceived) -> None:
+    state.received.append(event)
 
 
 def _base(state: MissionState, event: p.BaseResolved) -> None:
@@ -461,6 +478,9 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     w.StateCaptured: _captured,
     p.CancelAsked: _cancel_asked,
     p.MessageSent: _message,
+    g.MessageDelivered: _delivered,
+    g.MessageAcknowledged: _acknowledged,
+    g.MessageReceived: _received,
     w.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,
     w.ModelCalled: _called,

@@ -32,6 +32,7 @@ from chargehand.core import (
     SandboxDiedError,
     TierUnavailableError,
 )
+from chargehand.missions._acknowledging import Acknowledging
 from chargehand.missions._breaker import is_failure
 from chargehand.missions._calls import called, lost_call
 from chargehand.missions._capture import Capture
@@ -42,6 +43,7 @@ from chargehand.missions._inspection import CriticalFoundError, Inspector, ended
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import AGENT, Ground, Places, attempt_purpose
 from chargehand.missions._queue import Queue
+from chargehand.missions._received import once
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
 from chargehand.sandbox import OnOutput, Sandbox
@@ -318,8 +320,10 @@ class AttemptRunner:
     ) -> Outcome:
         """Let the agent work; what was going on where its time is up, or what it runs on fails, is kept."""
         try:
-            async with capture.watching(assignment.seconds):
-                outcome = await agent.run(assignment, context)
+            async with capture.watching(assignment.seconds), ended_by(self._messages(agent, assignment).follow()):
+                if not agent.abilities.acknowledges:
+                    context.delivered(len(assignment.messages), acknowledged=False)
+                outcome = once(await agent.run(assignment, context), self._journal.state)
         except SandboxDiedError:
             await capture.keep("sandbox_died")
             raise
@@ -328,6 +332,16 @@ class AttemptRunner:
         elif outcome.claim == "failed" and is_failure(outcome.code):
             await capture.keep("failed")
         return outcome
+
+    def _messages(self, agent: Agent, assignment: Assignment) -> Acknowledging:
+        return Acknowledging(
+            self._journal,
+            self._control,
+            attempt=assignment.attempt,
+            tree=assignment.tree or self._ground.base.tree,
+            able=agent.abilities.acknowledges,
+            before=len(assignment.messages),
+        )
 
     def _watching(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> Watching:
         """Watch what an agent does; one that nobody drives gets checkpoints by what is seen."""

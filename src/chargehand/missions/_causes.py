@@ -57,6 +57,21 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "agent",
+        "agent_gave_up",
+        "`chargehand mission show MISSION` has what the agent says; ask for less, or name another agent",
+    ),
+    _remedy(
+        "agent",
+        "malformed_message message_newer",
+        "docs/reference/messages.md has the forms; name another agent or model where it comes back",
+    ),
+    _remedy(
+        "person",
+        "clarification_needed not_acknowledged",
+        "say in the request what the message asks for, or answer with `chargehand mission answer MISSION TEXT`",
+    ),
+    _remedy(
+        "agent",
         "agent_missing",
         "install its program where `sandbox.toolchain` or PATH show it to sandboxes, or name another agent",
     ),
@@ -258,7 +273,8 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "person",
-        "agent_ambiguous ambiguous command_invalid commit_not_found head_malformed head_of_other_mission "
+        "agent_ambiguous ambiguous answer_unknown command_invalid commit_not_found "
+        "head_malformed head_of_other_mission "
         "listen_invalid malformed_order mission_exists mission_held no_agent no_base "
         "action_held commit_message hook_exists hook_shared index_unmerged "
         "no_model no_question not_at_rest not_cancellable not_discardable "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -12,6 +13,9 @@ from chargehand.core import (
     ActionJudged,
     Checkpoint,
     CheckpointMade,
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageSent,
     MissionState,
     Payload,
     QuestionAsked,
@@ -19,6 +23,7 @@ from chargehand.core import (
     WaitingError,
     printable,
 )
+from chargehand.missions._acknowledge import NEXT, answer_to
 from chargehand.missions._control import Control
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
@@ -166,7 +171,28 @@ class Context:
 
     def heard(self) -> Sequence[str]:
         """Return what persons have said; see `AttemptContext.heard`."""
-        return [message.text for message in self._journal.state.messages]
+        return [message.text for message in self._messages()]
+
+    def _messages(self) -> Iterator[MessageSent]:
+        """Yield the messages up to the first one that a person wants delivered with the next attempt."""
+        state = self._journal.state
+        for message in state.messages:
+            if answer_to(state, self._attempt, message.message) == NEXT:
+                return
+            yield message
+
+    def delivered(self, count: int, *, acknowledged: bool) -> None:
+        """Note which messages reached the agent; see `AttemptContext.delivered`."""
+        state = self._journal.state
+        notes: list[Payload] = []
+        for each in itertools.islice(self._messages(), count):
+            if each.message not in state.delivered:
+                notes.append(MessageDelivered(message=each.message, attempt=self._attempt))
+            if acknowledged and each.message not in state.acknowledged:
+                notes.append(MessageAcknowledged(message=each.message, attempt=self._attempt))
+        if notes:
+            self._journal.note(*notes)
+            self._control.tell_news()
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
         """Return a person's answer; see `AttemptContext.ask`."""

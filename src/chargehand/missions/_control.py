@@ -7,8 +7,17 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Literal
 
-from chargehand.core import CancelAsked, MessageSent, MissionPaused, MissionResumed, RefusedError
+from chargehand.core import (
+    CancelAsked,
+    MessageSent,
+    MissionPaused,
+    MissionResumed,
+    QuestionAnswered,
+    RefusedError,
+    new_id,
+)
 from chargehand.durable import Order
+from chargehand.missions._acknowledge import checked_answer, is_about_message
 from chargehand.missions._journal import Journal
 from chargehand.sandbox import Sandbox
 
@@ -29,6 +38,7 @@ class Control:
         self._limits: dict[asyncio.Timeout, float | None] = {}
         self._finishing = False
         self._standing = 0
+        self._news = asyncio.Event()
 
     @property
     def paused(self) -> bool:
@@ -71,11 +81,34 @@ class Control:
         self._journal.note(MissionResumed(identity=identity, in_place=True))
         self._open.set()
         self._run_limits()
+        self.tell_news()
         await asyncio.gather(*(sandbox.thaw() for sandbox in self._sandboxes), return_exceptions=True)
 
-    def tell(self, identity: str, text: str) -> None:
-        """Keep a message to the agent."""
-        self._journal.note(MessageSent(identity=identity, text=text))
+    def tell(self, identity: str, text: str, *, critical: bool = False) -> None:
+        """Keep a message to the agent; a critical one has to be acknowledged."""
+        self._journal.note(
+            MessageSent(identity=identity, text=text, message=new_id("message"), critical=critical),
+            durable=critical,
+        )
+        self.tell_news()
+
+    def answer(self, identity: str, text: str) -> None:
+        """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
+        asked = self._journal.state.open_question
+        if asked is None or not is_about_message(asked):
+            raise RefusedError(f"mission {self._journal.mission!r} asks nothing now", code="no_question")
+        answered = QuestionAnswered(question=asked.id, text=checked_answer(text), identity=identity)
+        self._journal.note(answered, durable=True)
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Wake whoever waits in `news`."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def news(self) -> None:
+        """Wait until a message was sent or acknowledged, a question answered, or the mission let go on."""
+        await self._news.wait()
 
     async def may_go_on(self) -> None:
         """Wait while the mission is paused."""
@@ -185,7 +218,9 @@ class Controls:
             case "resume":
                 await control.resume(identity)
             case "send":
-                control.tell(identity, str(order.get("text", "")))
+                control.tell(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
+            case "answer":
+                control.answer(identity, str(order.get("text", "")))
             case other:
                 raise RefusedError(f"a worker knows no order {other!r}", code="unknown_order")
         return {}

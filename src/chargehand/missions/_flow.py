@@ -18,7 +18,6 @@ from chargehand.core import (
     AttemptStatus,
     Base,
     Change,
-    ChangesReverted,
     ChargehandError,
     FencedError,
     MissionFinished,
@@ -52,6 +51,7 @@ from chargehand.missions._meeting import feedback as feedback_of
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
 from chargehand.missions._queue import Queue
+from chargehand.missions._received import ended_with, keep_told
 from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
 from chargehand.missions._validate import Validator
@@ -277,8 +277,8 @@ class MissionFlow:
             begun, left = self._journal.state.attempt(number), self._recall(record, stand)
             if begun is None:
                 return ()
-            reverted = (ChangesReverted(attempt=begun.id, reverted=left.set_back),) if left.set_back else ()
-            return (*reverted, *report_made(self._services.store, self._role, begun.id, left.report))
+            report = report_made(self._services.store, self._role, begun.id, left.report)
+            return (*ended_with(self._journal, number, left.outcome, left.set_back), *report)
 
         name = WORK.format(number=number)
         return self._recall(await self._journal.step(name, [tree, feedback], work, notes=told), stand)
@@ -338,7 +338,7 @@ class MissionFlow:
         if meeting.count:
             where = meeting.base.branch or meeting.base.revision
             reason = conflict_reason(meeting.conflicts, branch=where, count=meeting.count)
-            kept = services.store.artifacts.put(feedback_of(meeting), kind="report", mission=journal.mission)
+            kept = keep_told(services.store, journal, feedback_of(meeting))
             end = End(status="refused", mission="refused", reasons=(reason,))
             met = _Tried(stand=stand, left=left, verdict=tried.verdict, end=end, report=kept)
         else:
@@ -377,7 +377,7 @@ class MissionFlow:
 
     def _keep_report(self, verdict: Verdict, left: Left, validator: Validator) -> str:
         document = report(verdict, validator.outputs, reverted=left.reverted).encode()
-        return self._services.store.artifacts.put(document, kind="report", mission=self._journal.mission)
+        return keep_told(self._services.store, self._journal, document)
 
     def _finish_attempt(self, number: int, end: End) -> None:
         attempt = self._journal.state.attempt(number)

@@ -16,7 +16,9 @@ from chargehand.core import (
     QuestionAnswered,
     Reason,
     RefusedError,
+    new_id,
 )
+from chargehand.missions._acknowledge import CANCEL, checked_answer, is_about_message
 from chargehand.missions._hold import hold
 from chargehand.missions._judgement import end_attempts
 from chargehand.missions._missions import Look
@@ -76,9 +78,9 @@ class Steering:
             mission, *self._ended(mission, reason), finished, among=among, verb="discard", code="not_discardable"
         )
 
-    def send(self, mission: str, text: str) -> MissionState:
+    def send(self, mission: str, text: str, *, critical: bool = False) -> MissionState:
         """Keep a message for the agent's next attempt."""
-        message = MessageSent(identity=self.identity, text=text)
+        message = MessageSent(identity=self.identity, text=text, message=new_id("message"), critical=critical)
         return self._note(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
     def answer(self, mission: str, text: str) -> MissionState:
@@ -94,9 +96,14 @@ class Steering:
                     code="no_question",
                     hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
                 )
-            answered = QuestionAnswered(question=asked.id, text=text, identity=self.identity)
-            self.store.log.append(mission, answered, epoch=epoch, durable=True)
-        return self.look.state(mission)
+            about_message = is_about_message(asked)
+            said = checked_answer(text) if about_message else text
+            more: list[Payload] = (
+                [MissionResumed(identity=self.identity)] if about_message and said != CANCEL else []
+            )
+            answered = QuestionAnswered(question=asked.id, text=said, identity=self.identity)
+            self.store.log.append(mission, answered, *more, epoch=epoch, durable=True)
+        return self.cancel(mission) if about_message and said == CANCEL else self.look.state(mission)
 
     def give_up(self, mission: str, reason: Reason) -> MissionState:
         """End a mission that a worker should go on with and cannot, unless it came to rest meanwhile."""

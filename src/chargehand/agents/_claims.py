@@ -1,0 +1,204 @@
+"""What an agent says at its end, as a message; and what such a message means for its attempt.
+
+The words in a message are kept and shown, never searched: its type and status alone say how the attempt goes on,
+and a claim of success is no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from chargehand.agents._contract import Assignment, Outcome
+from chargehand.agents._recorded import ToolCall
+from chargehand.core import (
+    LONGEST_TEXT,
+    Addressed,
+    ClarificationRequest,
+    ErrorReport,
+    InformationReport,
+    Message,
+    MessageError,
+    ProgressReport,
+    TaskCompletion,
+    message_of,
+    read_record,
+    repaired_json,
+    repaired_words,
+)
+
+UNANSWERED = "clarification_needed"
+ASKED_AGAIN = 2
+"""How often a malformed message is asked for again before its attempt fails."""
+_FIRST_LINE = 300
+_USAGE = (
+    "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
+    "texts, files?: list of texts, open_points?: list of texts}; call it once, with valid JSON"
+)
+
+
+class _Finish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `finish`; without a status, as in version 1, the call itself says that the work is done."""
+
+    summary: str
+    evidence: tuple[str, ...]
+    status: Literal["success", "failure", "in_progress", "request_clarification"] = "success"
+    files: tuple[str, ...] | None = None
+    open_points: tuple[str, ...] | None = None
+
+
+def addressed(assignment: Assignment, sender: str, number: str) -> Addressed:
+    """Return what is known of a message of an attempt's agent; `number` tells it from its others."""
+    return Addressed(
+        id=f"{assignment.attempt}/{number}",
+        mission=assignment.mission,
+        attempt=assignment.attempt,
+        sender=sender,
+    )
+
+
+def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
+    """Return the message that a reply's calls of `finish` are; raises `MessageError`, which tells the model.
+
+    Two calls that say the same are one; of two that differ neither is taken.
+    """
+    first, *others = calls
+    if any(other.arguments != first.arguments for other in others):
+        raise MessageError("two calls of finish that differ in one reply", value=len(calls))
+    given = first.arguments
+    if isinstance(given, str):
+        given = repaired_json(given)
+    if not isinstance(given, dict):
+        raise MessageError("the arguments of finish are an object", value=given)
+    return message_of(_finish_document(read_record(repaired_words(given), _Finish)), known)
+
+
+def asked_again(error: MessageError) -> str:
+    """Return what a model is told of a malformed call of `finish`."""
+    return f"finish was not understood: {error.message}. Nothing was finished. {_USAGE}"
+
+
+def _finish_document(said: _Finish) -> dict[str, Any]:
+    document: dict[str, Any] = {"version": 2, "status": said.status}
+    more = {"files": said.files or (), "open_points": said.open_points or ()}
+    whole = {"summary": said.summary, "evidence": said.evidence, **more}
+    match said.status:
+        case "success":
+            return document | {"type": "task_completion", "payload": whole}
+        case "failure":
+            return document | {"type": "error_report", "payload": whole}
+        case "in_progress":
+            left = {"summary": said.summary, "open_points": more["open_points"]}
+            return document | {"type": "progress_report", "payload": left}
+        case "request_clarification":
+            lines = (*said.evidence, *more["open_points"])
+            question = "\n".join([said.summary, *(f"- {line}" for line in lines)])
+            return document | {"type": "clarification_request", "payload": {"question": question}}
+
+
+def read_document(content: bytes, known: Addressed) -> Message:
+    """Return the message that an agent's program wrote down; raises `MessageError`.
+
+    What is certain is mended: a fence around it, commas before brackets, the case of status and type.
+    """
+    if len(content) > 4 * LONGEST_TEXT:
+        raise MessageError(f"longer than {4 * LONGEST_TEXT} bytes", value=content[:60])
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(f"no UTF-8: {error.reason} at byte {error.start + 1}", value=content[:60]) from None
+    document = repaired_json(text)
+    if not isinstance(document, dict):
+        raise MessageError("a message is a JSON object", value=document)
+    mended = repaired_words(document)
+    if "type" in mended:  # a writer of the first version named no type in what it left
+        mended.setdefault("version", 2)
+    message = message_of(mended, known)
+    if not isinstance(message, TaskCompletion | InformationReport | ErrorReport | ClarificationRequest):
+        kind = mended.get("type")
+        raise MessageError("a message of this type is no end of work", path="$.type", value=kind)
+    if message.status == "in_progress":
+        raise MessageError("what is in progress is no end of work", path="$.status", value=message.status)
+    return message
+
+
+def completion(known: Addressed, summary: str, evidence: Sequence[str] = ()) -> Message:
+    """Return the message of an end that says the work is done, of an agent that has no words for it."""
+    return _made(known, "task_completion", "success", {"summary": _bounded(summary), "evidence": tuple(evidence)})
+
+
+def failure(known: Addressed, summary: str, code: str) -> Message:
+    """Return the message of an end without success."""
+    return _made(known, "error_report", "failure", {"summary": _bounded(summary), "code": code[:100]})
+
+
+def _made(known: Addressed, kind: str, status: str, payload: dict[str, Any]) -> Message:
+    return message_of({"version": 2, "type": kind, "status": status, "payload": payload}, known)
+
+
+def _bounded(text: str) -> str:
+    clean = text.encode("utf-8", "replace").decode()
+    return clean[:LONGEST_TEXT] or "(nothing)"
+
+
+def with_message(outcome: Outcome, known: Addressed, message: Message | MessageError | None) -> Outcome:
+    """Return an outcome with the message that it is, and that its agent's own message makes of it.
+
+    Nothing makes a success of a run that ended badly; a message of failure, a question, or one that cannot be read
+    makes a failure of one that ended well.
+    """
+    if outcome.claim != "done":
+        kept = message if isinstance(message, ErrorReport | ClarificationRequest) else None
+        return replace(outcome, message=kept or failure(known, outcome.reason, outcome.code))
+    if message is None:
+        said = outcome.output.decode(errors="replace").strip()
+        return replace(outcome, message=completion(known, said or outcome.reason))
+    if isinstance(message, MessageError):
+        reason = f"the agent's message is malformed: {message.message}"
+        failed = replace(outcome, claim="failed", reason=reason, code="malformed_message")
+        return replace(failed, message=failure(known, reason, "malformed_message"))
+    return claimed(outcome, message)
+
+
+def claimed(outcome: Outcome, message: Message) -> Outcome:
+    """Return the outcome that an agent's well-formed last message makes of a run that ended well."""
+    match message:
+        case TaskCompletion(status="success"):
+            reason = f"the agent says it is done: {_first_line(message.payload.summary)}"
+            return replace(outcome, claim="done", reason=reason, code="", message=message, said=said_in(message))
+        case InformationReport(status="success"):
+            reason = f"the agent says it is done: {_first_line(message.payload.text)}"
+            return replace(outcome, claim="done", reason=reason, code="", message=message, said=said_in(message))
+        case TaskCompletion() | ErrorReport():
+            reason = f"the agent says it failed: {_first_line(message.payload.summary)}"
+            return replace(outcome, claim="failed", reason=reason, code="agent_gave_up", message=message)
+        case ClarificationRequest():
+            reason = f"the agent cannot go on without an answer: {_first_line(message.payload.question)}"
+            return replace(outcome, claim="failed", reason=reason, code="clarification_needed", message=message)
+        case _:
+            reason = f"the agent ended with a message that is no end: {type(message).__name__}"
+            return replace(outcome, claim="failed", reason=reason, code="malformed_message", message=message)
+
+
+def said_in(message: Message) -> str:
+    """Return the words of an agent's message, for people and for the next reader."""
+    match message:
+        case TaskCompletion() | ErrorReport():
+            payload = message.payload
+            points = (f"open: {point}" for point in payload.open_points)
+            return "\n".join([payload.summary, *(f"- {line}" for line in (*payload.evidence, *points))])
+        case ProgressReport():
+            return message.payload.summary
+        case ClarificationRequest():
+            return message.payload.question
+        case InformationReport():
+            return message.payload.text
+        case _:
+            return ""
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")[:_FIRST_LINE]

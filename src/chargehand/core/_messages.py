@@ -1,0 +1,274 @@
+"""Messages between agents, persons and Chargehand: one closed set of types, read strictly, versioned.
+
+A message is a claim, an order or a record, never a decision: what an agent says of its work decides nothing but
+how its attempt goes on, and a verdict alone decides what is promoted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from chargehand.core._errors import MessageError, nearest
+from chargehand.core._message_payloads import (
+    Clarification,
+    Completion,
+    Information,
+    Instruction,
+    Problem,
+    Progress,
+    Receipt,
+    Violation,
+)
+from chargehand.core._message_upgrades import UPGRADES
+
+_T = TypeVar("_T")
+MESSAGE_VERSION = 2
+LARGEST_MESSAGE = 4 << 20
+"""Bytes of a message as JSON; a longer one is refused unread."""
+MessageStatus = Literal["success", "failure", "in_progress", "request_clarification"]
+_Name = Annotated[str, Meta(min_length=1, max_length=200)]
+_PLACE = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_SHOWN = 120
+
+
+class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """What every message has besides its payload; ids are unique within a mission."""
+
+    version: Literal[2] = 2
+    id: _Name
+    mission: _Name
+    sender: _Name
+    recipient: _Name
+    status: MessageStatus
+    attempt: _Name | None = None
+    in_reply_to: _Name | None = None
+    critical: bool = False
+
+
+class TaskCompletion(_Envelope, frozen=True, kw_only=True, tag="task_completion"):
+    """An agent's end: with `success` it says that the work is done, with `failure` that it is not."""
+
+    status: Literal["success", "failure"]
+    payload: Completion
+
+
+class InformationReport(_Envelope, frozen=True, kw_only=True, tag="information_report"):
+    """Something to know."""
+
+    status: Literal["success", "in_progress"]
+    payload: Information
+
+
+class ErrorReport(_Envelope, frozen=True, kw_only=True, tag="error_report"):
+    """An agent's end without success: why it could not do what was asked."""
+
+    status: Literal["failure"]
+    payload: Problem
+
+
+class ClarificationRequest(_Envelope, frozen=True, kw_only=True, tag="clarification_request"):
+    """An agent cannot go on without an answer."""
+
+    status: Literal["request_clarification"]
+    payload: Clarification
+
+
+class CheckpointViolation(_Envelope, frozen=True, kw_only=True, tag="checkpoint_violation"):
+    """What an agent left, or was about to do, is not accepted."""
+
+    status: Literal["failure"]
+    payload: Violation
+
+
+class ProgressReport(_Envelope, frozen=True, kw_only=True, tag="progress_report"):
+    """Work that goes on; never an end."""
+
+    status: Literal["in_progress"]
+    payload: Progress
+
+
+class Acknowledgement(_Envelope, frozen=True, kw_only=True, tag="acknowledgement"):
+    """Messages reached their recipient's work (`success`), or could not (`failure`)."""
+
+    status: Literal["success", "failure"]
+    payload: Receipt
+
+
+class InstructionMessage(_Envelope, frozen=True, kw_only=True, tag="instruction"):
+    """What a person, or Chargehand, tells an agent to do."""
+
+    status: Literal["in_progress"] = "in_progress"
+    payload: Instruction
+
+
+Message = (
+    TaskCompletion
+    | InformationReport
+    | ErrorReport
+    | ClarificationRequest
+    | CheckpointViolation
+    | ProgressReport
+    | Acknowledgement
+    | InstructionMessage
+)
+MessageType = Literal[
+    "task_completion",
+    "information_report",
+    "error_report",
+    "clarification_request",
+    "checkpoint_violation",
+    "progress_report",
+    "acknowledgement",
+    "instruction",
+]
+MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each for each in get_args(Message)}
+"""The class of each type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressed:
+    """What is known of a message before it is read: what it leaves out is this, other words are an error.
+
+    An id is a proposal: a message may bring its own.
+    """
+
+    id: str
+    mission: str
+    attempt: str | None
+    sender: str
+    recipient: str = "chargehand"
+
+    def fill(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a document with what it leaves out; raises `MessageError` where it says something else."""
+        known = {"mission": self.mission, "attempt": self.attempt, "sender": self.sender}
+        for name, value in known.items():
+            if document.get(name, value) != value:
+                raise MessageError(f"expected {value!r}", path=f"$.{name}", value=document[name])
+        return {"id": self.id, "recipient": self.recipient, **known, **document}
+
+
+_UNKNOWN = Addressed(id="unknown", mission="unknown", attempt=None, sender="unknown", recipient="unknown")
+
+
+def read_json(text: str) -> Any:
+    """Return strict JSON; raises `MessageError` for anything else, a key given twice and NaN among it."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise MessageError(f"no valid JSON: {error.msg} at character {error.pos + 1}", value=text) from None
+    except RecursionError:
+        raise MessageError("no valid JSON: nested too deeply", value=text) from None
+    except MessageError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise MessageError(f"no valid JSON: {error}", value=text) from None
+
+
+def decode_message(data: bytes | str, addressed: Addressed | None = None) -> Message:
+    """Return the message that JSON is, of this version or an older one; raises `MessageError`.
+
+    `addressed` gives what it may leave out.
+    """
+    return message_of(read_json(_text(data)), addressed)
+
+
+def message_of(document: object, addressed: Addressed | None = None) -> Message:
+    """Return the message that a decoded document is; see `decode_message`."""
+    if not isinstance(document, Mapping):
+        raise MessageError("a message is a JSON object", value=document)
+    current = _upgraded(document)
+    if addressed is not None or document.get("version", 1) == 1:  # version 1 named nobody
+        current = (addressed or _UNKNOWN).fill(current)
+    kind = current.get("type")
+    if not isinstance(kind, str) or kind not in MESSAGE_CLASSES:
+        found = nearest(str(kind)[:_SHOWN], MESSAGE_CLASSES)
+        raise MessageError(f"there is no such type of message: {found}", path="$.type", value=kind)
+    return read_record(current, MESSAGE_CLASSES[kind])
+
+
+def read_record(document: object, kind: type[_T]) -> _T:
+    """Return a decoded document as a record; raises `MessageError` with the place of what is wrong."""
+    try:
+        made = msgspec.convert(document, type=kind)
+        msgspec.json.encode(made)
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
+        raise _invalid(document, error) from None
+    return made
+
+
+def encode_message(message: Message) -> bytes:
+    """Return a message as JSON with sorted keys."""
+    return msgspec.json.encode(message, order="sorted")
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    """Return a message as a document for the log."""
+    document: dict[str, Any] = msgspec.json.decode(encode_message(message))
+    return document
+
+
+def _text(data: bytes | str) -> str:
+    if len(data) > LARGEST_MESSAGE:
+        raise MessageError(f"longer than {LARGEST_MESSAGE} bytes", value=data[:_SHOWN])
+    try:
+        return data.decode() if isinstance(data, bytes) else data
+    except UnicodeDecodeError as error:
+        raise MessageError(f"no UTF-8: {error.reason} at byte {error.start + 1}", value=data) from None
+
+
+def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
+    version = document.get("version", 1)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise MessageError("a version is a whole number from 1", path="$.version", value=version)
+    if version > MESSAGE_VERSION:
+        raise MessageError(
+            f"this program knows versions up to {MESSAGE_VERSION}: a newer one wrote this",
+            path="$.version",
+            value=version,
+            code="message_newer",
+        )
+    current = dict(document)
+    for older in range(version, MESSAGE_VERSION):
+        current = UPGRADES[older](current)
+    return current
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MessageError("one key twice: which is meant would be a guess", value=twice)
+    return made
+
+
+def _no_number(word: str) -> NoReturn:
+    raise MessageError("no JSON number", value=word)
+
+
+def _invalid(document: Any, error: Exception) -> MessageError:
+    """Return what is wrong with a document, with the place and what stands there."""
+    if not isinstance(error, msgspec.ValidationError):
+        return MessageError("text that is no Unicode, or nested too deeply", value=document)
+    said = str(error)
+    place = _PLACE.search(said)
+    path = place[1] if place else "$"
+    return MessageError(_PLACE.sub("", said), path=path, value=_at(document, path))
+
+
+def _at(document: Any, path: str) -> Any:
+    found = document
+    for name, index in _STEP.findall(path):
+        try:
+            found = found[name] if name else found[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return found

@@ -1,0 +1,61 @@
+"""Messages that agents end with, and what they are told, as the log and the next attempt have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chargehand.agents import Outcome
+from chargehand.core import (
+    Addressed,
+    ChangesReverted,
+    MessageReceived,
+    MissionState,
+    Payload,
+    Reverted,
+    decode_message,
+    encode_message,
+    message_document,
+)
+from chargehand.missions._journal import Journal
+from chargehand.store import Store
+
+_SENDER = "chargehand"
+
+
+def keep_told(store: Store, journal: Journal, report: bytes) -> str:
+    """Keep a report on an attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
+
+    Return its artifact id.
+    """
+    attempt = journal.state.attempts[-1]
+    known = Addressed(
+        id=f"{attempt.id}/report",
+        mission=journal.mission,
+        attempt=attempt.id,
+        sender=_SENDER,
+        recipient=attempt.agent,
+    )
+    message = encode_message(decode_message(report, known))
+    return store.artifacts.put(message, kind="report", mission=journal.mission)
+
+
+def once(outcome: Outcome, state: MissionState) -> Outcome:
+    """Return an outcome; one whose message has the id of an earlier one is no success."""
+    if outcome.message is None or outcome.message.id not in {each.message.get("id") for each in state.received}:
+        return outcome
+    reason = f"the agent's message has an id that an earlier one has: {outcome.message.id[:200]!r}"
+    claim = "failed" if outcome.claim == "done" else outcome.claim
+    return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
+
+
+def ended_with(
+    journal: Journal, number: int, outcome: Outcome, set_back: tuple[Reverted, ...]
+) -> tuple[Payload, ...]:
+    """Return the events of an attempt's end: its agent's message, and what inspection set back."""
+    begun = journal.state.attempt(number)
+    if begun is None:
+        return ()
+    message = outcome.message
+    said = (MessageReceived(attempt=begun.id, message=message_document(message)),) if message is not None else ()
+    back = (ChangesReverted(attempt=begun.id, reverted=set_back),) if set_back else ()
+    return (*said, *back)

@@ -1,0 +1,156 @@
+"""Nothing decides on the words of a reply: status and type alone do, and a scan of the source holds it.
+
+What an agent, a model or a program said is searched nowhere in the modules that decide how an attempt ends or goes
+on. Places that look into words for another reason are named here, each with it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src/chargehand"
+SCANNED = sorted(
+    path
+    for package in ("agents", "missions")
+    for path in (ROOT / package).glob("*.py")
+    if not path.name.startswith(("_fake_", "_conformance"))
+)
+SAID = {
+    "answer",
+    "content",
+    "evidence",
+    "output",
+    "reason",
+    "reply",
+    "said",
+    "stderr",
+    "stdout",
+    "summary",
+    "text",
+    "transcript",
+    "words",
+}
+"""Names that hold what somebody said."""
+ASKS = {"startswith", "endswith", "find", "index", "count", "lower", "casefold", "fullmatch", "match", "search"}
+"""Methods with which words are searched."""
+FILES = "texts of files and of patches, or where a text is cut to be shown"
+OTHER_TEXTS = dict.fromkeys(
+    ("_patch_apply.py", "_tools_arguments.py", "_tools_bash.py", "_tools_edit.py", "_truncate.py"), FILES
+)
+"""Modules of `agents` that handle texts which nobody said."""
+STUCK = "whether a command went wrong, told by our own last line: a hint to a model that goes in circles"
+PERSON = "what a person answers to a question is to be decided by"
+ALLOWED = {
+    # file, the words as they stand: why nothing about an outcome follows from what an agent said
+    ("agents/_acp.py", "answer.get('stopReason') != 'end_turn'"): "a closed word of the protocol",
+    ("agents/_acp_forms.py", "text.lower()"): PERSON,
+    ("agents/_native.py", "text.endswith('[exit code 0]')"): STUCK,
+    ("agents/_transcript.py", "_EXIT.search(text)"): STUCK,
+    ("agents/_transcript.py", "_TIMED_OUT.search(text)"): STUCK,
+    ("missions/_admission.py", "answer.lower()"): PERSON,
+    ("missions/_admission.py", "answer.lower().startswith(_USE)"): PERSON,
+    ("missions/_context.py", "'tree' in output"): "a key of a recorded step, made by us",
+    ("missions/_judgement.py", "check.reason == 'exit_code'"): "a closed word of ours",
+    ("missions/_policy.py", "answer.strip().lower()"): PERSON,
+}
+
+
+def found(tree: ast.AST) -> Iterator[str]:
+    """Yield each expression that searches or compares what somebody said."""
+    for node in ast.walk(tree):
+        compared = isinstance(node, ast.Compare) and _compares(node)
+        if compared or (isinstance(node, ast.Call) and _searches(node)):
+            yield ast.unparse(node)
+
+
+def _compares(node: ast.Compare) -> bool:
+    sides = [node.left, *node.comparators]
+    inside = any(isinstance(each, ast.In | ast.NotIn) for each in node.ops)
+    if inside:
+        return any(_is_said(side) for side in node.comparators)
+    equal = any(isinstance(each, ast.Eq | ast.NotEq) for each in node.ops)
+    constants = [side for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)]
+    return equal and any(side.value for side in constants) and any(_is_said(side) for side in sides)
+
+
+def _searches(node: ast.Call) -> bool:
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ASKS:
+        return False
+    return _is_said(node.func.value) or any(_is_said(argument) for argument in node.args)
+
+
+def _is_said(node: ast.expr) -> bool:
+    """Tell whether an expression is what somebody said, however it is decoded or trimmed on the way."""
+    if isinstance(node, ast.Name):
+        return node.id in SAID
+    if isinstance(node, ast.Attribute):
+        return node.attr in SAID
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+        return (isinstance(key, ast.Constant) and key.value in SAID) or _is_said(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _is_said(node.func.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr"):
+        return any(_is_said(each) for each in node.args)
+    return isinstance(node, ast.BinOp) and (_is_said(node.left) or _is_said(node.right))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_nothing_decides_on_the_words_of_a_reply() -> None:
+    told = {
+        (name(path), each)
+        for path in SCANNED
+        if path.name not in OTHER_TEXTS
+        for each in found(ast.parse(path.read_text()))
+    }
+    assert not sorted(told - set(ALLOWED)), "decide by type and status, or say in ALLOWED why this is no decision"
+    assert not sorted(set(ALLOWED) - told), "these are gone: take them out of ALLOWED"
+
+
+def test_what_decides_is_scanned() -> None:
+    names = {name(path) for path in SCANNED}
+    deciding = {"agents/_claims.py", "agents/_native.py", "agents/_ending.py", "missions/_judgement.py"}
+    assert deciding <= names
+    assert len(names) > 80
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "def ended(outcome):\n    return 'done' if b'PASS' in outcome.output else 'failed'",
+        "done = 'PASS' in output",
+        "done = 'tests pass' in result.stdout.decode().lower()",
+        "done = re.search('success', message.payload.summary)",
+        "done = _OK.fullmatch(said)",
+        "done = reply.startswith('PASS')",
+        "done = 'fail' not in log.said",
+        "done = summary == 'PASS'",
+        "done = summary.strip().lower() != 'failure'",
+        "done = outcome.reason.endswith('done')",
+        "done = str(reply).find('LGTM') >= 0",
+        "done = any('ok' in record['output'] for record in records)",
+    ],
+)
+def test_a_planted_decision_is_found(planted: str) -> None:
+    assert list(found(ast.parse(planted)))
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        "done = message.status == 'success'",
+        "done = outcome.claim == 'done'",
+        "first = summary.splitlines()[0]",
+        "empty = summary == ''",
+        "kind = payload.get('type')",
+    ],
+)
+def test_what_decides_by_status_is_not(allowed: str) -> None:
+    assert not list(found(ast.parse(allowed)))

@@ -1,0 +1,243 @@
+"""Critical messages: acknowledged, or the agent is frozen and a person decides; none of it sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.agents import abilities_of
+from chargehand.app import App
+from chargehand.core import (
+    Base,
+    BaseResolved,
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageSent,
+    MissionClaimed,
+    MissionCreated,
+    MissionPaused,
+    MissionRequest,
+    MissionState,
+    QuestionAsked,
+    RefusedError,
+    SystemClock,
+    decode,
+    new_id,
+)
+from chargehand.missions._acknowledge import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, NEXT, OPTIONS, question_of
+from chargehand.missions._acknowledging import Acknowledging
+from chargehand.missions._control import Control
+from chargehand.missions._journal import Journal
+
+AT = "a-1"
+
+
+class Frozen:
+    """A sandbox that tells whether it stands still."""
+
+    def __init__(self) -> None:
+        self.frozen = False
+
+    async def freeze(self) -> None:
+        self.frozen = True
+
+    async def thaw(self) -> None:
+        self.frozen = False
+
+
+class Attempt:
+    """An attempt of a mission that runs, as far as messages go."""
+
+    def __init__(self, app: App, mission: str, task: asyncio.Task[object]) -> None:
+        self.changed = asyncio.Event()
+        self.journal = Journal(app.store, mission, clock=SystemClock(), watch=lambda *_: self.changed.set())
+        self.control = Control(task, self.journal)
+        self.sandbox: Any = Frozen()
+        self.control.hold(self.sandbox)
+        self.watching: list[asyncio.Task[None]] = []
+
+    @property
+    def state(self) -> MissionState:
+        return self.journal.state
+
+    def follow(self, *, able: bool, seconds: float = ACKNOWLEDGE_SECONDS, before: int = 0) -> asyncio.Task[None]:
+        watch = Acknowledging(
+            self.journal, self.control, attempt=AT, tree="t", able=able, before=before, seconds=seconds
+        )
+        self.watching.append(asyncio.create_task(watch.follow()))
+        return self.watching[-1]
+
+    def acknowledge(self) -> None:
+        for each in self.state.messages:
+            self.journal.note(MessageAcknowledged(message=each.message, attempt=AT))
+        self.control.tell_news()
+
+    def payloads(self, kind: type) -> list[Any]:
+        lines = self.journal._store.log.read(self.journal.mission)
+        found = [decode(line.type, line.payload) for line in lines if line.payload is not None]
+        return [each for each in found if isinstance(each, kind)]
+
+    async def until(self, true: Any) -> None:
+        async with asyncio.timeout(60):
+            while not true():
+                self.changed.clear()
+                if not true():
+                    await self.changed.wait()
+            await asyncio.sleep(0)
+
+    @property
+    def asked(self) -> bool:
+        return self.state.open_question is not None
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    environ = {"HOME": str(tmp_path), "CHARGEHAND_HOME": str(tmp_path / "state"), "PATH": "/usr/bin"}
+    with App.open(environ=environ, cwd=tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def attempt(app: App) -> AsyncIterator[Attempt]:
+    mission = new_id("mission")
+    request = MissionRequest(text="x", agent="a", command=(), slug="x")
+    created = MissionCreated(project="p", repository="/r", request=request)
+    base = BaseResolved(base=Base(commit="c", tree="t", revision="HEAD"))
+    claimed = MissionClaimed(worker="w", role="run", epoch=1, version="1")
+    app.store.log.append(mission, created, base, claimed)
+    body: asyncio.Task[object] = asyncio.create_task(asyncio.Event().wait())
+    made = Attempt(app, mission, body)
+    yield made
+    for each in (*made.watching, body):
+        each.cancel()
+    await asyncio.gather(*made.watching, body, return_exceptions=True)
+
+
+def test_the_time_is_ten_seconds() -> None:
+    assert ACKNOWLEDGE_SECONDS == 10.0
+    able = {kind: abilities_of(kind).acknowledges for kind in ("native", "acp", "cli", "command", "patch")}
+    assert able == {"native": True, "acp": True, "cli": False, "command": False, "patch": False}
+    assert any("critical" in words for words in abilities_of("cli").fallbacks())
+    assert not any("critical" in words for words in abilities_of("native").fallbacks())
+
+
+async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
+    attempt.follow(able=True)
+    attempt.control.tell("me", "look out", critical=True)
+    await asyncio.sleep(0)
+    attempt.acknowledge()
+    await asyncio.sleep(0)
+    assert not attempt.sandbox.frozen
+    assert not attempt.asked
+    assert attempt.payloads(QuestionAsked) == []
+
+
+async def test_what_is_not_critical_waits_for_nobody(attempt: Attempt) -> None:
+    attempt.follow(able=False)
+    attempt.control.tell("me", "look out")
+    await asyncio.sleep(0)
+    assert not attempt.sandbox.frozen
+
+
+async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_person_asked(
+    attempt: Attempt,
+) -> None:
+    attempt.follow(able=True, seconds=0.02)
+    attempt.control.tell("me", "look out", critical=True)
+    await attempt.until(lambda: attempt.asked)
+    (message,) = attempt.state.messages
+    sent = attempt.payloads(MessageSent)
+    assert [(each.message, each.again) for each in sent] == [(message.message, False), (message.message, True)]
+    assert attempt.sandbox.frozen
+    assert attempt.state.status == "paused"
+    (paused,) = attempt.payloads(MissionPaused)
+    assert (paused.identity, "did not acknowledge" in paused.reason) == ("chargehand", True)
+    asked = attempt.state.open_question
+    assert asked is not None
+    assert (asked.options, asked.id) == (OPTIONS, question_of(AT, message.message))
+    assert "look out" in asked.text
+
+
+@pytest.mark.parametrize("answer", [GO_ON, NEXT])
+async def test_an_answer_lets_it_go_on(attempt: Attempt, answer: str) -> None:
+    attempt.follow(able=False)
+    await asyncio.sleep(0)
+    attempt.control.tell("me", "look out", critical=True)
+    await attempt.until(lambda: attempt.asked)
+    assert attempt.sandbox.frozen
+    with pytest.raises(RefusedError, match="none of"):
+        attempt.control.answer("me", "perhaps")
+    attempt.control.answer("me", answer)
+    await attempt.until(lambda: attempt.state.status == "running")
+    await attempt.until(lambda: not attempt.control.paused)
+    assert not attempt.sandbox.frozen
+    assert not attempt.asked
+    assert len(attempt.payloads(QuestionAsked)) == 1
+
+
+async def test_a_person_may_cancel_instead(attempt: Attempt) -> None:
+    attempt.follow(able=False)
+    await asyncio.sleep(0)
+    attempt.control.tell("me", "look out", critical=True)
+    await attempt.until(lambda: attempt.asked)
+    attempt.control.answer("me", CANCEL)
+    await attempt.until(lambda: attempt.state.cancel_asked)
+    assert attempt.control.stopped == "cancel"
+
+
+async def test_a_resume_is_an_answer_too(attempt: Attempt) -> None:
+    attempt.follow(able=False)
+    await asyncio.sleep(0)
+    attempt.control.tell("me", "look out", critical=True)
+    await attempt.until(lambda: attempt.asked)
+    await attempt.control.resume("me")
+    await attempt.until(lambda: not attempt.asked)
+    assert not attempt.sandbox.frozen
+
+
+async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
+    first = attempt.follow(able=True, seconds=0.02)
+    attempt.control.tell("me", "look out", critical=True)
+    await attempt.until(lambda: attempt.asked)
+    first.cancel()
+    await attempt.control.resume("me")
+    attempt.follow(able=True)  # ten seconds: it freezes at once, since the log has the question
+    await attempt.until(lambda: attempt.state.status == "paused")
+    assert len(attempt.payloads(QuestionAsked)) == 1
+    attempt.control.answer("me", GO_ON)
+    await attempt.until(lambda: attempt.state.status == "running")
+
+
+async def test_what_the_attempt_began_with_stops_nobody(attempt: Attempt) -> None:
+    attempt.control.tell("me", "look out", critical=True)
+    attempt.follow(able=False, before=1)
+    await asyncio.sleep(0)
+    assert not attempt.sandbox.frozen
+
+
+async def test_nothing_is_asked_where_nobody_is_waited_for(attempt: Attempt) -> None:
+    with pytest.raises(RefusedError):
+        attempt.control.answer("me", GO_ON)
+
+
+def test_delivery_is_folded_from_the_log(app: App) -> None:
+    mission = new_id("mission")
+    created = MissionCreated(
+        project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
+    )
+    app.store.log.append(
+        mission,
+        created,
+        MessageSent(identity="me", text="of an older version"),
+        MessageSent(identity="me", text="b", message="g-1", critical=True),
+        MessageSent(identity="me", text="", message="g-1", critical=True, again=True),
+        MessageDelivered(message="g-1", attempt=AT),
+        MessageAcknowledged(message="g-1", attempt=AT),
+    )
+    state = app.look.state(mission)
+    assert [each.message for each in state.messages] == ["message-1", "g-1"]
+    assert (state.delivered, state.acknowledged) == ({"g-1"}, {"g-1"})

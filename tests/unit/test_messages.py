@@ -1,0 +1,246 @@
+"""Messages: read strictly, of every version, mended only where that is certain, and described as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from chargehand.agents import Outcome
+from chargehand.agents._claims import claimed, read_document, with_message
+from chargehand.app._messages_reference import render_messages, schemas
+from chargehand.core import (
+    LARGEST_MESSAGE,
+    MESSAGE_CLASSES,
+    Addressed,
+    Message,
+    MessageError,
+    MessageType,
+    decode_message,
+    encode_message,
+    message_of,
+    repaired_json,
+    repaired_words,
+)
+
+ROOT = Path(__file__).parents[2]
+OLDER = json.loads((ROOT / "tests/data/messages_v1.json").read_text())
+KNOWN = Addressed(id="a-1/1", mission="m-1", attempt="a-1", sender="native")
+ENVELOPE = {"version": 2, "id": "g-1", "mission": "m-1", "sender": "x", "recipient": "y"}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "task_completion": {
+        "status": "success",
+        "payload": {"summary": "done", "evidence": ["tests"], "files": ["a"]},
+    },
+    "information_report": {"status": "in_progress", "payload": {"text": "reading"}},
+    "error_report": {"status": "failure", "payload": {"summary": "no", "code": "no_tests"}},
+    "clarification_request": {"status": "request_clarification", "payload": {"question": "which?"}},
+    "checkpoint_violation": {
+        "status": "failure",
+        "payload": {"tree": "a" * 40, "denied": [{"action": "rm", "rule": "r", "reason": "no"}]},
+    },
+    "progress_report": {"status": "in_progress", "payload": {"summary": "half"}},
+    "acknowledgement": {"status": "success", "payload": {"messages": ["g-0"]}},
+    "instruction": {"status": "in_progress", "critical": True, "payload": {"text": "stop"}},
+}
+DONE = Outcome(claim="done", reason="exit 0", output=b"PASS PASS PASS", seconds=1.0)
+
+
+def example(kind: str, **more: Any) -> dict[str, Any]:
+    return ENVELOPE | {"type": kind} | EXAMPLES[kind] | more
+
+
+def refused(document: object) -> MessageError:
+    with pytest.raises(MessageError) as caught:
+        decode_message(json.dumps(document))
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", get_args(MessageType))
+def test_every_type_goes_there_and_back(kind: str) -> None:
+    message = decode_message(json.dumps(example(kind)))
+    assert type(message) is MESSAGE_CLASSES[kind]
+    assert decode_message(encode_message(message)) == message
+
+
+def test_the_set_of_types_is_closed() -> None:
+    assert set(MESSAGE_CLASSES) == set(get_args(MessageType)) == set(EXAMPLES)
+    error = refused(example("task_completion", type="task_completed"))
+    assert (error.path, error.value) == ("$.type", "'task_completed'")
+    assert "task_completion" in error.message
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "value"),
+    [
+        ({"status": "pass"}, "$.status", "'pass'"),
+        ({"status": "in_progress"}, "$.status", "'in_progress'"),
+        ({"payload": {"summary": 3}}, "$.payload.summary", "3"),
+        ({"payload": {"summary": "s", "evidence": ["a", 7]}}, "$.payload.evidence[1]", "7"),
+        ({"payload": {"summary": "s", "more": 1}}, "$.payload", None),
+        ({"payload": {}}, "$.payload", "{}"),
+        ({"critical": "yes"}, "$.critical", "'yes'"),
+        ({"extra": 1}, "$", None),
+        ({"id": ""}, "$.id", "''"),
+        ({"version": 2.5}, "$.version", "2.5"),
+        ({"version": True}, "$.version", "True"),
+    ],
+)
+def test_what_is_wrong_is_named_with_place_and_value(change: dict[str, Any], path: str, value: str | None) -> None:
+    error = refused(example("task_completion") | change)
+    assert (error.code, error.path) == ("malformed_message", path)
+    assert value is None or error.value == value
+
+
+def test_a_newer_version_is_refused_as_such() -> None:
+    error = refused(example("task_completion", version=3))
+    assert (error.code, error.path, error.value) == ("message_newer", "$.version", "3")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 100_000, "1" * 5000])
+def test_what_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(MessageError):
+        decode_message(text)
+
+
+def test_what_is_too_long_is_refused_unread() -> None:
+    with pytest.raises(MessageError, match="longer than"):
+        decode_message(b" " * (LARGEST_MESSAGE + 1))
+
+
+@pytest.mark.parametrize("older", OLDER, ids=lambda older: older["name"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_version_1_is_read(older: dict[str, Any], marked: bool) -> None:
+    document = {"version": 1, **older["document"]} if marked else older["document"]
+    message = decode_message(json.dumps(document), KNOWN)
+    assert type(message) is MESSAGE_CLASSES[older["type"]]
+    assert (message.status, message.version, message.id) == (older["status"], 2, "a-1/1")
+    assert decode_message(json.dumps(document)).id == "unknown"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"summary": "x", "status": "success"},
+        {"type": "error_report", "status": "success", "payload": {"schema": 1}},
+        {"schema": 1, "status": "purple"},
+        {"type": "task_completion", "status": "success", "payload": {"summary": "version 1 had no such thing"}},
+    ],
+)
+def test_what_version_1_never_was_is_refused(document: dict[str, Any]) -> None:
+    refused(document)
+
+
+def test_who_speaks_is_filled_in_and_never_contradicted() -> None:
+    draft = {"version": 2, "type": "error_report", "status": "failure", "payload": {"summary": "no"}}
+    message = message_of(draft, KNOWN)
+    assert (message.sender, message.mission, message.recipient) == ("native", "m-1", "chargehand")
+    with pytest.raises(MessageError, match=r"\$\.mission"):
+        message_of({**draft, "mission": "m-2"}, KNOWN)
+
+
+BODY = '{"type": "error_report", "status": "failure", "payload": {"summary": "a, ] b"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BODY,
+        f"\ufeff {BODY}\n",
+        f"```json\n{BODY}\n```",
+        f"~~~\n{BODY}\n~~~",
+        BODY.replace("}}", ",},}"),
+        BODY.replace("failure", " Failure ").replace("error_report", "Error-Report"),
+    ],
+)
+def test_what_is_certain_is_mended(text: str) -> None:
+    message = read_document(text.encode(), KNOWN)
+    assert message == message_of({"version": 2, **json.loads(BODY)}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Here it is: {BODY}",
+        f"Not this one:\n```json\n{BODY}\n```",
+        f"```json\n{BODY}\n```\n```json\n{BODY}\n```",
+        BODY[:-1],
+        BODY.replace('"', "'"),
+        f"{BODY}{BODY}",
+        f"[{BODY}]",
+        BODY.replace(",", ""),
+        BODY.replace("failure", "fail"),
+    ],
+)
+def test_what_would_be_a_guess_is_not_mended(text: str) -> None:
+    with pytest.raises(MessageError):
+        read_document(text.encode(), KNOWN)
+
+
+def test_mending_changes_no_string() -> None:
+    assert repaired_json('{"a": "x,]", "b": [1,],}') == {"a": "x,]", "b": [1]}
+    assert repaired_words({"status": "SUCCESS", "note": "FAILURE"}) == {"status": "success", "note": "FAILURE"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "claim", "code"),
+    [
+        ("task_completion", "success", "done", ""),
+        ("task_completion", "failure", "failed", "agent_gave_up"),
+        ("error_report", "failure", "failed", "agent_gave_up"),
+        ("clarification_request", "request_clarification", "failed", "clarification_needed"),
+        ("information_report", "success", "done", ""),
+        ("information_report", "in_progress", "failed", "malformed_message"),
+        ("acknowledgement", "success", "failed", "malformed_message"),
+        ("instruction", "in_progress", "failed", "malformed_message"),
+    ],
+)
+def test_type_and_status_alone_make_the_claim(kind: str, status: str, claim: str, code: str) -> None:
+    message: Message = decode_message(json.dumps(example(kind, status=status)))
+    ended = claimed(DONE, message)
+    assert (ended.claim, ended.code) == (claim, code)
+    assert ended.message == message
+
+
+@pytest.mark.parametrize("words", ["PASS", "success: all tests pass, done", '{"status": "success"}'])
+def test_prose_never_outweighs_the_status(words: str) -> None:
+    document = example("task_completion", status="failure", payload={"summary": words})
+    assert claimed(DONE, decode_message(json.dumps(document))).claim == "failed"
+
+
+def test_a_success_that_is_claimed_makes_none_of_a_run_that_failed() -> None:
+    failed = Outcome(claim="failed", reason="exit 1", output=b"", seconds=1.0, code="agent_failed")
+    said = decode_message(json.dumps(example("task_completion")))
+    ended = with_message(failed, KNOWN, said)
+    assert (ended.claim, ended.code) == ("failed", "agent_failed")
+    assert ended.message is not None
+    assert ended.message.status == "failure"
+
+
+def test_an_outcome_with_a_message_survives_the_log() -> None:
+    ended = with_message(DONE, KNOWN, None)
+    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(ended)), Outcome)
+    assert again == ended
+
+
+def test_the_pages_are_those_of_the_code() -> None:
+    for name, text in render_messages().items():
+        path = ROOT / "docs/reference" / name
+        command = "python -m chargehand.app._messages_reference docs/reference"
+        assert path.read_text() == text, f"write it again: {command}"
+    written = {path.name for path in (ROOT / "docs/reference/messages").iterdir()}
+    assert written == {f"{kind}.json" for kind in MESSAGE_CLASSES}
+
+
+@pytest.mark.parametrize("kind", get_args(MessageType))
+def test_a_schema_names_what_the_code_holds(kind: str) -> None:
+    schema = schemas()[kind]
+    fields = set(EXAMPLES[kind]) | set(ENVELOPE) | {"type"}
+    assert fields <= set(schema["properties"])
+    assert not schema["additionalProperties"]
+    assert schema["properties"]["type"]["enum"] == [kind]
+    assert {"type", "id", "mission", "payload"} <= set(schema["required"])
