@@ -34,9 +34,19 @@ def run(*words: str) -> Result:
         (["--write", ".github/workflows/x.yml"], 3, "ask", "write-ci"),
         (["--read", "/proc/1/environ"], 1, "deny", "read-process"),
         (["--shell", "rm -rf ..", "--cwd", "a/b"], 0, "allow", "program"),
+        (["--mcp", 'db/query {"sql": "DROP TABLE x"}'], 1, "deny", "user:no-drop"),
+        (["--mcp", 'db/query {"sql": "SELECT 1"}'], 0, "allow", "mcp-call"),
+        (["--mcp", "db/erase"], 3, "ask", "user:ask-db"),
     ],
 )
 def test_the_exit_code_tells_the_effect(config: Path, words: list[str], code: int, effect: str, rule: str) -> None:
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        '@id("no-drop") forbid (principal, action == Action::"mcp.call", resource)\n'
+        'when { context.server == "db" && context.arguments like "*DROP*" };\n'
+        '@id("ask-db") @decision("ask") permit (principal, action == Action::"mcp.call", resource)\n'
+        'when { context.tool == "erase" && !context.reads };\n'
+    )
     shown = run("test", "--json", *words)
     assert shown.exit_code == code, shown.output
     document = json.loads(shown.stdout)
@@ -58,6 +68,8 @@ def test_scripts_of_the_repository_are_looked_into(config: Path, tmp_path: Path)
 def test_nothing_or_two_things_to_judge_is_wrong_use(config: Path) -> None:
     assert run("test").exit_code == 2
     assert run("test", "--shell", "ls", "--read", "x").exit_code == 2
+    for call in ("db", "/query", "db/", "db/query [1]", "db/query {"):
+        assert run("test", "--mcp", call).exit_code == 2
 
 
 def test_rules_are_shown_with_their_origin(config: Path) -> None:

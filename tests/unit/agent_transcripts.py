@@ -31,6 +31,15 @@ def edit(path: str, old: str, new: str, *, refused: str = "") -> Turn:
     return Turn(text="", calls=(call,), changed=not refused)
 
 
+def tool(name: str, result: str, **arguments: object) -> Turn:
+    return Turn(text="", calls=(Call(name=name, arguments=arguments, result=result, seconds=0.1),))
+
+
+def asks(question: str, answer: str) -> Turn:
+    result = f"Message from the person:\n\n{answer}"
+    return Turn(text="", calls=(Call(name="ask", arguments={"question": question}, result=result),))
+
+
 def says(text: str) -> Turn:
     return Turn(text=text)
 
@@ -123,6 +132,26 @@ LOOPS: dict[str, tuple[str, list[Turn]]] = {
         "same_result",
         [bash("./status", f"2025-01-01T10:00:0{n}Z idle, {n} requests") for n in range(4)],
     ),
+    "five commands in each turn": (
+        "same_result",
+        [together(*(bash(f"cat {name}.py", f"print({name!r})") for name in "abcde")) for _ in range(4)],
+    ),
+    "polling a server's tool without a pause": (
+        "doom_loop",
+        [tool("mcp_ci_status", "build 7: pending", build=7) for _ in range(3)],
+    ),
+    "an error that only its numbers tell apart": (
+        "same_error",
+        [bash(f"./load --port {8000 + n}", f"bind: port {8000 + n} is in use", 98) for n in range(6)],
+    ),
+    "talk between the same two calls": (
+        "alternation",
+        [
+            turn
+            for n in range(4)
+            for turn in (says(f"Let me think, part {n}."), bash("ls", "a.py"), bash("cat a.py", "print(1)"))
+        ][: 3 * 3],
+    ),
     "talk": ("monologue", [bash("ls", "a.py"), *(says(f"I will now look at part {n}.") for n in range(3))]),
     "thinking aloud in the shell": (
         "no_progress",
@@ -142,6 +171,33 @@ HONEST: dict[str, list[Turn]] = {
         bash("python -m http.server 8000 >/tmp/log 2>&1 &", ""),
         *(bash("sleep 2; curl -s localhost:8000/health", "", 7) for _ in range(30)),
         bash("curl -s localhost:8000/health", "ok"),
+    ],
+    "polling a server's tool with sleep between": [
+        turn
+        for _ in range(30)
+        for turn in (tool("mcp_ci_status", "build 7: pending", build=7), bash("sleep 20", ""))
+    ],
+    "a tool of a server that takes its time": [
+        Turn(text="", calls=(Call(name="mcp_ci_wait", arguments={}, result="still building", seconds=75.0),))
+        for _ in range(20)
+    ],
+    "a long build in the background, asked for by its log": [
+        bash("nohup make -j8 > build.log 2>&1 &", ""),
+        *(
+            turn
+            for n in range(25)
+            for turn in (bash("sleep 60 && tail -n 3 build.log", "cc -c core.c"), bash("pgrep make", "4242"))
+        ),
+        bash("tail -n 1 build.log", "done"),
+    ],
+    "questions to a person, one after the other": [
+        asks(f"May I remove {name}?", answer)
+        for name, answer in (("a", "yes"), ("b", "no"), ("c", "yes"), ("d", "no"))
+    ],
+    "the same question, answered anew": [
+        turn
+        for answer in ("wait until noon", "not yet, ask again later", "now go on")
+        for turn in (asks("May I deploy?", answer), bash("sleep 30", ""))
     ],
     "waiting for a job, looking at it in between": [
         turn for _ in range(20) for turn in (bash("sleep 30", ""), bash("jobs", "[1]+ Running  make &"))

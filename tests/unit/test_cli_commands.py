@@ -309,6 +309,7 @@ def test_agents_and_where_they_come_from(desk: Desk) -> None:
         "cli": None,
         "model": None,
         "fallback": [],
+        "mcp": [],
         "origin": str(desk.user_file),
     }
     assert theirs["origin"].startswith("chargehand.toml @ ")

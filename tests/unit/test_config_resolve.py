@@ -13,7 +13,7 @@ from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
 from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
-from chargehand.core import AgentConfig, Config, ConfigError, ModelConfig, NotFoundError, WaitingError
+from chargehand.core import AgentConfig, Config, ConfigError, McpConfig, ModelConfig, NotFoundError, WaitingError
 
 USER = "/home/me/config.toml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -70,6 +70,54 @@ def test_each_source_overrides_the_one_below() -> None:
     assert resolved.origins["limits.attempts"] == "environment CHARGEHAND_LIMITS_ATTEMPTS"
     assert resolved.origins["limits.check_time"] == USER
     assert resolved.origins["sandbox.tmp_mb"] == "default"
+
+
+_SHED = "[mcp.shed]\ncommand = ['shed']\n"
+
+
+def test_servers_are_the_users_word_or_that_of_a_trusted_repository() -> None:
+    user = f"{_SHED}environment = ['A=b=c']\ntools = ['x/y']\ntime = '5s'\n[agents.m]\nkind='native'\nmcp=['shed']"
+    config = _resolve(user=user).config
+    assert config.mcp["shed"] == McpConfig(command=("shed",), environment=("A=b=c",), tools=("x/y",), time=5.0)
+    assert config.agents["m"].mcp == ("shed",)
+    repo = f"{_SHED}[agents.m]\nkind = 'native'\nmcp = ['shed']"
+    passed_over = _resolve(repo=repo)
+    assert (passed_over.config.mcp, passed_over.config.agents["m"].mcp) == ({}, ())
+    assert {each.key for each in passed_over.untrusted} == {"mcp.shed.command", "agents.m.mcp"}
+    trusted = _trusting(repo).config
+    assert (trusted.mcp["shed"].command, trusted.agents["m"].mcp) == (("shed",), ("shed",))
+    mine = _resolve(user="[mcp.shed]\ncommand = ['mine']", repo=repo)
+    assert mine.config.mcp["shed"].command == ("mine",)
+    assert mine.config.agents["m"].mcp == ()  # a repository does not hand out a person's servers
+    (note,) = mine.notes
+    assert "MCP server 'shed' is that of" in note
+
+
+@pytest.mark.parametrize(
+    ("user", "message", "hint"),
+    [
+        (
+            "[agents.m]\nkind='native'\nmcp=['shd']\n" + _SHED,
+            ":3: mcp: no MCP server named 'shd'",
+            "did you mean 'shed'",
+        ),
+        ("[mcp.x]\ntime = 3", ":2: the MCP server 'x' has no command", "command ="),
+        ("[mcp.x]", ":1: [mcp.x] says nothing", "command ="),
+        (f"{_SHED}environment = ['A']", ":3: environment holds no variable", "NAME=value"),
+        (
+            f"{_SHED}environment = ['K=sk-abcdefgh12345678']",
+            ":3: environment holds what looks like a secret",
+            "none",
+        ),
+        (f"{_SHED}environment = {{A = 'b'}}", ":3: environment is a list of strings", ""),
+        (f"{_SHED}[agents.c]\ncommand=['c']\nmcp=['shed']", "agent 'c' is command and has mcp", "native"),
+    ],
+)
+def test_wrong_servers_are_explained(user: str, message: str, hint: str) -> None:
+    error = _fails(user=user)
+    assert message in error.message
+    assert hint in error.hint
+    assert "abcdefgh" not in error.message
 
 
 def test_options_not_given_say_nothing() -> None:

@@ -16,6 +16,7 @@ from chargehand.agents._contract import (
     Claim,
     Endpoint,
     EndpointModel,
+    McpServer,
     Metered,
     Outcome,
     Resumed,
@@ -63,6 +64,7 @@ __all__ = [
     "Desk",
     "Endpoint",
     "EndpointModel",
+    "McpServer",
     "Metered",
     "NativeAgent",
     "Outcome",
@@ -116,12 +118,17 @@ def abilities_of(kind: AgentKind) -> Abilities:
 
 
 def open_agent(
-    name: str, config: AgentConfig, *, models: tuple[str, ...], read: Callable[[str], str] | None = None
+    name: str,
+    config: AgentConfig,
+    *,
+    models: tuple[str, ...],
+    read: Callable[[str], str] | None = None,
+    mcp: tuple[McpServer, ...] = (),
 ) -> Agent:
     """Return the agent that a configuration names; `models` are those it may call, the first to begin with.
 
-    `read` returns the text of a patch agent's file. Raises `UsageError` (`no_model`) for a native agent without
-    one, and what `read` raises.
+    `read` returns the text of a patch agent's file, `mcp` are the servers of a native one. Raises `UsageError`
+    (`no_model`) for a native agent without a model, and what `read` raises.
     """
     match config.kind:
         case "command":
@@ -137,6 +144,6 @@ def open_agent(
         case "native":
             if not models:
                 raise UsageError(f"agent {name!r} has no model", code="no_model", hint="name one with --model")
-            return NativeAgent(name, models=models)
+            return NativeAgent(name, models=models, mcp=mcp)
         case _:
             assert_never(config.kind)

@@ -136,6 +136,20 @@ class Abilities:
         return tuple(words for able, words in said if not able)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A server of the Model Context Protocol that an agent is given: a program that runs inside its sandbox.
+
+    `tools` are those that are offered, none named: all. `seconds` is what one call may take.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    tools: tuple[str, ...] = ()
+    seconds: float = 60.0
+
+
 Resumed = Literal["kept", "lost"]
 """What became of ignored files where an attempt goes on after an interruption."""
 

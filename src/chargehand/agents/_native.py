@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,15 @@ from chargehand.agents._claims import (
     said_in,
 )
 from chargehand.agents._compaction import compact
-from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, EndpointModel, Outcome
+from chargehand.agents._contract import (
+    Abilities,
+    Assignment,
+    AttemptContext,
+    Claim,
+    EndpointModel,
+    McpServer,
+    Outcome,
+)
 from chargehand.agents._conversation import (
     ASK,
     FINISH,
@@ -30,9 +38,11 @@ from chargehand.agents._conversation import (
     unanswered,
 )
 from chargehand.agents._judged import action_of, not_in_role, refusal
+from chargehand.agents._mcp_tools import McpTools
 from chargehand.agents._model_client import QUOTA, ModelClient, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
+    SKILLS,
     first_message,
     is_from_person,
     no_tool_message,
@@ -51,9 +61,11 @@ from chargehand.agents._recorded import (
     reply_step,
     restore_step,
 )
+from chargehand.agents._skills import find_skills, skill_list
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
 from chargehand.agents._text_protocol import describe
 from chargehand.agents._tools import MUTATING, Toolbox, ToolResult, checked_call
+from chargehand.agents._tools_model import ToolSpec
 from chargehand.core import (
     AgentKind,
     ClarificationRequest,
@@ -77,7 +89,7 @@ _REPLY_SHARE = 4
 
 
 class NativeAgent:
-    """A model with tools: bash, read, edit, apply_patch, search, snippet, finish, ask.
+    """A model with tools: bash, read, edit, apply_patch, search, snippet, finish, ask, and those of MCP servers.
 
     The loop runs in the worker; only its tools run inside the sandbox, and every call to a model goes through the
     attempt's own gateway. `finish` is a claim: the verdict decides, and what was wrong comes back as the next
@@ -88,9 +100,10 @@ class NativeAgent:
     driven = True
     abilities = Abilities(judged=True, asks=True, hears=True, resumes="step", acknowledges=True)
 
-    def __init__(self, name: str, *, models: tuple[str, ...]) -> None:
+    def __init__(self, name: str, *, models: tuple[str, ...], mcp: tuple[McpServer, ...] = ()) -> None:
         self.name = name
         self.models = models
+        self._mcp = mcp
 
     def prepare(self) -> None:
         """Import the model library, which takes seconds; see `Agent.prepare`."""
@@ -109,7 +122,7 @@ class NativeAgent:
         seconds = assignment.seconds
         try:
             async with context.limited(seconds), open_client(context.endpoint) as client:
-                return await _Attempt(self.name, assignment, context, client).run()
+                return await _Attempt(self.name, assignment, context, client, self._mcp).run()
         except TimeoutError:
             reason = f"the agent was stopped at its time limit after {seconds:.1f} s"
             return _outcome("timed_out", reason, code="time")
@@ -138,7 +151,14 @@ class _Turn:
 class _Attempt:
     """The loop of one attempt; all of its state follows from what is recorded."""
 
-    def __init__(self, name: str, assignment: Assignment, context: AttemptContext, client: ModelClient) -> None:
+    def __init__(
+        self,
+        name: str,
+        assignment: Assignment,
+        context: AttemptContext,
+        client: ModelClient,
+        mcp: tuple[McpServer, ...],
+    ) -> None:
         assert context.endpoint is not None
         self._name = name
         self._misread = {"reply": 0, "finish": 0}
@@ -154,6 +174,7 @@ class _Attempt:
             snippets=context.snippets,
             may_use=assignment.role.may_use,
         )
+        self._mcp = McpTools(mcp, context, bounded=self._tools.bounded)
         self._system = system_prompt(assignment.role)
         self._entries: list[Said] = []
         self._said = 0
@@ -203,6 +224,8 @@ class _Attempt:
             texts = [person_message(text) for text in heard[self._said :]]
             if assignment.report is None:
                 files = [(path, text) for path in INSTRUCTION_FILES if (text := await self._file(path))]
+                skills = skill_list(await find_skills(self._context.sandbox))
+                files = [*([(SKILLS, skills)] if skills else []), *files]
                 first = first_message(
                     assignment.request, allow=assignment.allow, forbid=assignment.forbid, instructions=files
                 )
@@ -235,7 +258,7 @@ class _Attempt:
         name = reply_step(number)
         # What is due follows from the turns; for a recorded reply it was done, perhaps by another version.
         step = None if self._context.is_recorded(name) else self._ladder.due()
-        notes = [] if step is None else [await self._climb(number, step)]
+        notes = [*await self._mcp.refresh(number), *([] if step is None else [await self._climb(number, step)])]
 
         async def replied() -> object:
             heard = list(self._context.heard())
@@ -306,14 +329,15 @@ class _Attempt:
         raise first
 
     async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
-        system = self._system if model.tools else f"{self._system}\n\n{describe(self._tools.specs)}"
+        specs = self._specs()
+        system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
         messages, pins = to_messages(system, entries, native=model.tools)
         limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
         fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
         for attempt in range(1, _TRIES + 1):
             try:
                 response = await self._client.request(
-                    model, fitting.messages, self._tools.specs if model.tools else (), on_text=self._show
+                    model, fitting.messages, specs if model.tools else (), on_text=self._show
                 )
             except UpstreamError as error:
                 if attempt == _TRIES or error.code in ("model_failed", QUOTA):
@@ -373,7 +397,7 @@ class _Attempt:
                 return self._not_in_role(call)
             return await self._answer(name, call) if call.name == ASK else await self._judged(name, call)
 
-        if call.name in MUTATING:
+        if call.name in MUTATING or self._mcp.mutates(call.name):
             output, tree = await self._context.act(name, [call.name, call.arguments], called)
             turn.changed |= tree != self._tree
             self._tree = tree
@@ -381,24 +405,32 @@ class _Attempt:
             output = await self._context.step(name, [call.name, call.arguments], called)
         self._result(turn, call, output)
 
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        """Return the tools that the model is told of: the agent's own and its servers', of both the role's."""
+        may_use = self._assignment.role.may_use
+        return (*self._tools.specs, *(spec for spec in self._mcp.specs if may_use(spec.name)))
+
     def _not_in_role(self, call: ToolCall) -> dict[str, Any]:
         """Answer a call to a tool that the role does not have; nothing of it is carried out."""
-        reason = not_in_role(self._assignment.role, call.name, [spec.name for spec in self._tools.specs])
+        reason = not_in_role(self._assignment.role, call.name, [spec.name for spec in self._specs()])
         self._context.refused(call.name, reason)
         return {**_shown(ToolResult(text=f"not done: {reason}", failed=True)), "seconds": 0.0}
 
     async def _judged(self, name: str, call: ToolCall) -> dict[str, Any]:
         """Carry out a call that the rules allow; one that they deny is answered with the rule and its reason."""
+        if self._mcp.knows(call.name):
+            return await self._timed(self._mcp.call(name, call.name, call.arguments))
         action = action_of(call.name, call.arguments)
         if action is not None:
             judgement = await self._context.judge(name, action)
             if judgement.effect != "allow":
                 return {**_shown(ToolResult(text=refusal(judgement), failed=True)), "seconds": 0.0}
-        return await self._tool(call)
+        return await self._timed(self._tools.call(call.name, call.arguments))
 
-    async def _tool(self, call: ToolCall) -> dict[str, Any]:
+    @staticmethod
+    async def _timed(work: Awaitable[ToolResult]) -> dict[str, Any]:
         began = time.monotonic()
-        result = await self._tools.call(call.name, call.arguments)
+        result = await work
         return {**_shown(result), "seconds": time.monotonic() - began}
 
     async def _answer(self, name: str, call: ToolCall) -> dict[str, Any]:

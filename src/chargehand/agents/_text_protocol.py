@@ -16,6 +16,8 @@ _TAG = re.compile(r"[ \t]*<(tool_call)>")
 _THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
 _SPACE = re.compile(r"\s*")
+_FOREIGN = "mcp_"
+"""What names of tools begin with that are known to an attempt alone."""
 _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
 _DECODER_ERRORS = (ValueError, RecursionError)
 
@@ -101,6 +103,9 @@ class _Reader:
             else:
                 at = self._say(at, self._line_end(at))
 
+    def _knows(self, name: str) -> bool:
+        return name in self._known or name.startswith(_FOREIGN)
+
     def _say(self, start: int, end: int) -> int:
         self._said.append(self._source[start:end])
         return end
@@ -131,10 +136,10 @@ class _Reader:
             calls, at = _calls(body, 0)
         except _Malformed:
             head = _HEAD.match(body)
-            if head and head[1] in self._known:
+            if head and self._knows(head[1]):
                 raise
             return None
-        known = all(call.name in self._known for call in calls) and not body[at:].strip()
+        known = all(map(self._knows, (call.name for call in calls))) and not body[at:].strip()
         return calls if known else None
 
     def _tagged(self, tag: re.Match[str]) -> int:
@@ -148,7 +153,7 @@ class _Reader:
     def _bare(self, head: re.Match[str]) -> int:
         """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
         at = head.start()
-        if head[1] not in self._known:
+        if not self._knows(head[1]):
             return self._say(at, self._line_end(at))
         value, end = _json(self._source, at)
         if self._source[end:].strip():
@@ -247,10 +252,19 @@ def _described(spec: ToolSpec) -> str:
     required = cast("list[str]", spec.parameters["required"])
     lines = [f"{spec.name}: {spec.description}"]
     for name, schema in properties.items():
-        kind = "list of strings" if schema["type"] == "array" else schema["type"]
         need = "" if name in required else ", may be left out"
-        lines.append(f"  - {name} ({kind}{need}): {schema.get('description', '')}")
+        lines.append(f"  - {name} ({_kind(schema)}{need}): {schema.get('description', '')}")
     return "\n".join(lines)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return what a value is, in words where there are some, else as its schema."""
+    kind = schema.get("type")
+    if kind == "array" and schema.get("items") == {"type": "string"}:
+        return "list of strings"
+    if kind in ("string", "integer", "number", "boolean") and "enum" not in schema:
+        return str(kind)
+    return "of the JSON schema " + json.dumps({k: v for k, v in schema.items() if k != "description"})
 
 
 def _example(spec: ToolSpec) -> str:

@@ -62,6 +62,10 @@ class Toolbox:
             spec for spec in SPECS if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
         )
 
+    async def bounded(self, text: str) -> tuple[str, str | None]:
+        """Return a text made short enough for a model, and the artifact of the whole where it was not."""
+        return await self._shell.shortened(text)
+
     async def call(self, name: str, arguments: object) -> ToolResult:
         """Carry out one call; a model's mistake is a failed result. `arguments` is an object or its JSON text.
 

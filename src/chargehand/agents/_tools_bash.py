@@ -42,10 +42,11 @@ class Shell:
             output_limit=_MOST_BYTES,
             on_output=self._on_output,
         )
-        body, artifact = await self._shortened(_body(result))
+        body, artifact = await self.shortened(_body(result))
         return ToolResult(text=body + _last_line(result, seconds), failed=result.timed_out, artifact=artifact)
 
-    async def _shortened(self, text: str) -> tuple[str, str | None]:
+    async def shortened(self, text: str) -> tuple[str, str | None]:
+        """Return a text as a model sees it, and the artifact of the whole where that is longer."""
         short = shorten(text)
         if short.whole:
             return text, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from chargehand.agents import Agent, open_agent
+from chargehand.agents import Agent, McpServer, open_agent
 from chargehand.app._config_keys import agent_keys
 from chargehand.app._config_model import Resolved
 from chargehand.app._config_values import parse_text, parse_value, shown
@@ -90,6 +90,25 @@ def named_agent(resolved: Resolved, option: str) -> AgentConfig:
 def requested_agent(resolved: Resolved, request: MissionRequest) -> Agent:
     """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
     models = (*([request.model] if request.model else ()), *request.fallback)
+    agent = named_agent(resolved, request.agent)
     return open_agent(
-        request.agent, named_agent(resolved, request.agent), models=tuple(dict.fromkeys(models)), read=patch_text
+        request.agent,
+        agent,
+        models=tuple(dict.fromkeys(models)),
+        read=patch_text,
+        mcp=_mcp_servers(resolved.config, agent),
+    )
+
+
+def _mcp_servers(config: Config, agent: AgentConfig) -> tuple[McpServer, ...]:
+    servers = ((name, config.mcp[name]) for name in agent.mcp if name in config.mcp)
+    return tuple(
+        McpServer(
+            name=name,
+            command=each.command,
+            environment=dict(variable.split("=", 1) for variable in each.environment),
+            tools=each.tools,
+            seconds=each.time,
+        )
+        for name, each in servers
     )

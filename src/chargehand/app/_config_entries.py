@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chargehand.app._config_keys import AGENTS, MODELS, ROLES, entry_keys
+from chargehand.app._config_keys import AGENTS, MCP, MODELS, ROLES, entry_keys
 from chargehand.app._config_meet import default_of
 from chargehand.app._config_model import Said
 from chargehand.app._config_toml import check_agent
@@ -47,15 +47,26 @@ def is_short_form(model: str) -> bool:
     return bool(colon and rest) and provider in SHORT
 
 
-def check_models(said: Mapping[str, Said], known: Mapping[str, Said]) -> None:
-    """Raise `ConfigError` for an agent or a role that refers to a model which `known` has no entry of."""
-    names = entry_names(known, MODELS)
+def check_references(said: Mapping[str, Said], known: Mapping[str, Said]) -> None:
+    """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
+    names, servers = entry_names(known, MODELS), entry_names(known, MCP)
+    for server in entry_names(said, MCP):
+        if f"{MCP}.{server}.command" not in known:
+            place = next(iter(entry_values(said, MCP, server).values())).place
+            raise fail(
+                place, f"the MCP server {server!r} has no command", 'add command = ["program", "argument", …]'
+            )
     for dotted, value in said.items():
         section, *_, field = dotted.split(".")
         if section in (AGENTS, ROLES) and field in {"model", "fallback"}:
             for model in _models(value):
                 if model not in names and not is_short_form(model):
                     raise fail(value.place, f"{field}: no model named {shown(model)}", model_hint(model, names))
+        if section == AGENTS and field == "mcp":
+            for server in _models(value):
+                if server not in servers:
+                    hint = f"{nearest(server, servers)}; configure one with [{MCP}.NAME]"
+                    raise fail(value.place, f"{field}: no MCP server named {shown(server)}", hint)
 
 
 def _models(said: Said) -> tuple[str, ...]:

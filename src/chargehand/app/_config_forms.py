@@ -7,12 +7,14 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from chargehand.core import ConfigError
+from chargehand.models import Redactor
 from chargehand.sandbox import parse_rule
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _MODEL = re.compile(r"[!-~]{1,256}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"[A-Z][A-Z0-9_]{1,63}")
 
 
@@ -88,7 +90,16 @@ def _model(item: str) -> tuple[str, str]:
     return ("holds no name of a model", "") if not _MODEL.fullmatch(item) else ("", "")
 
 
-UNSEEN = frozenset({"http", "secret"})
+def _variable(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals or not _VARIABLE.fullmatch(name) or re.search(r"[\x00\ud800-\udfff]", value):
+        return "holds no variable", "write 'NAME=value'"
+    if Redactor().text(value) != value:
+        return "holds what looks like a secret", "what runs in a sandbox is given none: the agent can read it"
+    return "", ""
+
+
+UNSEEN = frozenset({"http", "secret", "variable"})
 """Forms whose wrong values are not repeated: they may hold a password or a key."""
 FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
     "": lambda _: ("", ""),
@@ -100,6 +111,7 @@ FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
     "http": _http,
     "name": _name,
     "secret": _secret,
+    "variable": _variable,
     "model": _model,
     "agent": _command,
 }

@@ -13,6 +13,7 @@ from chargehand.core import (
     AgentConfig,
     EngineConfig,
     LimitsConfig,
+    McpConfig,
     ModelConfig,
     ProjectConfig,
     RoleConfig,
@@ -30,8 +31,9 @@ SECTIONS: tuple[tuple[str, type], ...] = (
 AGENTS = "agents"
 MODELS = "models"
 ROLES = "roles"
-NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig}
-"""The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`."""
+MCP = "mcp"
+NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
+"""The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`."""
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NAME = "NAME"
 """What stands for an entry's name in the table."""
@@ -103,7 +105,7 @@ def section_keys() -> dict[str, Key]:
 
 @cache
 def entry_keys(table: str) -> dict[str, Key]:
-    """Return the keys of the entries of `agents`, `models` or `roles` by field."""
+    """Return the keys of the entries of `agents`, `models`, `roles` or `mcp` by field."""
     return {key.field: key for key in _rows(f"{table}.{NAME}", NAMED[table])}
 
 

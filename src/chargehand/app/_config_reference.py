@@ -9,6 +9,7 @@ import sys
 
 from chargehand.app._config_keys import (
     AGENTS,
+    MCP,
     MODELS,
     NAME,
     NAMED,
@@ -67,6 +68,7 @@ _FORMS = {
     "url": "postgresql://…; a password belongs into ~/.pgpass",
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
     "name": "name",
+    "variable": "`NAME=value`",
     "secret": "name of a secret or environment variable",
     "model": "name of a model",
     "agent": "what `--agent` takes",
@@ -75,9 +77,9 @@ _ENTRIES = f"""\
 `{NAME}` is letters, digits, `-` and `_`. An entry of your file hides the repository's whole entry of that name. A
 native agent takes no command, and `native` is there without any configuration. Where an agent names a model, an
 entry of `[{MODELS}]` is meant, or `openai:MODEL`, `anthropic:MODEL`, `ollama:MODEL`. Of the repository's file, all
-of `[{MODELS}.{NAME}]` and `[{ROLES}.{NAME}]`, and `model` and `fallback` of `[{AGENTS}.{NAME}]`, need trust:
-they decide where your code is sent and whose key pays for it. Keys of providers never stand in this file; `key`
-names what holds one.
+of `[{MODELS}.{NAME}]`, `[{ROLES}.{NAME}]` and `[{MCP}.{NAME}]`, and `model`, `fallback` and `mcp` of
+`[{AGENTS}.{NAME}]`, need trust: they decide where your code is sent, whose key pays for it, and what tools a model
+has. Keys of providers never stand in this file; `key` names what holds one.
 """
 
 
@@ -138,7 +140,7 @@ def _default(key: Key) -> str:
     if key.default is None:
         return "absent"
     if key.field == "command" and not key.default:
-        return "required, unless native"
+        return "required" if key.section.startswith(MCP) else "required, unless native"
     if isinstance(key.default, bool):
         return f"`{key.default}`".lower()
     if key.shape == "seconds":

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from chargehand.app._config_entries import check_models, complete_agent, completed, entry_names, entry_values
-from chargehand.app._config_keys import AGENTS, MODELS, NAMED, ROLES, SECTIONS, Key, find_key, section_keys
+from chargehand.app._config_entries import check_references, complete_agent, completed, entry_names, entry_values
+from chargehand.app._config_keys import AGENTS, MCP, MODELS, NAMED, ROLES, SECTIONS, Key, find_key, section_keys
 from chargehand.app._config_meet import joined, narrowed
 from chargehand.app._config_model import (
     REPOSITORY_FILE,
@@ -64,8 +64,8 @@ def resolve(
     digest = content_digest(repository.content) if repository else ""
     trusted = repository is not None and is_trusted(digest)
     mine = _layered({**(machine or {}), **own, **environment}, said)
-    check_models(mine, mine)
-    check_models(theirs, mine | theirs)
+    check_references(mine, mine)
+    check_references(theirs, mine | theirs)
     joining = _Joining(mine=mine, theirs=theirs, trusted=trusted)
     values = joining.all()
     origins = {dotted: value.origin for dotted, value in values.items()}
@@ -142,7 +142,8 @@ class _Joining:
     def all(self) -> dict[str, Said]:
         """Return every key's value in force."""
         values = {name: self._one(name, key) for name, key in section_keys().items()}
-        return values | self._agents() | self._owned(MODELS, "model") | self._owned(ROLES, "role")
+        owned = self._owned(MODELS, "model") | self._owned(ROLES, "role") | self._owned(MCP, "MCP server")
+        return values | self._agents() | owned
 
     def _one(self, name: str, key: Key) -> Said:
         user, theirs = self.mine.get(name), self.theirs.get(name)

@@ -11,6 +11,7 @@ from typing import Any
 from chargehand.app._config_keys import (
     AGENTS,
     ENTRY_NAME,
+    MCP,
     MODELS,
     NAMED,
     ROLES,
@@ -105,6 +106,7 @@ _WHAT = {
     AGENTS: ("an agent", 'command = ["program", …]'),
     MODELS: ("a model", 'model = "…"'),
     ROLES: ("a role", 'model = "…"'),
+    MCP: ("an MCP server", 'command = ["program", …]'),
 }
 
 
@@ -143,7 +145,7 @@ def check_agent(name: str, kind: object, *, has: Collection[str], place: str) ->
     if kind not in ("native", "cli", "acp", "patch") and "command" not in has:
         hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
         raise fail(place, f"agent {name!r} has no command", hint)
-    for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",))):
+    for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",)), ("mcp", ("native",))):
         if key in has and kind not in kinds:
             raise fail(
                 place, f"agent {name!r} is {kind} and has {key}", f'write kind = "{kinds[0]}", or take it out'

@@ -75,6 +75,7 @@ def _document(resolved: Resolved, name: str) -> dict[str, object]:
         "model": agent.model,
         "fallback": agent.fallback,
         "acknowledge": abilities_of(agent.kind).acknowledges,
+        "mcp": agent.mcp,
         "origin": _origin(resolved, name),
     }
 

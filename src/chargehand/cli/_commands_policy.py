@@ -32,6 +32,7 @@ def show_policy(repo: Path | None, facts: bool, cedar: bool, as_json: bool) -> i
 @click.option("--shell", "line", metavar="TEXT", help="A line for a shell instead.")
 @click.option("--read", "read", metavar="PATH", help="A file that is read instead.")
 @click.option("--write", "write", metavar="PATH", help="A file that is written instead.")
+@click.option("--mcp", "mcp", metavar="TEXT", help="A call of an MCP tool instead: SERVER/TOOL and its JSON.")
 @click.option("--cwd", metavar="DIR", help="Where it runs, relative to /workspace.")
 @repo_option
 @json_option
@@ -40,6 +41,7 @@ def try_policy(
     line: str | None,
     read: str | None,
     write: str | None,
+    mcp: str | None,
     cwd: str | None,
     repo: Path | None,
     as_json: bool,
@@ -54,7 +56,7 @@ def try_policy(
     from chargehand.cli._output import Output
     from chargehand.cli._policy import judge_action
 
-    wanted = {"command": command or None, "shell": line, "read": read, "write": write}
+    wanted = {"command": command or None, "shell": line, "read": read, "write": write, "mcp": mcp}
     return judge_action(Output(as_json=as_json), wanted, cwd=cwd, repo=repo)
 
 

@@ -6,6 +6,8 @@ import posixpath
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from chargehand.app import App, add_override
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, find_mission
@@ -18,6 +20,7 @@ from chargehand.policy import (
     FileRead,
     FileWrite,
     Judgement,
+    McpCall,
     Rules,
     Shell,
     Surroundings,
@@ -76,7 +79,7 @@ def judge_action(out: Output, wanted: Mapping[str, object], *, cwd: str | None, 
     if len(given) != 1:
         raise UsageError(
             f"{len(given)} actions were given",
-            hint="give one: `chargehand policy test -- CMD…`, --shell TEXT, --read PATH or --write PATH",
+            hint="give one: `chargehand policy test -- CMD…`, --shell, --read, --write or --mcp",
         )
     ((name, value),) = given.items()
     where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
@@ -117,8 +120,26 @@ def _action(name: str, value: object) -> Action:
             return Shell(text=text)
         case "read":
             return FileRead(path=text)
+        case "mcp":
+            return _mcp_call(text)
         case _:
             return FileWrite(path=text)
+
+
+def _mcp_call(text: str) -> McpCall:
+    """Return the call that `SERVER/TOOL` and the JSON of its arguments name."""
+    name, _, arguments = text.strip().partition(" ")
+    server, slash, tool = name.partition("/")
+    try:
+        given = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        given = None
+    if not (server and slash and tool) or not isinstance(given, dict):
+        raise UsageError(
+            f"{text!r} names no call of a tool",
+            hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
+        )
+    return McpCall(server=server, tool=tool, arguments=msgspec.json.encode(given, order="sorted").decode())
 
 
 def show_judgement(out: Output, judgement: Judgement) -> None:

@@ -37,8 +37,8 @@ def _key(
     `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
     `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url`, `http`, `name`,
-    `secret` (the name of one), `model`, `agent` (as after --agent), `seconds`, `tokens`, `money` (0 is
-    free) or `budget` (more than 0).
+    `secret` (the name of one), `variable` (NAME=value), `model`, `agent` (as after --agent), `seconds`, `tokens`,
+    `money` (0 is free) or `budget` (more than 0).
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -104,6 +104,9 @@ class AgentConfig:
         form="name",
     )
     fallback: tuple[str, ...] = _key("entries of [models] to switch to when it is stuck", default=(), form="name")
+    mcp: tuple[str, ...] = _key(
+        "of native: entries of [mcp] whose tools it is given, inside its sandbox", default=(), form="name"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,24 @@ class RoleConfig:
     fallback: tuple[str, ...] = _key(
         "entries of [models], or provider:model, to switch to when it is stuck or fails", default=(), form="name"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpConfig:
+    """[mcp.NAME]: a server whose tools native agents get: the user's own word, or that of a trusted repository."""
+
+    command: tuple[str, ...] = _key(
+        "program and arguments, run in /workspace inside the attempt's sandbox and spoken to by its streams",
+        default=(),
+        form="argv",
+    )
+    environment: tuple[str, ...] = _key(
+        "variables that it is started with; never a secret: the agent can read them",
+        default=(),
+        form="variable",
+    )
+    tools: tuple[str, ...] = _key("its tools that are offered; empty: all", default=(), form="name")
+    time: float = _key("time for one call, and for its start with it", default=60.0, form="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +274,7 @@ class Config:
     agents: dict[str, AgentConfig] = field(default_factory=dict)
     models: dict[str, ModelConfig] = field(default_factory=dict)
     roles: dict[str, RoleConfig] = field(default_factory=dict)
+    mcp: dict[str, McpConfig] = field(default_factory=dict)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

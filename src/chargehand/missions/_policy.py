@@ -18,6 +18,7 @@ from chargehand.policy import (
     FileWrite,
     GitAction,
     Judgement,
+    McpCall,
     Network,
     Other,
     Purpose,
@@ -139,16 +140,24 @@ def words(action: Action) -> str:
             return " ".join(("git", *action.words))
         case FileRead() | FileWrite():
             return action.path
-        case Network():
-            return f"{action.host}:{action.port}"
         case Run():
             return action.run if isinstance(action.run, str) else " ".join(action.run)
         case Snippet():
             return f"{action.language}: {action.source}"
-        case Other():
-            return f"{action.kind} {action.name}"
+        case Network() | McpCall() | Other():
+            return _named(action)
         case Several():
             return ", ".join(words(each) for each in action.actions)
+
+
+def _named(action: Network | McpCall | Other) -> str:
+    match action:
+        case Network():
+            return f"{action.host}:{action.port}"
+        case McpCall():
+            return f"{action.server}/{action.tool} {action.arguments}"
+        case Other():
+            return f"{action.kind} {action.name}"
 
 
 def _kind(action: Action) -> str:
@@ -167,6 +176,8 @@ def _kind(action: Action) -> str:
             return action.kind
         case Snippet():
             return "snippet"
+        case McpCall():
+            return "mcp.call"
         case Several():
             return _kind(action.actions[0]) if action.actions else "nothing"
 

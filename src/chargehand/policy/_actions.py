@@ -83,6 +83,16 @@ class Snippet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpCall:
+    """A call of an MCP server's tool; `arguments` is JSON, `reads` the server's word that it changes nothing."""
+
+    server: str
+    tool: str
+    arguments: str = "{}"
+    reads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
     """Anything else, such as a call to a forge, a model or a plugin; `name` says which, `facts` more of it."""
 
@@ -98,7 +108,7 @@ class Several:
     actions: tuple[Action, ...]
 
 
-Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Run | Snippet | Other | Several
+Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Run | Snippet | McpCall | Other | Several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +116,7 @@ class Part:
     """One thing that an action was taken apart into, judged by itself.
 
     `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
-    `snippet` or `other`; `via` are the programs and forms
+    `snippet`, `mcp.call` or `other`; `via` are the programs and forms
     it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
     rule set aside.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chargehand.policy._actions import Other, Snippet, Surroundings
+from chargehand.policy._actions import McpCall, Other, Snippet, Surroundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,17 @@ class ScriptTooLongError(Exception):
     """The scripts of an action have more parts than are looked at."""
 
 
-def plain_request(action: Snippet | Other, around: Surroundings) -> Request:
+def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Request:
     """Return what an action asks that is judged as a whole."""
     if isinstance(action, Snippet):
         facts = {"language": action.language, "length": len(action.source), "purpose": around.purpose}
         text = f"{action.language} snippet: {action.source}"
         return Request(action="snippet", resource=("Program", action.language), text=text, facts=facts)
+    if isinstance(action, McpCall):
+        facts = {"server": action.server, "tool": action.tool, "arguments": action.arguments,
+                 "reads": action.reads, "sandboxed": around.sandboxed, "purpose": around.purpose}  # fmt: skip
+        name = f"{action.server}/{action.tool}"
+        return Request(action="mcp.call", resource=("Tool", name), text=f"{name} {action.arguments}", facts=facts)
     told = sorted(f"{key}={value}" for key, value in action.facts.items())
     return Request(
         action="other",

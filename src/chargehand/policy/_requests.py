@@ -14,6 +14,7 @@ from chargehand.policy._actions import (
     FileRead,
     FileWrite,
     GitAction,
+    McpCall,
     Network,
     Other,
     Run,
@@ -78,7 +79,7 @@ class Apart:
                 self._host(action.host, action.port, ())
             case Run():
                 self._run(action)
-            case Snippet() | Other():
+            case Snippet() | McpCall() | Other():
                 self._add(plain_request(action, self.around))
 
     def _run(self, action: Run) -> None:

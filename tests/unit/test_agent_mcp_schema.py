@@ -1,0 +1,110 @@
+"""Schemas of an untrusted author are made small and plain, and arguments are held against what is left."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.agents._mcp_schema import faults, plain_schema
+from chargehand.agents._text_protocol import describe, parse
+from chargehand.agents._tools_model import ToolSpec
+from chargehand.agents._tools_specs import SPECS
+
+WORDS = st.sampled_from(
+    ["type", "properties", "items", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs",
+     "additionalProperties", "minimum", "maxLength", "description", "pattern", "x", "object", "array", "#/$defs/x"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=25,
+)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 5},
+        "age": {"type": ["integer", "null"], "minimum": 0, "exclusiveMaximum": 150},
+        "kind": {"enum": ["a", "b", 3]},
+        "address": {"$ref": "#/$defs/address"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+        "either": {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 10}]},
+        "both": {"allOf": [{"type": "integer"}, {"const": 4}]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+    "$defs": {"address": {"type": "object", "properties": {"zip": {"type": "string"}}, "required": ["zip"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("given_arguments", "fault"),
+    [
+        ({}, "arguments.name is missing"),
+        ({"name": 3}, "arguments.name must be string, not 3"),
+        ({"name": ""}, "arguments.name breaks minLength 1"),
+        ({"name": "x", "age": -1}, "arguments.age breaks minimum 0"),
+        ({"name": "x", "age": 150}, "arguments.age breaks exclusiveMaximum 150"),
+        ({"name": "x", "age": True}, "arguments.age must be integer or null, not true"),
+        ({"name": "x", "kind": "c"}, 'arguments.kind must be one of ["a", "b", 3], not "c"'),
+        ({"name": "x", "address": {}}, "arguments.address.zip is missing"),
+        ({"name": "x", "tags": ["a", 1]}, "arguments.tags[1] must be string, not 1"),
+        ({"name": "x", "tags": ["a", "b", "c"]}, "arguments.tags breaks maxItems 2"),
+        ({"name": "x", "either": 9}, "arguments.either fits none of anyOf"),
+        ({"name": "x", "both": 5}, "arguments.both must be 4, not 5"),
+        ({"name": "x", "other": 5}, "there is no arguments.other"),
+    ],
+)
+def test_each_keyword_is_held(given_arguments: dict[str, Any], fault: str) -> None:
+    (found,) = faults(plain_schema(PERSON), given_arguments)
+    assert found.startswith(fault)
+
+
+def test_what_keeps_the_schema_has_no_fault() -> None:
+    right = {
+        "name": "x",
+        "age": None,
+        "kind": 3,
+        "address": {"zip": "1", "more": 2},
+        "tags": [],
+        "either": 10.5,
+        "both": 4,
+    }
+    assert faults(plain_schema(PERSON), right) == []
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    loop = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/properties/a"}}}
+    made = plain_schema(loop)
+    assert len(json.dumps(made)) < 17_000
+    assert "$ref" not in json.dumps(made)
+
+
+def test_patterns_are_shown_and_never_run() -> None:
+    evil = {"properties": {"x": {"type": "string", "pattern": "(a+)+$"}}}
+    assert plain_schema(evil)["properties"]["x"]["pattern"] == "(a+)+$"
+    assert faults(plain_schema(evil), {"x": "a" * 10_000 + "!"}) == []
+
+
+def test_one_that_is_too_long_becomes_that_of_any_object() -> None:
+    huge = {"properties": {f"p{n}": {"description": "d" * 500} for n in range(100)}, "required": ["p1"]}
+    assert plain_schema(huge) == {"type": "object", "properties": {}, "required": []}
+
+
+@given(JSON, JSON)
+def test_no_schema_and_no_value_breaks_it(schema: Any, value: Any) -> None:
+    made = plain_schema(schema)
+    assert json.loads(json.dumps(made)) == made
+    assert made["type"] == "object"
+    assert set(made["required"]) <= set(made["properties"])
+    assert all(isinstance(fault, str) for fault in faults(made, value))
+    spec = ToolSpec(name="mcp_x_y", description="d", parameters=made)
+    assert "mcp_x_y: d" in describe([*SPECS, spec])
+
+
+def test_a_bare_call_of_a_servers_tool_is_one() -> None:
+    assert [call.name for call in parse('{"name": "mcp_x_y", "arguments": {}}', SPECS).calls] == ["mcp_x_y"]
+    assert parse('{"name": "nothing_known", "arguments": {}}', SPECS).calls == ()
