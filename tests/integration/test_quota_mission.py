@@ -1,15 +1,27 @@
-"""A provider without quota for hours: the mission waits, and goes on where it was."""
+"""A provider without quota for hours: the mission sleeps, a worker wakes it, and it goes on where it was."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.native_kit import MENDS, ModelServer, NativeShop
+from click.testing import CliRunner
+from tests.native_kit import MENDS, ModelServer, NativeShop, says
+
+from chargehand.agents import _fake_acp, _fake_cli
+from chargehand.app import App, Worker
+from chargehand.cli import chargehand
+from chargehand.core import CLOCK, MissionState, SteppedClock
 
 pytestmark = pytest.mark.needs_bwrap
+HOURS = 5 * 3600.0
+JITTER = 8.0
 
 
 class Tired(ModelServer):
@@ -25,28 +37,146 @@ class Tired(ModelServer):
         return super()._answer(body, headers)
 
 
+class ClockShop(NativeShop):
+    """A workshop whose time only moves when it is told to."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.clock = SteppedClock()
+
+    def app(self, *, role: Any = "command") -> App:
+        return App(environ=self.environ, cwd=self.repository, clock=self.clock, role=role)
+
+    def woken(self) -> None:
+        """Let a worker do what is to be done now, and end."""
+        with contextlib.closing(self.app(role="worker")) as app:
+            asyncio.run(Worker(app, slots=1).work(until_idle=True))
+
+    def stayed(self, advance: float) -> None:
+        """Let a worker that waits for sleepers find one, pass the time, and end when nothing is left to do."""
+
+        async def stay(app: App) -> None:
+            working = asyncio.create_task(Worker(app, slots=1).work(until_idle=True, sleepers=True))
+            done, _ = await asyncio.wait([working], timeout=3)
+            assert not done, "it waits for who sleeps"
+            self.clock.advance(advance)
+            await working
+
+        with contextlib.closing(self.app(role="worker")) as app:
+            asyncio.run(stay(app))
+
+    def say(self, *words: str) -> str:
+        """Run the program as in a pipe to its end, and return what it wrote."""
+        done = CliRunner(env={"XDG_CONFIG_HOME": None, "LANG": "C.UTF-8", **self.environ}).invoke(
+            chargehand, words
+        )
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    def state(self, mission: str) -> MissionState:
+        with self.opened() as app:
+            return app.look.state(mission)
+
+
 @pytest.fixture
-def shop(tmp_path: Path) -> NativeShop:
-    return NativeShop(tmp_path)
+def shop(tmp_path: Path) -> ClockShop:
+    return ClockShop(tmp_path)
 
 
-def test_a_mission_without_quota_waits_and_goes_on_with_the_reply_it_did_not_get(shop: NativeShop) -> None:
+def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(shop: ClockShop) -> None:
     server = Tired(MENDS)
     with server.running() as address:
         shop.model("house", base_url=address, model="tiny")
         state = shop.native(model="house")
-        assert state.status == "waiting"
-        (question,) = state.questions.values()
-        assert "no quota left for" in question.text
-        assert question.options == ("go on",)
-        # Answered too early, it waits again, and asks the provider once.
+        asked = state.waits_for_quota
+        assert (state.status, asked is not None) == ("waiting", True)
+        assert asked is not None
+        until = datetime.fromisoformat(asked.until)
+        assert HOURS <= (until - shop.clock.now()).total_seconds() <= HOURS + 2
+        assert asked.provider == address.split("/")[2]
+        assert [reason.code for reason in state.reasons] == ["quota_exhausted"]
+        assert f"waiting for quota of {asked.provider} until {asked.until[:10]}" in state.reasons[0].message
+        shown = f"waiting for quota of {asked.provider} until {asked.until[:10]}"
+        for words in (("mission", "show", state.id), ("mission", "list", "--repo", str(shop.repository))):
+            assert shown in shop.say(*words)
+        assert json.loads(shop.say("mission", "show", state.id, "--json"))["waits"]["code"] == "quota_exhausted"
+        shop.woken()  # too early: it sleeps on, and nobody is asked
+        assert (shop.state(state.id).status, server.asked) == ("waiting", [1, 0])
+        shop.clock.advance(HOURS / 2)
+        shop.woken()
+        assert (shop.state(state.id).status, server.asked) == ("waiting", [1, 0])
+        server.tired = False
+        shop.stayed(HOURS / 2 + 2 + JITTER)
+    done = shop.state(state.id)
+    assert (done.status, done.reasons, server.asked) == ("promoted", (), [1, 0, 2])
+    assert [attempt.number for attempt in done.attempts] == [1]
+    assert [(q.identity, q.answer) for q in done.questions.values()] == [(CLOCK, "go on")]
+    assert done.seconds_of() < 600, "the hours count for no limit"
+
+
+def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(shop: ClockShop) -> None:
+    server = Tired(MENDS)
+    with server.running() as address:
+        shop.model("house", base_url=address, model="tiny")
+        state = shop.native(model="house")
+        with shop.opened() as app:
+            app.steering.answer(state.id, "go on")
+        state = shop.work(state.id)
+        assert (state.status, server.asked) == ("waiting", [1, 0, 0])
         for _ in range(2):
-            with shop.opened() as app:
-                app.steering.answer(state.id, "go on")
-            state = shop.work(state.id)
-            if server.tired:
-                assert state.status == "waiting"
-                assert server.asked == [1, 0, 0]
-            server.tired = False
-    assert (state.status, state.reasons) == ("promoted", ())
-    assert server.asked == [1, 0, 0, 2]
+            shop.clock.advance(HOURS + 2 + JITTER)
+            shop.woken()
+        state = shop.state(state.id)
+        assert (state.status, server.asked) == ("waiting", [1, 0, 0, 0, 0])
+        assert [q.identity == CLOCK for q in state.questions.values()] == [False, True, True, False]
+        with shop.opened() as app:
+            assert app.steering.cancel(state.id).status == "cancelled"
+            assert app.look.sleepers() == {}
+    shop.clock.advance(10 * HOURS)
+    shop.woken()
+    assert shop.state(state.id).status == "cancelled"
+
+
+class Worn(ModelServer):
+    """Has no quota at all, until it is told otherwise."""
+
+    tired = True
+
+    def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, str, bytes]:
+        if self.tired:
+            self.asked.append(0)
+            error = {"message": "no more", "type": "usage_limit_reached", "resets_in_seconds": 18_000}
+            return 429, "application/json", json.dumps({"error": error}).encode()
+        return super()._answer(body, headers)
+
+
+def program(kind: str) -> str:
+    """Return an agent that calls its model twice and then writes a file; the insisting one never gives up."""
+    if kind == "acp":
+        command = ["python3", "-I", "-c", inspect.getsource(_fake_acp), "pay"]
+        return f'kind = "acp"\ncommand = {json.dumps(command)}'
+    act = "insist" if kind == "insisting" else "pay"
+    command = ["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", act]
+    told = "" if kind == "command" else 'kind = "cli"\ncli = "claude"\n'
+    return f"{told}command = {json.dumps(command)}"
+
+
+@pytest.mark.parametrize("kind", ["insisting", "acp", "command"])
+def test_a_program_that_met_a_quota_begins_anew_and_has_used_up_no_attempt(shop: ClockShop, kind: str) -> None:
+    server = Worn([says("go on")] * 60)
+    with server.running() as address:
+        shop.model("house", base_url=address, model="tiny", price=0)
+        shop.write(f"[agents.it]\n{program(kind)}\n")
+        wanted = {"agent": "it", "model": "house", "only_checks": ("true",), "attempts": 1}
+        state = shop.work(lambda session: shop.create(session, **wanted))
+        asked = state.waits_for_quota
+        assert asked is not None, state.reasons
+        assert HOURS <= (datetime.fromisoformat(asked.until) - shop.clock.now()).total_seconds() <= HOURS + 2
+        assert [attempt.status for attempt in state.attempts] == ["running"]
+        assert server.asked == [0], "who insists gets its answer from us"
+        server.tired = False
+        shop.clock.advance(HOURS + 2 + JITTER)
+        shop.woken()
+    done = shop.state(state.id)
+    assert (done.status, done.reasons) == ("promoted", ())
+    assert [(attempt.number, attempt.status) for attempt in done.attempts] == [(1, "succeeded")]

@@ -19,7 +19,15 @@ from chargehand.store import SpendingLimits, open_store
 
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}
-KEYS = {"attempt": "attempt_usd", "mission": "budget_usd", "day": "day_usd"}
+USERS = {"a-1": "ann", "a-2": "bob", "a-3": "ann", "a-4": None}
+TASKS = {"a-1": "t-1", "a-2": "t-2", "a-3": None, "a-4": None}
+KEYS = {
+    "attempt": "limits.attempt_usd",
+    "task": "limits.task_usd",
+    "mission": "limits.budget_usd",
+    "user": "limits.user_usd",
+    "day": "limits.day_usd",
+}
 # Round ones as well, so that limits are met to the last cent.
 amounts = st.integers(0, 8).map(lambda part: part * 50_000) | st.integers(0, 400_000)
 limits = st.none() | st.integers(1, 10).map(lambda part: part * 100_000) | st.integers(0, 1_000_000)
@@ -74,18 +82,31 @@ class SpendingMachine(RuleBasedStateMachine):
         target=ledgers,
         attempt=st.sampled_from(sorted(ATTEMPTS)),
         a=limits,
+        t=limits,
         m=limits,
+        u=limits,
         d=limits,
         elsewhere=st.booleans(),
     )
-    def open(self, attempt: str, a: int | None, m: int | None, d: int | None, elsewhere: bool) -> Any:
-        micro = {"attempt": a, "mission": m, "day": d}
-        usd = [None if each is None else each / MICRO for each in micro.values()]
+    def open(
+        self,
+        attempt: str,
+        a: int | None,
+        t: int | None,
+        m: int | None,
+        u: int | None,
+        d: int | None,
+        elsewhere: bool,
+    ) -> Any:
+        micro = {"attempt": a, "task": t, "mission": m, "user": u, "day": d}
+        usd = {f"{scope}_usd": None if each is None else each / MICRO for scope, each in micro.items()}
         store = self.other if elsewhere else self.store
         one = store.spending.ledger(
             mission=ATTEMPTS[attempt],
             attempt=attempt,
-            limits=SpendingLimits(attempt_usd=usd[0], mission_usd=usd[1], day_usd=usd[2]),
+            limits=SpendingLimits(**usd),
+            task=TASKS[attempt],
+            user=USERS[attempt],
         )
         return attempt, {scope: limit for scope, limit in micro.items() if limit is not None}, one
 
@@ -171,12 +192,23 @@ class SpendingMachine(RuleBasedStateMachine):
         return str(one._attempt)
 
     def subject(self, scope: Scope, attempt: str) -> str:
-        return {"attempt": attempt, "mission": ATTEMPTS[attempt] or attempt, "day": self.today}[scope]
+        mission = ATTEMPTS[attempt] or attempt
+        return {
+            "attempt": attempt,
+            "task": TASKS[attempt] or mission,
+            "mission": mission,
+            "user": f"{USERS[attempt]} {self.today}",
+            "day": self.today,
+        }[scope]
 
     def booked(self, scope: Scope, attempt: str) -> int:
-        mission = ATTEMPTS[attempt]
+        mission, task = ATTEMPTS[attempt], TASKS[attempt]
+        if scope == "task" and task is None:
+            scope = "mission"
         counted = {
             "attempt": lambda b: b.attempt == attempt,
+            "task": lambda b: TASKS[b.attempt] == task,
+            "user": lambda b: USERS[b.attempt] == USERS[attempt] and b.day == self.today,
             "mission": lambda b: ATTEMPTS[b.attempt] == mission if mission else b.attempt == attempt,
             "day": lambda b: b.day == self.today,
         }[scope]

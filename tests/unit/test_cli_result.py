@@ -7,8 +7,33 @@ from dataclasses import replace
 import pytest
 
 from chargehand.cli._output import Output, to_json
-from chargehand.cli._result import cost_of, exit_code, full_document, next_steps, result_document, show_result
-from chargehand.core import AttemptState, Base, Checkpoint, Export, MissionRequest, MissionState, Reason, Reverted
+from chargehand.cli._result import (
+    cost_of,
+    exit_code,
+    full_document,
+    money_document,
+    money_text,
+    next_steps,
+    result_document,
+    show_result,
+)
+from chargehand.core import (
+    AttemptStarted,
+    AttemptState,
+    Base,
+    Checkpoint,
+    Event,
+    Export,
+    MissionCreated,
+    MissionRequest,
+    MissionState,
+    ModelCalled,
+    Payload,
+    Reason,
+    Reverted,
+    apply,
+    encode,
+)
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
@@ -62,7 +87,7 @@ def test_the_result_has_exactly_the_documented_keys() -> None:
     document = to_json(result_document(state(attempts=[attempt()])))
     assert set(document) == KEYS
     assert set(document["attempts"][0]) == {
-        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "seconds", "cause", "usage"
+        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "money", "seconds", "cause", "usage"
     }  # fmt: skip
     assert set(full_document(state())) > KEYS
 
@@ -114,3 +139,59 @@ def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.Captu
     assert "area_outside: x was set back" in shown
     assert "a\\x0ab" in shown
     assert "chargehand mission diff m-1" in shown
+
+
+def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
+    """Return an attempt after calls, each with what its provider says it cost and what we compute."""
+    request = REQUEST
+    payloads: list[Payload] = [
+        MissionCreated(project="p", repository="/r", request=request),
+        AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree="t"),
+    ]
+    for number, (reported, computed) in enumerate(calls):
+        cost = computed if reported is None else reported
+        known = {"attempt": "a-1", "turn": 1, "model": "m", "upstream": "u", "status": "ok", "http_status": 200}
+        payloads.append(
+            ModelCalled(
+                call=f"c-{number}",
+                seconds=1.0,
+                cost_usd=cost,
+                cost_known=cost is not None,
+                booked_usd=0.5 if cost is None else cost,
+                reported_usd=reported,
+                computed_usd=computed,
+                **known,
+            )
+        )
+    found = MissionState()
+    for seq, payload in enumerate(payloads, 1):
+        line = {"mission": "m-1", "seq": seq, "time": "2026-01-01T00:00:00", "type": payload.type}
+        apply(found, Event(**line, payload=encode(payload), digest="", prev="", hash=""))
+    return found.attempts[0]
+
+
+@pytest.mark.parametrize(
+    ("calls", "differing", "text"),
+    [
+        ([(0.1, 0.1)], None, ""),
+        ([(0.1, 0.1009)], None, ""),
+        (
+            [(0.1, 0.0), (None, 9.0)],
+            {"reported_usd": 0.1, "computed_usd": 0.0},
+            "0.1000 USD by the provider's word",
+        ),
+        ([(0.1, 0.2)], {"reported_usd": 0.1, "computed_usd": 0.2}, "0.2000 by tokens and price"),
+        ([(0.1, None), (None, 0.2)], None, ""),  # no call has both: nothing to hold against each other
+        ([(None, None), (0.1, 0.1)], None, "1 of 2 calls of unknown cost, 0.6000 USD count for the limits"),
+        ([], None, ""),
+    ],
+)
+def test_both_costs_are_shown_where_they_differ(
+    calls: list[tuple[float | None, float | None]], differing: dict[str, float] | None, text: str
+) -> None:
+    attempt = paid(*calls)
+    document = money_document(attempt)
+    assert document["differing"] == differing
+    assert (document["calls"], document["unknown_calls"]) == (len(calls), calls.count((None, None)))
+    assert text in money_text(attempt)
+    assert bool(money_text(attempt)) == bool(text)

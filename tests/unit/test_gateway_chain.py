@@ -26,7 +26,15 @@ from tests.gateway_kit import (
 )
 
 from chargehand.core import SteppedClock, UpstreamError
-from chargehand.models import CallRecord, Gateway, MemoryLedger, ProviderLimits, Providers, ServedModel
+from chargehand.models import (
+    CallRecord,
+    Gateway,
+    MemoryLedger,
+    ProviderLimits,
+    Providers,
+    QuotaRest,
+    ServedModel,
+)
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
@@ -62,7 +70,13 @@ class Probed(Scripted):
 
 @asynccontextmanager
 async def bench(
-    tmp_path: Path, first: Scripted, second: Scripted | None, *, limits: ProviderLimits | None = None, **more: Any
+    tmp_path: Path,
+    first: Scripted,
+    second: Scripted | None,
+    *,
+    limits: ProviderLimits | None = None,
+    rests: list[QuotaRest] | None = None,
+    **more: Any,
 ) -> AsyncIterator[Bench]:
     """Serve `m` by `first` (chat completions), and behind it by `second` (messages)."""
     records: list[CallRecord] = []
@@ -93,6 +107,7 @@ async def bench(
         ledger=MemoryLedger(1.0),
         attempt="a-1",
         on_call=records.append,
+        on_quota=(rests if rests is not None else []).append,
         clock=clock,
         sleep=sleep,
         providers=providers,
@@ -299,3 +314,37 @@ async def test_calls_to_a_provider_keep_to_its_share(tmp_path: Path) -> None:
         for _ in range(3):
             await desk.ask()
     assert sum(desk.waits) == pytest.approx(4.0)
+
+
+def spent(seconds: float) -> Reply:
+    return Reply(status=429, headers={"retry-after": str(seconds), **JSON}, pieces=[b'{"error": {}}'])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wait", "provider"),
+    [
+        (spent(18_000), spent(7_200), 7_200, "two"),
+        (spent(3_600), spent(7_200), 3_600, "one"),
+        (spent(18_000), GONE, 18_000, "one"),  # nobody answers, one of them only for want of quota
+        (spent(18_000), Reply(status=401, headers=JSON, pieces=[b"{}"]), 18_000, "one"),
+    ],
+)
+async def test_of_several_quotas_the_first_that_ends_is_told(
+    tmp_path: Path, first: Reply, second: Any, wait: int, provider: str
+) -> None:
+    rests: list[QuotaRest] = []
+    async with bench(tmp_path, Scripted(first), Scripted(*[second] * 4), rests=rests) as desk:
+        reply = await desk.ask()
+        moment = desk.clock.now()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (429, "quota_exhausted")
+    assert float(reply.headers["retry-after"]) == pytest.approx(wait, abs=5)
+    assert [(rest.model, rest.provider) for rest in rests] == [("m", provider)]
+    assert (rests[0].until - moment).total_seconds() == pytest.approx(wait, abs=5)
+
+
+async def test_a_model_that_answers_in_place_of_one_without_quota_tells_of_none(tmp_path: Path) -> None:
+    rests: list[QuotaRest] = []
+    async with bench(tmp_path, Scripted(spent(18_000)), Scripted(CLAUDE, CLAUDE), rests=rests) as desk:
+        for _ in range(2):
+            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+    assert rests == []

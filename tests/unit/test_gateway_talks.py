@@ -10,6 +10,7 @@ import pytest
 from tests.gateway_kit import JSON, SSE, Reply, data, event, gateway
 
 from chargehand.models import Dialect
+from chargehand.store import SpendingLimits, open_store
 
 RESPONSES = "/v1/responses"
 GEMINI = "/v1beta/models/m:generateContent"
@@ -119,6 +120,40 @@ async def test_a_provider_that_ignores_the_limit_is_cut(tmp_path: Path, dialect:
         got = await desk.post(body(dialect, streamed=True), place(dialect, streamed=True))
     assert "budget_exhausted" in got.text
     assert got.text.count('"w"') == 50
+
+
+ASKED_OF: dict[Dialect, tuple[str, dict[str, Any]]] = {
+    "openai": ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
+    "anthropic": (
+        "/v1/messages",
+        {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]},
+    ),
+    "responses": (RESPONSES, ASKED["responses"]),
+    "gemini": (GEMINI, ASKED["gemini"]),
+}
+
+
+@pytest.mark.parametrize("scope", ["attempt", "task", "mission", "user", "day"])
+@pytest.mark.parametrize("dialect", list(ASKED_OF))
+async def test_each_limit_stops_hard_and_is_named_in_each_dialect(
+    tmp_path: Path, dialect: Dialect, scope: str
+) -> None:
+    keys = {"mission": "limits.budget_usd"}
+    limits = SpendingLimits(**{f"{scope}_usd": 1.0})
+    with open_store(tmp_path / "home") as store:
+        money = store.spending.ledger(mission="m-1", attempt="a-1", task="t-1", user="ann", limits=limits)
+        told = money.reserve("c-0", 1.0)
+        assert [(spent.limit, spent.limit_usd) for spent in told] == [(scope, 1.0)]
+        async with gateway(tmp_path, dialect=dialect, ledger=money) as desk:
+            where, asked = ASKED_OF[dialect]
+            got = await desk.post(asked, where)
+        assert store.spending.total().booked_usd == 1.0
+    error = got.json()["error"]
+    assert (got.status_code, desk.upstream.calls) == (402, [])
+    assert f"the budget of the {scope}" in error["message"]
+    assert keys.get(scope, f"limits.{scope}_usd") in error["message"]
+    code = error["details"][0]["reason"] if dialect == "gemini" else error["code"]
+    assert code == "budget_exhausted"
 
 
 @pytest.mark.parametrize("dialect", BOTH)

@@ -133,8 +133,9 @@ def as_version_1(home: Path) -> None:
     with sqlite3.connect(home / "store.db") as raw:
         for table in ("spending", "spending_alerts", "inspections"):
             raw.execute(f"DROP TABLE {table}")
-        raw.execute("DROP INDEX missions_to_take")
-        for column in ("epoch", "owner", "runnable"):
+        for index in ("missions_to_take", "missions_to_wake"):
+            raw.execute(f"DROP INDEX {index}")
+        for column in ("epoch", "owner", "runnable", "wakes"):
             raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")
         raw.execute("UPDATE alembic_version SET version_num = '0001'")
     raw.close()

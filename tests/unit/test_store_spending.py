@@ -41,9 +41,13 @@ def ledger(
     a: float | None = None,
     m: float | None = None,
     d: float | None = None,
+    t: float | None = None,
+    u: float | None = None,
+    task: str | None = None,
+    user: str | None = None,
 ) -> Ledger:
-    limits = SpendingLimits(attempt_usd=a, mission_usd=m, day_usd=d)
-    return store.spending.ledger(mission=mission, attempt=attempt, limits=limits)
+    limits = SpendingLimits(attempt_usd=a, task_usd=t, mission_usd=m, user_usd=u, day_usd=d)
+    return store.spending.ledger(mission=mission, attempt=attempt, limits=limits, task=task, user=user)
 
 
 def refusal(of: Ledger, usd: float, call: str = "c-refused") -> ExhaustedError:
@@ -103,6 +107,8 @@ def test_without_a_limit_all_is_kept_and_nothing_refused(store: Store) -> None:
         ({"a": 1.0, "m": 2.0, "d": 2.0}, "attempt", "limits.attempt_usd"),
         ({"a": 2.0, "m": 1.0, "d": 2.0}, "mission", "limits.budget_usd"),
         ({"a": 2.0, "m": 2.0, "d": 1.0}, "day", "limits.day_usd"),
+        ({"a": 2.0, "t": 1.0, "m": 2.0}, "task", "limits.task_usd"),
+        ({"m": 2.0, "u": 1.0, "d": 2.0}, "user's day", "limits.user_usd"),
     ],
 )
 def test_each_limit_refuses_and_says_which_how_much_and_the_way_out(
@@ -133,6 +139,31 @@ def test_each_limit_counts_what_is_its_own(store: Store, clock: SteppedClock) ->
     clock.advance(DAY)
     assert ledger(store, "a-1", "m-1", d=5.0).left() == 5.0
     assert ledger(store, "a-1", "m-1", m=5.0).left() == 3.0
+
+
+def test_a_users_limit_counts_a_day_over_all_missions_and_a_tasks_its_attempts(
+    store: Store, clock: SteppedClock
+) -> None:
+    ledger(store, "a-0", "m-0").reserve("c-old", 1.0)  # as in a store of before: nobody's, no task of several
+    ledger(store, "a-1", "m-1", user="ann", task="t-1").reserve("c-1", 1.0)
+    ledger(store, "a-2", "m-1", user="ann", task="t-2").reserve("c-2", 2.0)
+    ledger(store, "a-3", "m-2", user="ann").reserve("c-3", 3.0)
+    ledger(store, "a-4", "m-3", user="bob").reserve("c-4", 0.5)
+    assert ledger(store, "a-9", "m-9", user="ann", u=10.0).left() == 4.0
+    assert ledger(store, "a-9", "m-9", user="bob", u=10.0).left() == 9.5
+    assert ledger(store, "a-9", "m-9", u=10.0).left() == 9.0
+    assert ledger(store, "a-9", "m-1", task="t-1", t=10.0).left() == 9.0
+    assert ledger(store, "a-9", "m-1", t=10.0).left() == 7.0, "a mission of one task is that task"
+    assert ledger(store, "a-9", None, t=10.0).left() == 10.0
+    error = refusal(ledger(store, "a-9", "m-9", user="ann", u=6.5), 0.6)
+    assert "the budget of the user's day is used up: 6.00 of 6.50 USD" in error.message
+    assert "limits.user_usd" in error.hint
+    told = ledger(store, "a-9", "m-9", user="ann", u=6.5, t=1.0).reserve("c-5", 0.4)
+    assert [(spent.limit, spent.spent_usd) for spent in told] == [("user", 6.4)]
+    assert ledger(store, "a-8", "m-8", user="ann", u=6.5).reserve("c-6", 0.05) == (), "told once"
+    clock.advance(DAY)
+    assert [each.limit for each in ledger(store, "a-8", "m-8", user="ann", u=6.5).reserve("c-7", 6.0)] == ["user"]
+    assert store.spending.total(user="ann", day="2026-01-31").booked_usd == 6.45
 
 
 def test_a_call_over_midnight_belongs_to_the_day_it_began(store: Store, clock: SteppedClock) -> None:
@@ -283,6 +314,8 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
     with sqlite3.connect(home / "store.db") as raw:
         for table in ("spending", "spending_alerts", "inspections"):
             raw.execute(f"DROP TABLE {table}")
+        raw.execute("DROP INDEX missions_to_wake")
+        raw.execute("ALTER TABLE missions DROP COLUMN wakes")
         raw.execute("UPDATE alembic_version SET version_num = '0002'")
     raw.close()
     with open_store(home) as store:
@@ -298,7 +331,7 @@ from chargehand.core import ExhaustedError
 from chargehand.store import SpendingLimits, open_store
 
 home = Path(sys.argv[1])
-limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, day_usd=0.7)
+limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, user_usd=0.45, day_usd=0.7)
 gate, opener = os.pipe()
 
 def worker(number):
@@ -308,7 +341,8 @@ def worker(number):
     try:
         os.read(gate, 1)
         with open_store(home) as store:
-            one = store.spending.ledger(mission=f"m-{number // 2}", attempt=f"a-{number}", limits=limits)
+            whose = {"mission": f"m-{number // 2}", "attempt": f"a-{number}", "user": f"u-{number % 2}"}
+            one = store.spending.ledger(**whose, limits=limits)
             taken = alerts = 0
             for turn in range(10):
                 try:
@@ -344,5 +378,8 @@ def test_processes_that_reserve_at_once_pass_no_limit(tmp_path: Path) -> None:
         missions = [total(mission=f"m-{number}").booked_usd for number in range(2)]
         assert max(missions) <= 0.5
         attempts = [total(attempt=f"a-{number}").booked_usd for number in range(4)]
+        users = [total(user=f"u-{number}").booked_usd for number in range(2)]
+        assert max(users) <= 0.45
         passed = [*(usd >= 0.24 for usd in attempts), *(usd >= 0.4 for usd in missions), True]
+        passed += [usd >= 0.36 for usd in users]
         assert sum(alerts for _, alerts in told) == sum(passed)

@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.agents._claims import addressed
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, Outcome
-from chargehand.agents._ending import clean_output, cleaned, metered, no_money, paid, redactor
+from chargehand.agents._ending import QUOTA_WAIT, clean_output, cleaned, metered, no_money, paid, redactor
 from chargehand.agents._launch import require_launch
 from chargehand.agents._message_file import ended_with, offer_message
 from chargehand.core import AgentKind
@@ -76,6 +76,9 @@ class CommandAgent:
         )
         result = await paid(running, context.endpoint)
         spent = metered(context.endpoint)
+        ended_badly = result is None or (result.exit_code != 0 and not result.timed_out)
+        if spent.quota is not None and not spent.refused and ended_badly:
+            await context.park(QUOTA_WAIT, spent.quota, seconds=time.monotonic() - began)
         if result is None or (spent.refused and result.exit_code != 0 and not result.timed_out):
             outcome = replace(no_money(spent), seconds=time.monotonic() - began)
             return await ended_with(context, outcome, known)

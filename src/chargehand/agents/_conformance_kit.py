@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,6 +20,7 @@ from chargehand.models import (
     Gateway,
     MemoryLedger,
     Price,
+    QuotaRest,
     Script,
     ScriptUpstream,
     ServedModel,
@@ -55,6 +56,7 @@ class Desk:
         self.kept: list[bytes] = []
         self.judged: list[Action] = []
         self.asked: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.parked: dict[str, QuotaRest] = {}
         self.answers: dict[str, str] = {}
         self.words: list[str] = []
         self.refusals: list[tuple[str, str]] = []
@@ -126,6 +128,11 @@ class Desk:
             self.asked[question] = (text, tuple(options))
             raise WaitingError(text, code="question")
         return self.answers[question]
+
+    async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
+        """Note what is waited for, and raise `WaitingError`; see `AttemptContext.park`."""
+        self.parked[name] = rest
+        raise WaitingError(f"waiting for quota of {rest.provider}", code="quota_exhausted")
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Say `effect` of all but the agent's start; "ask" asks a person; see `AttemptContext.judge`."""

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core import AgentKind, Message
-from chargehand.models import Dialect
+from chargehand.models import Dialect, QuotaRest
 from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 
@@ -80,7 +80,8 @@ class Metered:
     """What the calls of an attempt took so far by the gateway's count; tokens are of those whose use is known.
 
     `unknown` counts calls whose use is not known; `refused` says why the latest call was refused for money, ""
-    where it was not.
+    where it was not. `quota` is set where no model answered since one was refused for want of quota: the rest that
+    ends first.
     """
 
     calls: int = 0
@@ -88,6 +89,7 @@ class Metered:
     output: int = 0
     unknown: int = 0
     refused: str = ""
+    quota: QuotaRest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,14 @@ class AttemptContext(Protocol):
         """Return a person's answer to the question of that id within the attempt.
 
         Raises `WaitingError` while there is none: the attempt ends here and begins again with the answer.
+        """
+        ...
+
+    async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
+        """Let the mission wait until there is quota again; `name` is what of the attempt waits.
+
+        Raises `WaitingError` (`quota_exhausted`): the attempt ends here and begins again by itself at that moment,
+        or earlier where a person says so. `seconds` is what it worked outside of recorded steps.
         """
         ...
 

@@ -15,6 +15,8 @@ from chargehand.sandbox import ExecResult, OnOutput, Stream
 _T = TypeVar("_T")
 GRACE_SECONDS = 2.0
 """What a program gets to end by itself once its calls are refused for money."""
+QUOTA_WAIT = "quota"
+"""What an attempt of a program waits for, by its own name for it."""
 _LOOK_SECONDS = 0.25
 _LONGEST_OUTPUT = 1_000_000
 _MISSING, _NOT_EXECUTABLE = 127, 126
@@ -50,21 +52,27 @@ def metered(endpoint: Endpoint | None) -> Metered:
 async def paid(
     work: Coroutine[Any, Any, _T], endpoint: Endpoint | None, *, grace: float = GRACE_SECONDS
 ) -> _T | None:
-    """Run `work` to its end; or return `None`: it was cancelled some seconds after a call was refused for money.
+    """Run `work` to its end, or return `None`: it was cancelled some seconds after a call was refused for good.
 
-    Some programs try a refused call again for minutes.
+    That is for money or want of quota; some programs try a refused call again for minutes.
     """
     running = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
-            if metered(endpoint).refused:
+            if _no_more(endpoint):
                 await asyncio.wait([running], timeout=grace)
-                break
+                if _no_more(endpoint):  # else another model answered meanwhile
+                    break
         return running.result() if running.done() else None
     finally:
         if not running.done():
             running.cancel()
             await asyncio.wait([running])
+
+
+def _no_more(endpoint: Endpoint | None) -> bool:
+    spent = metered(endpoint)
+    return bool(spent.refused) or spent.quota is not None
 
 
 def unable(reason: str) -> Outcome:
@@ -84,7 +92,8 @@ async def outcome_of(
 ) -> Outcome:
     """Return what a run means, and keep what it told: its transcript, and its count of tokens beside ours.
 
-    `result` is `None` where it was stopped for money; `problem` says what is wrong with an exit code of 0.
+    `result` is `None` where it was stopped for money or want of quota; `problem` says what is wrong with an exit
+    code of 0. Raises `WaitingError` where it ended for want of quota; see `AttemptContext.park`.
     """
     spent = metered(context.endpoint)
     transcript = log.transcript()
@@ -99,6 +108,8 @@ async def outcome_of(
         return told
 
     await context.step(f"told/{number}", [], noted)
+    if spent.quota is not None and not spent.refused and not (result is not None and result.timed_out):
+        await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
     ended = _ended(log, result, spent, program=program, problem=problem)
     clean = redactor(context.endpoint)
     return replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,7 +77,6 @@ from chargehand.core import (
 _TURNS = 300
 """Replies of one attempt at most: far more than work that gets anywhere needs."""
 _TRIES = 3
-_GO_ON = "go on"
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
 _NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
 _LONGEST_REASON = 1000
@@ -303,15 +301,14 @@ class _Attempt:
 
     async def _replied(self, number: int, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
         """Return a reply; while no model has quota for it the mission waits, and its attempt goes on from here."""
-        for waited in itertools.count(1):
-            try:
-                return await self._ask_models(model, notes)
-            except UpstreamError as error:
-                if error.code != QUOTA:
-                    raise
-                text = f"{error.message}; answer when it may go on"
-            await self._context.ask(f"turn/{number}/quota/{waited}", text, (_GO_ON,))
-        raise AssertionError("counting never ends")
+        assert self._context.endpoint is not None
+        try:
+            return await self._ask_models(model, notes)
+        except UpstreamError as error:
+            rest = self._context.endpoint.meter().quota
+            if error.code != QUOTA or rest is None:
+                raise
+            return await self._context.park(f"turn/{number}/quota", rest)
 
     async def _ask_models(self, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
         """Ask a model, and where it gives no reply the others in turn."""

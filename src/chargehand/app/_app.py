@@ -213,6 +213,11 @@ class App:
         except KeyError:
             return f"os:{user}"
 
+    @property
+    def user(self) -> str:
+        """Who pays for the missions that are started here: `CHARGEHAND_USER`, else the account (`identity`)."""
+        return self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
+
     @cached_property
     def room(self) -> StateQuota:
         """What sees to it that there is disk space, by the limits of the user's own configuration."""
@@ -429,6 +434,8 @@ class App:
             keys=self.credentials,
             environ=self.environ,
             scratch=self._local.scratch(self.member.id),
+            clock=self.clock,
+            user=self.user,
         )
         return Services(
             home=self.home,
@@ -455,6 +462,7 @@ class App:
             rules=rules,
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or cores(),
+            user=self.user,
         )
 
     @contextlib.asynccontextmanager

@@ -55,8 +55,8 @@ The repository's `chargehand.toml`, read from the base commit, joins in one of t
 `sandbox.tier = "none"` the programs it names (checks, setup, agents) need trust as well, since nothing would
 stand between them and your account. `chargehand config show --origin` tells where each value comes from.
 
-`CHARGEHAND_HOME` (default `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`) is where state is kept;
-it is not a key.
+`CHARGEHAND_HOME` (default `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`) is where state is kept,
+and `CHARGEHAND_USER` (default: your account) whose money missions cost; neither is a key.
 """
 _JOINS = {"min": "min", "intersect": "intersect", "union": "union", "repo": "says", "user": "trust"}
 _FORMS = {

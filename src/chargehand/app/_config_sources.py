@@ -12,7 +12,9 @@ from chargehand.app._config_values import fail, parse_text, parse_value, shown
 from chargehand.core import ConfigError, nearest
 
 PREFIX = "CHARGEHAND_"
-RESERVED = frozenset({"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT"})
+RESERVED = frozenset(
+    {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
+)
 """Variables of ours that are no configuration keys."""
 EXTRA_CHECKS = "project.checks"
 ONLY_CHECKS = "only_checks"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
-from chargehand.core import Config, KeySource, Spent
-from chargehand.models import CallRecord, ServedModel
+from chargehand.core import Clock, Config, KeySource, LimitsConfig, Spent, SystemClock
+from chargehand.models import CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
@@ -31,6 +32,8 @@ class AttemptGateways:
     keys: KeySource
     environ: Mapping[str, str]
     scratch: Path
+    clock: Clock = field(default_factory=SystemClock)
+    user: str = ""
     _providers: list[Providers] = field(default_factory=list, init=False)
 
     @contextlib.asynccontextmanager
@@ -43,6 +46,7 @@ class AttemptGateways:
         attempt: str,
         number: int,
         first_turn: int,
+        user: str = "",
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
     ) -> AsyncIterator[Endpoint]:
@@ -52,13 +56,11 @@ class AttemptGateways:
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
         meter = _Meter(on_call)
-        limits = self.config.limits
         ledger = self.spending.ledger(
             mission=mission,
             attempt=attempt,
-            limits=SpendingLimits(
-                attempt_usd=limits.attempt_usd, mission_usd=limits.budget_usd, day_usd=limits.day_usd
-            ),
+            limits=spending_limits(self.config.limits),
+            user=user or self.user,
         )
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         socket = self.scratch / f"gateway-{attempt}.sock"
@@ -73,6 +75,8 @@ class AttemptGateways:
                     first_turn=first_turn,
                     on_call=meter.called,
                     on_alert=on_alert,
+                    on_quota=meter.rested,
+                    clock=self.clock,
                     redact=self._redact(served),
                     providers=self._standings(),
                 )
@@ -95,7 +99,7 @@ class AttemptGateways:
         from chargehand.models import Providers
 
         if not self._providers:
-            self._providers.append(Providers(provider_limits(self.config, self.environ)))
+            self._providers.append(Providers(provider_limits(self.config, self.environ), clock=self.clock))
         return self._providers[0]
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
@@ -120,32 +124,55 @@ class AttemptGateways:
 
 
 class _Meter:
-    """Counts what the calls of one attempt take; told from the gateway's threads, never two at once."""
+    """Counts what the calls of one attempt take; told from the gateway's threads and, of quotas, from its loop."""
 
     def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
         self._on_call = on_call
         self._metered = Metered()
+        self._lock = threading.Lock()
 
     def called(self, record: CallRecord) -> None:
         """Count one call and pass it on."""
-        so_far, usage = self._metered, record.usage
-        if record.status == "refused":
-            self._metered = replace(so_far, refused=record.reason or "refused")
-        else:
-            known = usage.input is not None and usage.output is not None
-            self._metered = replace(
-                so_far,
-                calls=so_far.calls + 1,
-                refused="",
-                input=so_far.input + (usage.input or 0),
-                output=so_far.output + (usage.output or 0),
-                unknown=so_far.unknown + (not known),
-            )
+        with self._lock:
+            self._metered = _with(self._metered, record)
         self._on_call(record)
+
+    def rested(self, rest: QuotaRest) -> None:
+        """Note that a call was refused for want of quota; of several the rest that ends first counts."""
+        with self._lock:
+            known = self._metered.quota
+            if known is None or rest.until < known.until:
+                self._metered = replace(self._metered, quota=rest)
 
     def read(self) -> Metered:
         """Return what was counted so far."""
         return self._metered
+
+
+def _with(so_far: Metered, record: CallRecord) -> Metered:
+    usage = record.usage
+    if record.status == "refused":
+        return replace(so_far, refused=record.reason or "refused")
+    return replace(
+        so_far,
+        calls=so_far.calls + 1,
+        refused="",
+        input=so_far.input + (usage.input or 0),
+        output=so_far.output + (usage.output or 0),
+        unknown=so_far.unknown + (usage.input is None or usage.output is None),
+        quota=None if record.status == "ok" else so_far.quota,
+    )
+
+
+def spending_limits(limits: LimitsConfig) -> SpendingLimits:
+    """Return what is configured of money, as the book takes it."""
+    return SpendingLimits(
+        attempt_usd=limits.attempt_usd,
+        task_usd=limits.task_usd,
+        mission_usd=limits.budget_usd,
+        user_usd=limits.user_usd,
+        day_usd=limits.day_usd,
+    )
 
 
 def _make_room() -> None:

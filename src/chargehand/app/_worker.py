@@ -41,15 +41,17 @@ class Worker:
         self._spent: dict[str, int] = {}
         self._seen_alive: dict[str, float] = {}
         self._away = False
+        self._asleep = 0
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
         self._stopping.set()
         self._app.controls.stop_all("release")
 
-    async def work(self, *, until_idle: bool) -> None:
+    async def work(self, *, until_idle: bool, sleepers: bool = False) -> None:
         """Work until stopped, given up by the others, or (`until_idle`) until there is nothing to do.
 
+        A mission that waits for quota is nothing to do, unless `sleepers` count: then it is waited for and woken.
         A database that is away is waited for. One that was given up must join anew, under another id, before it
         works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
         """
@@ -67,24 +69,36 @@ class Worker:
         ):
             with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
-            await self._look_on(engine, until_idle=until_idle)
+            await self._look_on(engine, until_idle=until_idle, sleepers=sleepers)
             app.controls.stop_all("release")
 
     @property
     def _ended(self) -> bool:
         return self._stopping.is_set() or self._app.member.lost
 
-    async def _look_on(self, engine: Engine, *, until_idle: bool) -> None:
+    async def _look_on(self, engine: Engine, *, until_idle: bool, sleepers: bool) -> None:
         looks = idle = 0
         while not self._ended:
+            if looks % _CHECK_LOOKS == 0:
+                await asyncio.to_thread(self._wake)
             found = await self._look(engine, check=looks % _CHECK_LOOKS == 0)
             looks += 1
-            idle = 0 if found or engine.active() else idle + 1
+            busy = found or engine.active() or (sleepers and self._asleep)
+            idle = 0 if busy else idle + 1
             if until_idle and idle > _IDLE_LOOKS:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._stopping.wait()
+
+    def _wake(self) -> None:
+        """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
+        now = self._app.clock.now()
+        found = self._app.look.sleepers()
+        self._asleep = len(found)
+        for mission in (mission for mission, moment in found.items() if moment <= now):
+            with contextlib.suppress(RefusedError):  # another one holds it
+                self._app.steering.wake(mission, now=now)
 
     async def _look(self, engine: Engine, *, check: bool) -> bool:
         """Look once; return whether anything should go on, which is supposed while the database is away."""

@@ -97,18 +97,19 @@ def run(as_json: bool, **options: Any) -> int:
 
 @click.command()
 @click.option("--until-idle", is_flag=True, help="End when no mission is left to go on with.")
+@click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def worker(until_idle: bool, slots: int, as_json: bool) -> int:
+def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) -> int:
     """Go on with every mission that nobody runs: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. A signal lets go of what runs; another worker resumes it from its
-    last recorded step.
+    last recorded step. A mission that waits for a provider's quota is woken at its moment.
     """
     from chargehand.cli._output import Output
     from chargehand.cli._worker import work
 
-    return work(Output(as_json=as_json), until_idle=until_idle, slots=slots)
+    return work(Output(as_json=as_json), until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

@@ -238,7 +238,8 @@ def _count(tokens: int | None) -> str:
 
 
 def _alert(event: core.BudgetAlert) -> str:
-    whose = {"day": "the day's", "mission": "the mission's", "attempt": "the attempt's"}.get(event.limit, "the")
+    names = {"day": "the day's", "user": "the user's day's"}
+    whose = names.get(event.limit, f"the {event.limit}'s")
     return f"{event.spent_usd:.2f} of {whose} {event.limit_usd:.2f} USD are spent or reserved"
 
 
@@ -266,12 +267,16 @@ def _tool(call: ToolCall) -> str:
 
 
 def _asked(event: core.QuestionAsked) -> str:
+    if event.until:
+        return event.text
     if event.attempt is not None:
         return f"the agent asks: {_first_line(event.text)}"
     return f"a person has to decide{_reasons(event.reasons)}"
 
 
 def _answered(event: core.QuestionAnswered) -> str:
+    if event.identity == core.CLOCK:
+        return "the moment has come: it goes on"
     return f"{event.identity} answers: {_first_line(event.text)}"
 
 

@@ -29,7 +29,7 @@ def fork_mission(
         if model is not None:
             model_config((source.config or app.user_configuration().config), model)
         depot = app.depot(app.project(Path(source.repository)))
-        made = fork(app.store, depot, source.id, point, model=model, edit=edit)
+        made = fork(app.store, depot, source.id, point, model=model, edit=edit, user=app.user)
         state = app.look.state(made)
         out.notice(f"mission {made} goes on from {source.id} at reply {_forked_at(app, made)}")
         if not detach:

@@ -75,7 +75,7 @@ def watch_mission(out: Output, mission: str) -> int:
     """Write what happens to a mission until it is settled, and how it stands then."""
     with App.open() as app:
         found = find_mission(app, mission)
-        if app.has_work():
+        if app.has_work() or app.look.state(found).waits_for_quota is not None:
             ensure_worker(app)
         for event in _followed(app, out, found):
             text = describe_event(event)
@@ -105,7 +105,8 @@ def _tell_wait(app: App, out: Output, state: MissionState, told: str) -> str:
     """Say once why a mission that nobody has taken up waits, and anew where that changes; no event tells it."""
     if out.as_json or (state.status != "planned" and not _goes_on(state)):
         return told
-    reason = app.look.waits().get(state.id)
+    asleep = state.waits_for_quota
+    reason = app.look.waits().get(state.id) if asleep is None else asleep.reason
     if reason is None or reason.message == told:
         return told
     out.text(f"          waits: {reason.message}")
@@ -113,7 +114,9 @@ def _tell_wait(app: App, out: Output, state: MissionState, told: str) -> str:
 
 
 def _goes_on(state: MissionState) -> bool:
-    """Tell whether a mission whose worker was lost is taken up by another one."""
+    """Tell whether a mission goes on by itself: another worker takes it up, or its moment comes."""
+    if state.waits_for_quota is not None:
+        return True
     return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
 
 

@@ -15,6 +15,7 @@ from chargehand.cli._result import (
     check_row,
     cost_text,
     full_document,
+    money_text,
     next_steps,
     result_document,
     show_report,
@@ -51,7 +52,9 @@ def list_missions(out: Output, *, repo: Path | None, everywhere: bool) -> int:
 
 
 def _waits(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
-    """Return why a mission that should go on does not: its place in line, or that nobody has taken it up."""
+    """Return why a mission that should go on does not: no quota, its place in line, or that nobody took it up."""
+    if state.waits_for_quota is not None:
+        return state.waits_for_quota.reason
     return state.queued.reason if state.queued is not None else waits.get(state.id)
 
 
@@ -149,6 +152,7 @@ def _show_request(out: Output, state: MissionState) -> None:
 def _show_attempts(out: Output, state: MissionState) -> None:
     for attempt in state.attempts:
         open_now = "waits for an answer" if state.open_question else "still running"
+        open_now = "waits for quota" if state.waits_for_quota else open_now
         spent = open_now if attempt.seconds is None else f"{attempt.seconds:.1f} s"
         verdict = attempt.verdict or "no verdict"
         cost = cost_text(attempt.cost_usd, attempt.cost_known)
@@ -156,6 +160,9 @@ def _show_attempts(out: Output, state: MissionState) -> None:
         out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
         for reason in attempt.reasons:
             out.text(f"            {reason.code}: {reason.message}")
+        spent_on = money_text(attempt)
+        if spent_on:
+            out.text(f"            money: {spent_on}")
         if attempt.usage.closed:
             out.text(f"            took {usage_text(attempt.usage)}")
         if attempt.captured is not None:

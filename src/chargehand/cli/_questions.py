@@ -29,6 +29,8 @@ def ask_person(out: Output, asked: Question) -> str | None:
 
 
 def _who_asks(asked: Question) -> str:
+    if asked.until:
+        return "It goes on by itself; answer to try earlier:"
     return "The agent asks:" if asked.attempt is not None else "Chargehand asks:"
 
 
@@ -49,7 +51,7 @@ def go_on_with_answers(
     promote: Callable[[str], MissionState],
 ) -> MissionState:
     """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
-    while out.can_ask and state.status == "waiting":
+    while out.can_ask and state.status == "waiting" and state.waits_for_quota is None:
         asked = state.open_question
         if asked is not None:
             answer = ask_person(out, asked)

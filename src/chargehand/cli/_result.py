@@ -117,10 +117,40 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
         "verdict": attempt.verdict,
         "cost_usd": attempt.cost_usd if attempt.cost_known else None,
         "cost_known": attempt.cost_known,
+        "money": money_document(attempt),
         "seconds": attempt.seconds,
         "cause": cause_document(attempt_cause(attempt)),
         "usage": attempt.usage,
     }
+
+
+def money_document(attempt: AttemptState) -> dict[str, Any]:
+    """Return how far an attempt's cost is known, what the limits count, and both sums where they differ."""
+    sums = {"reported_usd": attempt.reported_usd, "computed_usd": attempt.computed_usd}
+    return {
+        "calls": attempt.calls,
+        "unknown_calls": attempt.unknown_calls,
+        "booked_usd": attempt.booked_usd,
+        "differing": sums if _differ(attempt) else None,
+    }
+
+
+def money_text(attempt: AttemptState) -> str:
+    """Return what a person should know of an attempt's money beside its cost, "" where that is all."""
+    parts = []
+    if attempt.unknown_calls:
+        unknown = f"{attempt.unknown_calls} of {attempt.calls} calls of unknown cost"
+        parts.append(f"{unknown}, {attempt.booked_usd:.4f} USD count for the limits")
+    if _differ(attempt):
+        computed = f"{attempt.computed_usd:.4f} by tokens and price"
+        parts.append(f"{attempt.reported_usd:.4f} USD by the provider's word, {computed}")
+    return "; ".join(parts)
+
+
+def _differ(attempt: AttemptState) -> bool:
+    """Tell whether what providers say and what we compute, of the calls that have both, is 1 % apart or more."""
+    most = max(attempt.reported_usd, attempt.computed_usd)
+    return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
 
 
 def usage_text(usage: AttemptUsage) -> str:
@@ -226,7 +256,10 @@ def next_steps(state: MissionState) -> list[str]:
     applied = state.applied is not None and state.applied.state == "done"
     if state.status == "promoted" and branch is not None and not applied:
         steps.append(f"git merge {branch}")
-    if state.status == "waiting" and state.open_question is not None:
+    if state.waits_for_quota is not None:
+        steps.append("chargehand worker")
+        steps.append(f'chargehand mission answer {state.id} "go on"')
+    elif state.status == "waiting" and state.open_question is not None:
         steps.append(f"chargehand mission answer {state.id} TEXT")
     elif any(reason.code == FAILING_TEST for reason in state.reasons):
         steps.append(f"chargehand mission diff {state.id} | git apply")

@@ -147,6 +147,7 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
         repository=str(found.project.path),
         base=found.base,
         config=_recorded(resolved),
+        user=app.user,
     )
     ensure_worker(app)
     state = app.look.state(mission)

@@ -89,6 +89,7 @@ from chargehand.core._messages import (
     read_record,
 )
 from chargehand.core._payloads import (
+    CLOCK,
     PROMOTE,
     AgentSelected,
     ApplyChanged,
@@ -157,6 +158,7 @@ from chargehand.core._ports import (
     Spent,
     sandbox_ids,
 )
+from chargehand.core._questions import Question, quota_reason
 from chargehand.core._records import (
     AttemptStatus,
     Base,
@@ -177,7 +179,7 @@ from chargehand.core._records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core._state import SETTLED, AttemptState, MissionState, Question, apply, fold
+from chargehand.core._state import SETTLED, AttemptState, MissionState, apply, fold
 from chargehand.core._steps import MISSION_STEPS, MissionStep, step_of
 from chargehand.core._text import printable, shown_path
 from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
@@ -186,6 +188,7 @@ from chargehand.core._usage import AttemptUsage
 __all__ = [
     "ACTION_ENDED",
     "ACTION_TYPES",
+    "CLOCK",
     "GENESIS",
     "LARGEST_MESSAGE",
     "LONGEST_TEXT",
@@ -367,6 +370,7 @@ __all__ = [
     "new_id",
     "payload_digest",
     "printable",
+    "quota_reason",
     "read_record",
     "repaired_json",
     "repaired_words",

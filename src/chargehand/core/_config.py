@@ -178,6 +178,15 @@ class LimitsConfig:
     attempt_usd: float | None = _key(
         "money for one attempt in USD; absent: the mission's", meet="min", form="budget"
     )
+    task_usd: float | None = _key(
+        "money for one task of a mission in USD, all attempts together; absent: the mission's",
+        meet="min",
+        form="budget",
+    )
+    user_usd: float | None = _key(
+        "money for all missions that one user starts in a day (UTC), in all projects, in USD; absent: no limit",
+        form="budget",
+    )
     day_usd: float | None = _key("money for all missions of a day (UTC) in USD; absent: no limit", form="budget")
     assume_usd_per_mtok: float | None = _key(
         "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",

@@ -25,7 +25,8 @@ from chargehand.core._records import (
 class MissionCreated(Payload):
     """A person asked for something in a project; `config` is what was in force.
 
-    `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over.
+    `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over; `user` is who
+    pays for it, "" in logs from before users were known.
     """
 
     project: str
@@ -34,6 +35,7 @@ class MissionCreated(Payload):
     config: dict[str, Any] = field(default_factory=dict)
     forked_from: str | None = None
     forked_at: str = ""
+    user: str = ""
 
 
 @event("mission.claimed")
@@ -193,7 +195,8 @@ PROMOTE = "promote"
 class QuestionAsked(Payload):
     """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
 
-    `tree` is what the question is bound to; `options` are proposals, never the only answers.
+    `tree` is what the question is bound to; `options` are proposals, never the only answers. With `until` (ISO
+    8601, UTC) nobody need answer: `provider` has no quota before then, and a worker lets the mission go on then.
     """
 
     question: str
@@ -202,12 +205,18 @@ class QuestionAsked(Payload):
     text: str = ""
     options: tuple[str, ...] = ()
     attempt: str | None = None
+    until: str = ""
+    provider: str = ""
+
+
+CLOCK = "clock"
+"""Who answers a question whose moment has come."""
 
 
 @event("question.answered")
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswered(Payload):
-    """A person answered a question, once; the mission may go on."""
+    """A person, or the clock, answered a question, once; the mission may go on."""
 
     question: str
     text: str

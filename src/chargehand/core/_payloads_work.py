@@ -114,6 +114,7 @@ class ModelCalled(Payload):
 
     `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget) or
     `lost` (its worker died). `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
+    `reported_usd` is the cost by the provider's own word, which counts, `computed_usd` that by tokens and price.
     """
 
     call: str
@@ -131,12 +132,14 @@ class ModelCalled(Payload):
     cost_known: bool = False
     booked_usd: float = 0.0
     reason: str = ""
+    reported_usd: float | None = None
+    computed_usd: float | None = None
 
 
 @event("budget.alert")
 @dataclass(frozen=True, kw_only=True)
 class BudgetAlert(Payload):
-    """Four fifths of a limit are spent or reserved; `limit` is `attempt`, `mission` or `day`."""
+    """Four fifths of a limit are spent or reserved; `limit` is `attempt`, `task`, `mission`, `user` or `day`."""
 
     limit: str
     limit_usd: float

@@ -62,7 +62,7 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """How far a limit (`attempt`, `mission` or `day`) is used up, in USD; reserves included."""
+    """How far a limit (`attempt`, `task`, `mission`, `user` or `day`) is used up, in USD; reserves included."""
 
     limit: str
     limit_usd: float

@@ -14,6 +14,7 @@ from chargehand.core import _payloads_roles as r
 from chargehand.core import _payloads_work as w
 from chargehand.core._config import Config
 from chargehand.core._events import Event, Payload, decode
+from chargehand.core._questions import Question
 from chargehand.core._records import (
     AttemptStatus,
     Base,
@@ -40,8 +41,10 @@ _ENDED = SETTLED - {"waiting", "paused"}
 class AttemptState:
     """What is known of one attempt; `cost_usd` is `None` where it is not known.
 
-    `calls` counts its calls to models, `model` is the last one that answered, `booked_usd` what the limits count,
-    `captured` the artifact that shows what was going on when it ended badly.
+    `calls` counts its calls to models, `unknown_calls` those of unknown cost, `model` is the last that answered,
+    `booked_usd` what the limits count. `reported_usd` and `computed_usd` add up the calls whose cost is known both
+    by the provider's word and by tokens and price. `captured` is the artifact that shows what was going on when it
+    ended badly.
     """
 
     id: str
@@ -56,21 +59,12 @@ class AttemptState:
     calls: int = 0
     model: str | None = None
     booked_usd: float = 0.0
+    unknown_calls: int = 0
+    reported_usd: float = 0.0
+    computed_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
     captured: str | None = None
     usage: AttemptUsage = field(default_factory=AttemptUsage)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Something a person was asked, and the answer once there is one; `tree` is what it is bound to."""
-
-    id: str
-    text: str
-    options: tuple[str, ...]
-    tree: str
-    attempt: str | None
-    answer: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +134,7 @@ class MissionState:
     calls: set[str] = field(default_factory=set)
     questions: dict[str, Question] = field(default_factory=dict)
     forked_from: str | None = None
+    user: str = ""
     messages: list[p.MessageSent] = field(default_factory=list)
     delivered: set[str] = field(default_factory=set)
     acknowledged: set[str] = field(default_factory=set)
@@ -158,6 +153,12 @@ class MissionState:
         return next(
             (asked for asked in self.questions.values() if asked.id != p.PROMOTE and not asked.answer), None
         )
+
+    @property
+    def waits_for_quota(self) -> Question | None:
+        """The question that the clock answers, where the mission waits for that; `None` otherwise."""
+        asked = self.open_question if self.status == "waiting" else None
+        return asked if asked is not None and asked.until else None
 
     def seconds_of(self, prefix: str = "") -> float:
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
@@ -219,6 +220,7 @@ def _created(state: MissionState, event: p.MissionCreated) -> None:
     state.project, state.repository, state.request = event.project, event.repository, event.request
     state.config = _recorded(event.config.get("values"))
     state.forked_from = event.forked_from
+    state.user = event.user
     state.status = "planned"
 
 
@@ -335,6 +337,7 @@ def _called(state: MissionState, event: w.ModelCalled) -> None:
     if before is None or event.call in state.calls:
         return
     state.calls.add(event.call)
+    both = event.reported_usd is not None and event.computed_usd is not None
     known = event.cost_known and (before.cost_known or before.calls == 0)
     _change_attempt(
         state,
@@ -344,12 +347,21 @@ def _called(state: MissionState, event: w.ModelCalled) -> None:
         cost_known=known,
         cost_usd=(before.cost_usd or 0.0) + (event.cost_usd or 0.0) if known else None,
         booked_usd=before.booked_usd + event.booked_usd,
+        unknown_calls=before.unknown_calls + (not event.cost_known),
+        reported_usd=before.reported_usd + (event.reported_usd or 0.0) * both,
+        computed_usd=before.computed_usd + (event.computed_usd or 0.0) * both,
     )
 
 
 def _asked(state: MissionState, event: p.QuestionAsked) -> None:
     state.questions[event.question] = Question(
-        id=event.question, text=event.text, options=event.options, tree=event.tree, attempt=event.attempt
+        id=event.question,
+        text=event.text,
+        options=event.options,
+        tree=event.tree,
+        attempt=event.attempt,
+        until=event.until,
+        provider=event.provider,
     )
 
 
@@ -357,7 +369,7 @@ def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
     asked = state.questions.get(event.question)
     if asked is None or asked.answer is not None:  # the first answer counts
         return
-    state.questions[event.question] = replace(asked, answer=event.text)
+    state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
     if state.status == "waiting" and asked.id != p.PROMOTE:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 

@@ -262,6 +262,7 @@ class AttemptRunner:
             attempt=assignment.attempt,
             number=assignment.number,
             first_turn=replies_of(self._journal.state, assignment.number) + 1,
+            user=self._journal.state.user,
             on_call=lambda record: tell(called(record)),
             on_alert=lambda spent: tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)

@@ -24,6 +24,8 @@ def called(record: CallRecord) -> ModelCalled:
         cost_usd=record.cost_usd,
         cost_known=record.cost_usd is not None,
         booked_usd=record.booked_usd,
+        reported_usd=record.reported_usd,
+        computed_usd=record.computed_usd,
         reason=record.reason,
     )
 

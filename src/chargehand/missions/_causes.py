@@ -187,9 +187,13 @@ REMEDIES: tuple[Remedy, ...] = (
     _remedy("check", "setup_tracked", "let `project.setup` write to ignored paths alone"),
     _remedy(
         "provider",
-        "model_failed quota_exhausted uncarried "
-        "upstream_cut upstream_malformed upstream_timeout upstream_unreachable",
+        "model_failed uncarried upstream_cut upstream_malformed upstream_timeout upstream_unreachable",
         "try again later, or name another model; `chargehand model probe` tells which one answers",
+    ),
+    _remedy(
+        "provider",
+        "quota_exhausted",
+        'a worker goes on with it once there is quota; `chargehand mission answer MISSION "go on"` tries earlier',
     ),
     _remedy("provider", "no_key", "`chargehand secret set NAME`, or export it"),
     _remedy("person", "network_refused", "allow the host in `sandbox.network`, or do without it"),

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 from chargehand.agents import Endpoint, RecordedStep, Resumed, Snippets, parse_step
 from chargehand.core import (
@@ -20,6 +20,7 @@ from chargehand.core import (
     Payload,
     QuestionAsked,
     Reason,
+    StepFinished,
     WaitingError,
     printable,
 )
@@ -29,6 +30,8 @@ from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
 from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
+from chargehand.missions._sleep import asleep
+from chargehand.models import QuotaRest
 from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Scan, Workspace
@@ -215,6 +218,19 @@ class Context:
                 durable=True,
             )
         raise WaitingError(text, code="question")
+
+    async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
+        """Let the mission wait until there is quota again; see `AttemptContext.park`."""
+        await self._control.may_go_on()
+        if seconds:  # a program that begins anew has used them up all the same
+            await self._worked(name, rest, seconds)
+        raise asleep(self._journal, name, rest, attempt=self._attempt, tree=self._tree)
+
+    async def _worked(self, name: str, rest: QuotaRest, seconds: float) -> None:
+        prefix = f"{acts_prefix(self._number)}{name}/"
+        number = sum(step.startswith(prefix) for step in self._journal.state.steps) + 1
+        output = {"model": rest.model, "provider": rest.provider, "until": rest.until.isoformat()}
+        self._journal.note(StepFinished(step=f"{prefix}{number}", input="", output=output, seconds=seconds))
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action may happen; see `AttemptContext.judge`."""

@@ -93,11 +93,13 @@ def fork(
     *,
     model: str | None = None,
     edit: Edit | None = None,
+    user: str = "",
 ) -> str:
     """Record a new mission that goes on from just before a reply of another, and return its id.
 
     `point` is the last reply by default; `model` answers from there on; with `edit` that reply is taken instead.
-    What was before is neither asked nor paid again. Raises `RefusedError` (`not_forkable`) for a mission without
+    What was before is neither asked nor paid again; `user` pays for the rest, who paid before where none is named.
+    Raises `RefusedError` (`not_forkable`) for a mission without
     recorded replies, `NotFoundError` for a reply it does not have.
     """
     events = store.log.read(mission)
@@ -118,7 +120,7 @@ def fork(
     lines = list(_copied(events, point, made, edited=edit is not None))
     if edit is not None:
         lines.append(_edited(store, events, point, edit, mission=made))
-    created = _created(events, mission, point, model)
+    created = _created(events, mission, point, model, user=user)
     commits = [line.checkpoint.commit for line in lines if isinstance(line, CheckpointMade)]
     if commits:  # its checkpoints outlive those of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
@@ -136,10 +138,13 @@ def _payloads(events: tuple[Event, ...]) -> Iterator[Payload]:
             yield payload
 
 
-def _created(events: tuple[Event, ...], mission: str, point: ForkPoint, model: str | None) -> MissionCreated:
+def _created(
+    events: tuple[Event, ...], mission: str, point: ForkPoint, model: str | None, *, user: str
+) -> MissionCreated:
     before = next(payload for payload in _payloads(events) if isinstance(payload, MissionCreated))
     request = before.request if model is None else replace(before.request, model=model)
-    return replace(before, request=request, forked_from=mission, forked_at=f"{point.attempt}.{point.turn}")
+    at = f"{point.attempt}.{point.turn}"
+    return replace(before, request=request, forked_from=mission, forked_at=at, user=user or before.user)
 
 
 def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: bool) -> Iterator[Payload]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from chargehand.checks import inspect
 from chargehand.core import (
@@ -45,6 +46,7 @@ from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._restore import restore_checkpoint
 from chargehand.missions._services import Services
+from chargehand.missions._sleep import wakes_at
 from chargehand.missions._validate import Validator
 from chargehand.policy import Action, Judgement
 from chargehand.sandbox import OnOutput, Sandbox
@@ -76,6 +78,11 @@ class Look:
         """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first."""
         return {mission: standing.reason for mission, standing in standings(self.store, self.workers).items()}
 
+    def sleepers(self) -> dict[str, datetime]:
+        """Return the missions that wait for quota and when each is to be woken, the first one first."""
+        waking = ((wakes_at(row.id, row.wakes), row.id) for row in self.store.log.sleeping() if row.wakes)
+        return {mission: moment for moment, mission in sorted(waking)}
+
     def at_rest(self, mission: str) -> MissionState:
         """Return a mission's state as it is when nobody runs it."""
         return fold(self.store.log.read(mission), live=False)
@@ -92,11 +99,18 @@ class Look:
 
 
 def create_mission(
-    store: Store, *, project: str, request: MissionRequest, repository: str, base: Base, config: dict[str, object]
+    store: Store,
+    *,
+    project: str,
+    request: MissionRequest,
+    repository: str,
+    base: Base,
+    config: dict[str, object],
+    user: str = "",
 ) -> str:
-    """Record a new mission on a base and return its id; from now on any worker may take it."""
+    """Record a new mission of a user on a base and return its id; from now on any worker may take it."""
     mission = new_id("mission")
-    created = MissionCreated(project=project, repository=repository, request=request, config=config)
+    created = MissionCreated(project=project, repository=repository, request=request, config=config, user=user)
     store.log.append(mission, created, BaseResolved(base=base), durable=True)
     return mission
 
@@ -118,6 +132,7 @@ class Missions:
             repository=repository,
             base=base,
             config=config,
+            user=self._services.user,
         )
 
     async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:

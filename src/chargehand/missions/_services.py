@@ -85,10 +85,11 @@ class OpenGateway(Protocol):
         attempt: str,
         number: int,
         first_turn: int,
+        user: str = "",
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
     ) -> AbstractAsyncContextManager[Endpoint]:
-        """Serve the models of these names; raises `ConfigError` where one cannot be."""
+        """Serve the models of these names at the cost of `user`; raises `ConfigError` where one cannot be."""
         ...
 
 
@@ -106,10 +107,10 @@ def nobody(command: str) -> bool:
 class Services:
     """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
 
-    `choice` is how the tier came to be. `vouched` tells whether a person wrote a command of setup or checks, or
-    trusts the repository that it is from; `open_snippets` gives what runs snippets, and raises
-    `TierUnavailableError` where nothing can. `attempts_at_once` and `checks_at_once` are for all processes of the
-    state directory together.
+    `choice` is how the tier came to be, `user` who pays for the missions that are made here. `vouched` tells
+    whether a person wrote a command of setup or checks, or trusts the repository that it is from; `open_snippets`
+    gives what runs snippets, and raises `TierUnavailableError` where nothing can. `attempts_at_once` and
+    `checks_at_once` are for all processes of the state directory together.
     """
 
     home: Path
@@ -137,6 +138,7 @@ class Services:
     attempts_at_once: int = 5
     checks_at_once: int = field(default_factory=cores)
     choice: TierChoice | None = None
+    user: str = ""
 
     @property
     def in_front(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from chargehand.core import (
+    CLOCK,
     AttemptFinished,
     MessageSent,
     MissionFinished,
@@ -22,6 +24,7 @@ from chargehand.missions._acknowledge import CANCEL, checked_answer, is_about_me
 from chargehand.missions._hold import hold
 from chargehand.missions._judgement import end_attempts
 from chargehand.missions._missions import Look
+from chargehand.missions._sleep import GO_ON, wakes_at
 from chargehand.store import Store
 
 
@@ -104,6 +107,16 @@ class Steering:
             answered = QuestionAnswered(question=asked.id, text=said, identity=self.identity)
             self.store.log.append(mission, answered, *more, epoch=epoch, durable=True)
         return self.cancel(mission) if about_message and said == CANCEL else self.look.state(mission)
+
+    def wake(self, mission: str, *, now: datetime) -> bool:
+        """Let a mission go on whose moment has come; `False` where it sleeps on, or does not sleep any more."""
+        with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
+            asked = self.look.at_rest(mission).waits_for_quota
+            if asked is None or wakes_at(mission, asked.until) > now:
+                return False
+            answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
+            self.store.log.append(mission, answered, epoch=epoch, durable=True)
+        return True
 
     def give_up(self, mission: str, reason: Reason) -> MissionState:
         """End a mission that a worker should go on with and cannot, unless it came to rest meanwhile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 Dialect = Literal["openai", "anthropic", "responses", "gemini"]
@@ -132,8 +133,24 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRest:
+    """A client was refused because nobody behind its model has quota before `until` (UTC).
+
+    `model` is how the client calls it, `provider` whoever has quota again first.
+    """
+
+    model: str
+    provider: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` what the limits count."""
+    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` what the limits count.
+
+    `reported_usd` is the cost by the provider's own word, `computed_usd` that by its tokens and our price, each
+    `None` where it is not known; the provider's word is the one that counts.
+    """
 
     call: str
     attempt: str
@@ -147,3 +164,5 @@ class CallRecord:
     cost_usd: float | None
     booked_usd: float
     reason: str = ""
+    reported_usd: float | None = None
+    computed_usd: float | None = None

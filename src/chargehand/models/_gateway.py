@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
-from chargehand.models._contract import Call, CallRecord, Operation, ServedModel
+from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel
 from chargehand.models._dialects import RULES
 from chargehand.models._gateway_bill import Desk
 from chargehand.models._gateway_chain import Chain
@@ -58,6 +58,10 @@ def _ignore(_: Spent) -> None:
     pass
 
 
+def _unheard(_: QuotaRest) -> None:
+    pass
+
+
 def _as_is(text: str) -> str:
     return text
 
@@ -68,7 +72,8 @@ class Gateway:
     Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
     `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
-    `on_alert` run in worker threads, never two at once, and may block; so may the ledger. The upstreams belong to
+    `on_alert` run in worker threads, never two at once, and may block; so may the ledger. `on_quota` is called in
+    the event loop before a client is refused for want of quota, and must not block. The upstreams belong to
     the caller; `providers` knows who is down and is best shared.
     """
 
@@ -81,6 +86,7 @@ class Gateway:
         on_call: Callable[[CallRecord], None],
         first_turn: int = 1,
         on_alert: Callable[[Spent], None] = _ignore,
+        on_quota: Callable[[QuotaRest], None] = _unheard,
         call_seconds: float = 600.0,
         retries: int = 3,
         clock: Clock | None = None,
@@ -92,7 +98,9 @@ class Gateway:
         self.token = f"cht-{secrets.token_urlsafe(32)}"
         self._models = tuple(models)
         self._clock = clock or SystemClock()
-        self._desk = Desk(ledger, self._clock, attempt=attempt, on_call=on_call, on_alert=on_alert)
+        self._desk = Desk(
+            ledger, self._clock, attempt=attempt, on_call=on_call, on_alert=on_alert, on_quota=on_quota
+        )
         self._attempt = attempt
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
         self._providers = providers or Providers(clock=self._clock)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chargehand.core import Clock, ExhaustedError, Ledger, Spent, new_id
-from chargehand.models._contract import CallRecord, CallStatus, Price, ServedModel, Usage
+from chargehand.models._contract import CallRecord, CallStatus, Price, QuotaRest, ServedModel, Usage
 from chargehand.models._gateway_dialect import Metered
 from chargehand.models._gateway_fault import GatewayFault
-from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, cost_usd, input_usd, output_usd
+from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, computed_usd, cost_usd, input_usd, output_usd
 
 UNKNOWN = Metered(usage=Usage())
 _MOST_REFUSED = 20
@@ -33,6 +33,10 @@ class Grant:
     alerts: tuple[Spent, ...] = ()
 
 
+def _nobody(_: QuotaRest) -> None:
+    pass
+
+
 class Desk:
     """Where the calls of one gateway get their money; listeners are called in threads, never two at once."""
 
@@ -44,7 +48,9 @@ class Desk:
         attempt: str,
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
+        on_quota: Callable[[QuotaRest], None] = _nobody,
     ) -> None:
+        self.on_quota = on_quota
         self.ledger = ledger
         self.clock = clock
         self.attempt = attempt
@@ -173,6 +179,8 @@ class Bill:
                 cost_usd=cost,
                 booked_usd=self.grant.usd if cost is None else cost,
                 reason=reason,
+                reported_usd=metered.usage.cost_usd if self.sent else None,
+                computed_usd=computed_usd(self._served.price, metered) if self.sent else None,
             )
             self._closing = self._desk.spawn(asyncio.to_thread(self._desk.settle, self.id, cost, record))
         await asyncio.shield(self._closing)

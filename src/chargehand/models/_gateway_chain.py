@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from chargehand.models._gateway_bill import Desk
-from chargehand.models._gateway_exchange import JSON_HEADERS, Exchange, Order, quota_fault
+from chargehand.models._gateway_exchange import JSON_HEADERS, Exchange, Order
 from chargehand.models._gateway_fault import GatewayFault, NextModel
+from chargehand.models._gateway_quota import no_quota, quota_fault
 from chargehand.models._gateway_retry import LONGEST_SECONDS, Retries
 from chargehand.models._health import Standing
 from chargehand.models._http import HttpAnswer
@@ -59,7 +60,7 @@ class Chain:
         for place, order in enumerate(orders):
             more = place + 1 < len(orders)
             try:
-                await self._asked(replace(order, more=more))
+                await self._asked(replace(order, more=more, before=tuple(orders[:place])))
             except NextModel:
                 if self._cut is not None:
                     await self._refuse(self._cut)
@@ -99,8 +100,8 @@ class Chain:
         return [first]
 
     def _resting(self, order: Order, wait: float) -> GatewayFault:
-        if order.standing is not None and order.standing.resting > LONGEST_SECONDS:
-            return quota_fault(order.served, wait)
+        if no_quota(self._orders):
+            return quota_fault(self._desk, self._orders)
         message = f"model {order.served.name!r} failed too often and is left alone for {wait:.0f} s"
         return GatewayFault("upstream_resting", message, wait=wait)
 

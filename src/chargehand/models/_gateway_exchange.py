@@ -20,7 +20,9 @@ from chargehand.models._gateway_dialect import (
     mapping,
 )
 from chargehand.models._gateway_fault import GatewayFault, LostReply, NextModel
-from chargehand.models._gateway_retry import AGAIN, LONGEST_SECONDS, Retries, asked_wait
+from chargehand.models._gateway_quota import no_quota, quota_fault
+from chargehand.models._gateway_resets import asked_wait
+from chargehand.models._gateway_retry import AGAIN, Retries
 from chargehand.models._gateway_stream import Forward, closing, kept_headers, lower, so_far
 from chargehand.models._health import Standing
 from chargehand.models._http import ClientGoneError, HttpAnswer
@@ -41,7 +43,8 @@ _TAIL_SECONDS = 1.0
 class Order:
     """What a client asks for: of which model, with what body, bounded how.
 
-    `more`: another model can be asked, so that this one is asked once; `shown` goes to the client as headers.
+    `more`: another model can be asked, so that this one is asked once; `before` are those that were asked and
+    gave no reply; `shown` goes to the client as headers.
     """
 
     served: ServedModel
@@ -55,6 +58,7 @@ class Order:
     upstream: Upstream
     standing: Standing | None = None
     more: bool = False
+    before: tuple[Order, ...] = ()
     shown: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -98,7 +102,8 @@ class Exchange:
         except GatewayFault as fault:
             if self._order.more and not self._answer.begun and fault.code in (*_FAULTS, "uncarried", "next_model"):
                 raise NextModel(fault.code, fault.message) from None
-            await self._refuse(fault)
+            no_reply = fault.code in _FAULTS and not self._answer.begun
+            await self._refuse(self._for_quota() or fault if no_reply else fault)
         except asyncio.CancelledError:
             if self._cut is None or self._task is None:
                 raise
@@ -279,10 +284,16 @@ class Exchange:
         await bill.close("failed", status, reason=f"upstream_error: HTTP {status}")
         if self._order.more and (status in _ELSEWHERE or status >= 500):
             raise NextModel("next_model", f"HTTP {status}")
-        rest = self._order.standing.resting if self._order.standing is not None else 0.0
-        if status == 429 and rest > LONGEST_SECONDS:
-            raise quota_fault(self._order.served, rest)
+        if status in _ELSEWHERE or status >= 500:
+            resting = self._for_quota()
+            if resting is not None:
+                raise resting
         await self._sent(status, kept_headers(headers, bill.id), body)
+
+    def _for_quota(self) -> GatewayFault | None:
+        """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
+        asked = (*self._order.before, self._order)
+        return quota_fault(self._desk, asked) if no_quota(asked) else None
 
     async def _passed(self, bill: Bill, reply: UpstreamReply) -> None:
         headers = lower(reply.headers)
@@ -375,12 +386,3 @@ def _used(reply: UpstreamReply) -> Metered | None:
         return None
     usage, hour_writes = reply.meter.used()
     return Metered(usage=usage, hour_writes=hour_writes)
-
-
-def quota_fault(served: ServedModel, wait: float) -> GatewayFault:
-    """Return the refusal of a call to a model that has no quota for longer than a client waits."""
-    return GatewayFault(
-        "quota_exhausted",
-        f"model {served.name!r} has no quota left for {wait:.0f} s: its provider ({served.provider}) says so",
-        wait=wait,
-    )

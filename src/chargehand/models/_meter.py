@@ -106,9 +106,13 @@ def affordable(price: Price, bound: Bound, usd: float) -> int:
 
 def cost_usd(price: Price | None, metered: Metered) -> float | None:
     """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
+    reported = metered.usage.cost_usd
+    return computed_usd(price, metered) if reported is None else reported
+
+
+def computed_usd(price: Price | None, metered: Metered) -> float | None:
+    """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown."""
     usage = metered.usage
-    if usage.cost_usd is not None:
-        return usage.cost_usd
     if price is None:
         return None
     if price.input == 0 and price.output == 0 and not price.cache_write:

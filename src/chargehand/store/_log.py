@@ -23,6 +23,7 @@ from chargehand.core import (
     NotFoundError,
     Payload,
     QuestionAnswered,
+    QuestionAsked,
     RefusedError,
     UsageError,
     chain_hash,
@@ -33,7 +34,7 @@ from chargehand.core import (
 from chargehand.core import MissionCreated as Created
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
-from chargehand.store._schema import TAKEABLE, erasures, events, missions
+from chargehand.store._schema import SLEEPING, TAKEABLE, erasures, events, missions
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
@@ -46,7 +47,8 @@ class MissionRow:
     """A mission and where its log ends; `created` is ISO 8601 in UTC.
 
     `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
-    says that a worker should go on with it: derived from the log with each line.
+    says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
+    log with each line.
     """
 
     id: str
@@ -57,6 +59,7 @@ class MissionRow:
     epoch: int = 0
     owner: str | None = None
     runnable: bool = False
+    wakes: str | None = None
 
 
 class EventLog:
@@ -94,6 +97,9 @@ class EventLog:
             runnable = _runnable_after(payloads)
             if runnable is not None:
                 connection.execute(_set_runnable, {"mission": mission, "wanted": runnable})
+            wakes = _wakes_after(payloads)
+            if wakes is not None:
+                connection.execute(_set_wakes, {"mission": mission, "moment": wakes or None})
         if durable:
             with typed_errors(self._database.home):
                 self._heads.put(mission, head=Head(seq=lines[-1].seq, hash=lines[-1].hash))
@@ -134,6 +140,13 @@ class EventLog:
     def takeable(self) -> tuple[MissionRow, ...]:
         """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
         query = sa.select(missions).where(TAKEABLE).order_by(missions.c.created, missions.c.id)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(map(_row, rows))
+
+    def sleeping(self) -> tuple[MissionRow, ...]:
+        """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
+        query = sa.select(missions).where(SLEEPING).order_by(missions.c.wakes, missions.c.id)
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         return tuple(map(_row, rows))
@@ -280,6 +293,9 @@ _move_head = (
 _set_runnable = (
     sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(runnable=sa.bindparam("wanted"))
 )
+_set_wakes = (
+    sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(wakes=sa.bindparam("moment"))
+)
 _held = (missions.c.id == sa.bindparam("mission")) & (missions.c.epoch == sa.bindparam("seen"))
 _claim = sa.update(missions).where(_held).values(epoch=missions.c.epoch + 1, owner=sa.bindparam("holder"))
 _release = sa.update(missions).where(_held).values(owner=None)
@@ -298,6 +314,18 @@ def _runnable_after(payloads: Sequence[Payload]) -> int | None:
             return 1
         if isinstance(payload, QuestionAnswered) and payload.question != PROMOTE:
             return 1
+    return None
+
+
+def _wakes_after(payloads: Sequence[Payload]) -> str | None:
+    """Return until when a mission sleeps after these lines, "" for not at all, `None` where it is as before."""
+    for payload in reversed(payloads):
+        if isinstance(payload, QuestionAsked) and payload.until:
+            return payload.until
+        if isinstance(payload, QuestionAnswered | CancelAsked | MissionPaused | MissionResumed):
+            return ""
+        if isinstance(payload, MissionFinished) and payload.status != "waiting":
+            return ""
     return None
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = "0004"
+VERSION = "0005"
 """The schema this program reads and writes: the newest file in `_migrations/versions`."""
 
 metadata = sa.MetaData()
 
 TAKEABLE = sa.text("runnable = 1 OR owner IS NOT NULL")
 """Missions that a worker may have to take: they should go on, or somebody held them and may have died."""
+
+SLEEPING = sa.text("wakes IS NOT NULL AND runnable = 0")
+"""Missions that wait for a moment and then go on by themselves."""
 
 missions = sa.Table(
     "missions",
@@ -23,9 +26,11 @@ missions = sa.Table(
     sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
     sa.Column("owner", sa.Text),
     sa.Column("runnable", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("wakes", sa.Text),  # ISO 8601 in UTC
     sa.Index("missions_by_project", "project", "created"),
     # Another dialect's condition would import that dialect, 0.1 s, in every command.
     sa.Index("missions_to_take", "created", sqlite_where=TAKEABLE),
+    sa.Index("missions_to_wake", "wakes", sqlite_where=SLEEPING),
 )
 
 # Clustered by mission, so that reading one mission's log touches neighbouring pages only.
@@ -116,7 +121,11 @@ spending = sa.Table(
     sa.Column("settled", sa.BigInteger),
     sa.Column("known", sa.Integer, nullable=False),
     sa.Column("time", sa.Text, nullable=False),
+    sa.Column("task", sa.Text),  # none where the mission has but one
+    sa.Column("user", sa.Text),  # none in rows from before users were known
     sa.Index("spending_by_mission", "mission"),
+    sa.Index("spending_by_task", "task", sqlite_where=sa.text("task IS NOT NULL")),
+    sa.Index("spending_by_user", "user", "day"),
     sa.Index("spending_by_attempt", "attempt"),
     sa.Index("spending_by_day", "day"),
 )

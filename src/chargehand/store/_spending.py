@@ -14,12 +14,15 @@ from chargehand.core import Clock, ExhaustedError, Ledger, Spent, UsageError
 from chargehand.store._database import Database
 from chargehand.store._schema import spending, spending_alerts
 
-_Scope = Literal["attempt", "mission", "day"]
+_Scope = Literal["attempt", "task", "mission", "user", "day"]
 _KEYS: dict[_Scope, str] = {
     "attempt": "limits.attempt_usd",
+    "task": "limits.task_usd",
     "mission": "limits.budget_usd",
+    "user": "limits.user_usd",
     "day": "limits.day_usd",
 }
+_IN_WORDS: dict[_Scope, str] = {"user": "user's day"}
 _MICRO = 1_000_000
 _MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
 _BOOKED = sa.case((spending.c.known == 1, spending.c.settled), else_=spending.c.reserved)
@@ -28,10 +31,15 @@ _KNOWN = sa.case((spending.c.known == 1, spending.c.settled), else_=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingLimits:
-    """What may be booked at most in USD: by one attempt, one mission, and all calls of one day (UTC)."""
+    """What may be booked at most in USD.
+
+    By one attempt, one task, one mission, all missions of one user in a day (UTC), and all calls of a day.
+    """
 
     attempt_usd: float | None = None
+    task_usd: float | None = None
     mission_usd: float | None = None
+    user_usd: float | None = None
     day_usd: float | None = None
 
 
@@ -57,18 +65,32 @@ class Spending:
         self._database = database
         self._clock = clock
 
-    def ledger(self, *, mission: str | None, attempt: str, limits: SpendingLimits) -> Ledger:
+    def ledger(
+        self,
+        *,
+        mission: str | None,
+        attempt: str,
+        limits: SpendingLimits,
+        task: str | None = None,
+        user: str | None = None,
+    ) -> Ledger:
         """Return the ledger of one attempt; without a mission the mission's limit counts this attempt alone.
+
+        `task` names one of several of the mission; without it, all of the mission is one. `user` is who pays;
+        without one, the user's limit counts what else nobody is named for.
 
         Raises `UsageError` for a limit that is negative or no number.
         """
         given: dict[_Scope, float | None] = {
             "attempt": limits.attempt_usd,
+            "task": limits.task_usd,
             "mission": limits.mission_usd,
+            "user": limits.user_usd,
             "day": limits.day_usd,
         }
         most = {scope: _micro(usd, ROUND_FLOOR) for scope, usd in given.items() if usd is not None}
-        return _AttemptLedger(self._database, clock=self._clock, mission=mission, attempt=attempt, most=most)
+        whose = _Whose(mission=mission, attempt=attempt, task=task, user=user)
+        return _AttemptLedger(self._database, clock=self._clock, whose=whose, most=most)
 
     def abandon(self, attempt: str) -> None:
         """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
@@ -85,13 +107,17 @@ class Spending:
         return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
 
     def total(
-        self, mission: str | None = None, attempt: str | None = None, day: str | None = None
+        self,
+        mission: str | None = None,
+        attempt: str | None = None,
+        day: str | None = None,
+        user: str | None = None,
     ) -> SpendingTotal:
-        """Return what calls cost: all, or those of this mission, attempt and day (`2026-01-31`, UTC).
+        """Return what calls cost: all, or those of this mission, attempt, day (`2026-01-31`, UTC) and user.
 
         Raises `StoreError`.
         """
-        wanted = {"mission": mission, "attempt": attempt, "day": day}
+        wanted = {"mission": mission, "attempt": attempt, "day": day, "user": user}
         where = [spending.c[name] == value for name, value in wanted.items() if value is not None]
         query = sa.select(_sum(_KNOWN), _sum(_BOOKED)).where(*where)
         with self._database.read() as connection:
@@ -99,16 +125,37 @@ class Spending:
         return SpendingTotal(_usd(known), _usd(booked))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whose:
+    """What the calls of one ledger count for."""
+
+    mission: str | None
+    attempt: str
+    task: str | None
+    user: str | None
+
+    def column(self, scope: _Scope) -> str:
+        """Return the column by which a scope counts: what there is but one of counts as what holds it."""
+        if scope == "task" and self.task is None:
+            scope = "mission"
+        return "attempt" if scope == "mission" and self.mission is None else scope
+
+    def subject(self, scope: _Scope, day: str) -> str:
+        """Return what a limit is told of for; a user's is another one each day."""
+        if scope == "user":
+            return f"{day} {self.user or ''}"
+        by = {"attempt": self.attempt, "task": self.task, "mission": self.mission, "day": day}
+        return by[self.column(scope)] or ""
+
+
 class _AttemptLedger:
     """The `Ledger` of one attempt; `most` holds the limits that are set, in millionths of a USD."""
 
-    def __init__(
-        self, database: Database, *, clock: Clock, mission: str | None, attempt: str, most: dict[_Scope, int]
-    ) -> None:
+    def __init__(self, database: Database, *, clock: Clock, whose: _Whose, most: dict[_Scope, int]) -> None:
         self._database = database
         self._clock = clock
-        self._mission = mission
-        self._attempt = attempt
+        self._whose = whose
+        self._attempt = whose.attempt
         self._most = most
 
     def left(self) -> float | None:
@@ -123,8 +170,10 @@ class _AttemptLedger:
         day = self._today()
         row = {
             "call": call,
-            "mission": self._mission,
+            "mission": self._whose.mission,
             "attempt": self._attempt,
+            "task": self._whose.task,
+            "user": self._whose.user,
             "day": day,
             "reserved": micro,
             "settled": None,
@@ -160,9 +209,9 @@ class _AttemptLedger:
         if not rest or not micro or min(rest.values()) >= micro:
             return
         scope = min(rest, key=lambda each: rest[each])
-        key = _KEYS[scope]
+        key, whose = _KEYS[scope], _IN_WORDS.get(scope, scope)
         raise ExhaustedError(
-            f"the budget of the {scope} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
+            f"the budget of the {whose} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
             f" spent or reserved, and this call may cost {_shown(micro)} USD",
             code="budget",
             hint=f"raise {key} with `chargehand config set {key} USD`, or ask for less at once",
@@ -178,7 +227,7 @@ class _AttemptLedger:
 
     def _tell(self, connection: sa.Connection, scope: _Scope, day: str) -> bool:
         """Note that this very limit is told of; `False` where it was. Once raised it is a limit not told of."""
-        subject = {"attempt": self._attempt, "mission": self._mission or self._attempt, "day": day}[scope]
+        subject = self._whose.subject(scope, day)
         told, limit = spending_alerts.c, self._most[scope]
         same = (told.scope == scope) & (told.subject == subject) & (told.limit_micro == limit)
         if connection.execute(sa.select(told.scope).where(same)).first() is not None:
@@ -191,9 +240,10 @@ class _AttemptLedger:
         """Return what each limit that is set counts, by one transaction's view."""
         if not self._most:
             return {}
-        counted = _count(tuple(self._most), without_mission=self._mission is None)
-        values = {"attempt": self._attempt, "mission": self._mission, "day": day}
-        row = connection.execute(counted, values).one()
+        columns = tuple((scope, self._whose.column(scope)) for scope in self._most)
+        whose = self._whose
+        values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
+        row = connection.execute(_count(columns, whose.user is None), {**values, "day": day}).one()
         return {scope: int(micro) for scope, micro in zip(self._most, row, strict=True)}
 
     def _today(self) -> str:
@@ -220,14 +270,21 @@ _SETTLE = (
 
 
 @cache
-def _count(scopes: tuple[_Scope, ...], *, without_mission: bool) -> sa.Select[*tuple[Any, ...]]:
-    """Return the query for what these limits count; without a mission its limit counts the attempt alone."""
-    columns = {scope: "attempt" if scope == "mission" and without_mission else scope for scope in scopes}
+def _count(columns: tuple[tuple[_Scope, str], ...], nobody: bool) -> sa.Select[*tuple[Any, ...]]:
+    """Return the query for what limits count, each by its column; `nobody`: the user is one that is not named."""
     sums = (
-        sa.select(_sum(_BOOKED)).where(spending.c[column] == sa.bindparam(column)).scalar_subquery().label(scope)
-        for scope, column in columns.items()
+        sa.select(_sum(_BOOKED)).where(*_counted(column, nobody)).scalar_subquery().label(scope)
+        for scope, column in columns
     )
     return sa.select(*sums)
+
+
+def _counted(column: str, nobody: bool) -> list[sa.ColumnElement[bool]]:
+    own = spending.c[column] == sa.bindparam(column)
+    if column != "user":
+        return [own]
+    whose = spending.c.user.is_(None) if nobody else own
+    return [whose, spending.c.day == sa.bindparam("day")]
 
 
 def _micro(usd: float, rounding: str) -> int:

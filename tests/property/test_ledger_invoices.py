@@ -1,0 +1,140 @@
+"""What the book says equals what scripted providers invoice, whatever runs side by side and however calls end."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gateway_kit import Scripted
+
+from chargehand.core import SteppedClock
+from chargehand.models import CallRecord, Price, ServedModel, Usage
+from chargehand.models._gateway_bill import Desk
+from chargehand.models._gateway_dialect import Metered
+from chargehand.models._gateway_fault import GatewayFault
+from chargehand.models._meter import Bound
+from chargehand.store import SpendingLimits, Store, open_store
+
+PRICE = Price(input=1.0, output=10.0)
+MISSIONS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2"}
+USERS = {"m-1": "ann", "m-2": "ann"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One call as its provider sees it: what it used, what it invoices by its own word, and whether it tells."""
+
+    attempt: str
+    asked: int
+    used: float
+    word: float | None
+    tells: bool
+    turns: int
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """What it read and wrote, within what it was given."""
+        return 1_000, int(self.asked * self.used)
+
+    @property
+    def invoice(self) -> float:
+        """What the provider charges."""
+        read, wrote = self.tokens
+        return self.word if self.word is not None else (read * 1.0 + wrote * 10.0) / 1e6
+
+
+SCENES = st.lists(
+    st.builds(
+        Scene,
+        attempt=st.sampled_from(sorted(MISSIONS)),
+        asked=st.integers(16, 40_000),
+        used=st.floats(0, 1),
+        # A provider's own word may be above what its tokens cost: a call is booked as it is.
+        word=st.none() | st.floats(0, 0.5).map(lambda usd: round(usd, 6)),
+        tells=st.booleans(),
+        turns=st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=14,
+)
+LIMITS = st.none() | st.integers(1, 12).map(lambda part: part / 10)
+
+
+async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: SpendingLimits) -> list[CallRecord]:
+    """Make all calls at once, each gateway's own desk to one book."""
+    records: list[CallRecord] = []
+    served = ServedModel(name="m", dialect="openai", model="up", upstream=Scripted(), price=PRICE)
+    desks = {}
+    for attempt, mission in MISSIONS.items():
+        money = store.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=USERS[mission])
+        desks[attempt] = Desk(
+            money, clock, attempt=attempt, on_call=records.append, on_alert=lambda spent: told.append(spent.limit)
+        )
+    told: list[str] = []
+
+    async def call(scene: Scene) -> None:
+        bound = Bound(input=1_000, output=scene.asked, asked=True)
+        try:
+            bill = await desks[scene.attempt].open(served, bound, turn=1)
+        except GatewayFault as fault:
+            refused.add(fault.code)
+            return
+        bill.sent = True
+        for _ in range(scene.turns):
+            await asyncio.sleep(0)
+        read, wrote = scene.tokens
+        wrote = min(wrote, bill.grant.limit or wrote)
+        usage = Usage(input=read, output=wrote, cost_usd=scene.word) if scene.tells else Usage()
+        invoices[bill.id] = scene.word if scene.word is not None else (read + wrote * 10.0) / 1e6
+        tells[bill.id] = scene.tells
+        await bill.close("ok", 200, metered=Metered(usage=usage))
+
+    refused: set[str] = set()
+    invoices: dict[str, float] = {}
+    tells: dict[str, bool] = {}
+    await asyncio.gather(*map(call, scenes))
+    for desk in desks.values():
+        await desk.close()
+    assert refused <= {"budget_exhausted"}
+    made = {record.call: record for record in records if record.status != "refused"}
+    assert made.keys() == invoices.keys()
+    for name, record in made.items():
+        if tells[name]:
+            assert record.cost_usd == pytest.approx(invoices[name], abs=1e-6)
+            assert record.computed_usd is not None
+            assert record.reported_usd is None or record.reported_usd == record.cost_usd
+        else:
+            assert (record.cost_usd, record.reported_usd, record.computed_usd) == (None, None, None)
+            assert record.booked_usd * 1e6 >= 1_000, "what nobody tells stays booked at its reserve"
+    known = sum(usd for name, usd in invoices.items() if tells[name])
+    assert store.spending.total().known_usd == pytest.approx(known, abs=1e-6 * len(scenes))
+    booked = sum(record.booked_usd for record in made.values())
+    assert store.spending.total().booked_usd == pytest.approx(booked, abs=1e-6 * len(scenes))
+    subjects = {"attempt": len(MISSIONS), "mission": len(USERS), "user": 1}
+    assert all(told.count(limit) <= subjects[limit] for limit in told), "once for each"
+    return list(made.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(scenes=SCENES, attempt=LIMITS, mission=LIMITS, user=LIMITS)
+def test_the_book_equals_the_invoices_and_no_limit_is_outspent_by_more_than_what_calls_cost_above_their_bounds(
+    scenes: list[Scene], attempt: float | None, mission: float | None, user: float | None
+) -> None:
+    limits = SpendingLimits(attempt_usd=attempt, mission_usd=mission, user_usd=user)
+    clock = SteppedClock()
+    with tempfile.TemporaryDirectory() as home, open_store(Path(home, "home"), clock=clock) as store:
+        records = asyncio.run(play(store, clock, scenes, limits))
+        # By tokens nothing passes a limit; a provider's own word above that may, by what it is above.
+        for limit, ours in (
+            (attempt, [[r for r in records if r.attempt == name] for name in MISSIONS]),
+            (mission, [[r for r in records if MISSIONS[r.attempt] == name] for name in USERS]),
+            (user, [records]),
+        ):
+            for calls in ours:
+                above = sum(max(0.0, (r.reported_usd or 0.0) - (r.computed_usd or 0.0)) for r in calls)
+                assert limit is None or sum(r.booked_usd for r in calls) <= limit + above + 1e-6
