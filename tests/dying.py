@@ -1,6 +1,7 @@
 """The real program, told where to die: `python -m tests.dying PLAN WORDS…`.
 
-Every write to a mission's log, every claim and every named fault point is a *point*. PLAN is `trace:FILE` (write
+Every write to a mission's log or to what its gateway keeps, every call settled, every claim and every named
+fault point is a *point*. PLAN is `trace:FILE` (write
 the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point), or
 `-`. The file `durable` in the state directory holds how long the write-ahead log was after the last durable write.
 """
@@ -18,7 +19,9 @@ from typing import Any
 import chargehand.cli._run as run_command
 from chargehand.cli import main
 from chargehand.missions import Missions
+from chargehand.models import CallLog
 from chargehand.store import EventLog
+from chargehand.store._spending import _AttemptLedger
 from chargehand.workspace import Depot
 
 
@@ -56,6 +59,18 @@ class Points:
 
         setattr(EventLog, method, outer)
 
+    def beside(self, owner: type, method: str, name: str) -> None:
+        """Put a point before and one after every call of another method."""
+        inner: Callable[..., Any] = getattr(owner, method)
+
+        def outer(*words: Any, **options: Any) -> Any:
+            self.reach(f"before {name}")
+            result = inner(*words, **options)
+            self.reach(f"after {name}")
+            return result
+
+        setattr(owner, method, outer)
+
 
 def _note_durable(home: Path) -> None:
     log = home / "store.db-wal"
@@ -70,6 +85,8 @@ def _arm(points: Points) -> None:
     points.around("append", named=_types)
     points.around("claim", named=lambda: "claim")
     points.around("release", named=lambda: "release")
+    points.beside(CallLog, "keep", "kept")
+    points.beside(_AttemptLedger, "settle", "settled")
     Missions.__init__.__kwdefaults__["fault"] = points.reach
     Depot.open.__func__.__kwdefaults__["fault"] = points.reach
     # What is left behind is for the test to go on with.

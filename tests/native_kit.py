@@ -15,8 +15,10 @@ from typing import Any
 from chargehand.app import App
 from chargehand.core import Config, MissionState
 from chargehand.models import Dialect, Script, ScriptedCall, ScriptedReply, Usage
+from chargehand.models._dialects import CODECS
 from chargehand.models._render import render_for
 from chargehand.models._script import ScriptLine
+from chargehand.models._script_tools import fitted
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 
 GOOD = ("a - b", "a + b")
@@ -121,7 +123,10 @@ class ModelServer:
     the one it does not have yet.
     """
 
-    def __init__(self, replies: Sequence[ScriptedReply], dialect: Dialect = "openai") -> None:
+    def __init__(
+        self, replies: Sequence[ScriptedReply], dialect: Dialect = "openai", *, neutral: bool = False
+    ) -> None:
+        self.neutral = neutral
         self.replies = list(replies)
         self.dialect: Dialect = dialect
         self.asked: list[int] = []
@@ -168,7 +173,9 @@ class ModelServer:
             self.headers.append(headers)
         if number > len(self.replies):
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
-        reply = render_for(self.dialect, self.replies[number - 1], body, id=f"t{number}")
+        said = self.replies[number - 1]
+        said = fitted(said, CODECS[self.dialect].asked(body).tools) if self.neutral else said
+        reply = render_for(self.dialect, said, body, id=f"t{number}")
 
         async def collected() -> bytes:
             return b"".join([chunk async for chunk in reply.chunks])

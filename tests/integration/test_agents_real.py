@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +25,19 @@ from chargehand.app import probe_agent
 from chargehand.cli._result import result_document
 from chargehand.core import ActionJudged, AgentConfig, AttemptFinished, CliName, MissionState, ModelCalled, decode
 from chargehand.missions import Line, transcript
-from chargehand.models import Dialect, ScriptedCall, ScriptedReply, Usage
+from chargehand.models import Dialect, Script, ScriptedReply, Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"
-FILE = "/workspace/calc/core.py"
 UNKNOWN = (
     "Model metadata for `scripted` not found. Defaulting to fallback metadata; this can degrade performance and"
     " cause issues."
 )
 """What codex says of every model but its vendor's; its adapter puts it before the model's own words."""
 LAST = "Mended: it adds now, as the tests of this repository say that it should."
-MENDS: dict[CliName, Any] = {
-    "claude": (
-        call("Read", file_path=FILE),
-        call("Edit", file_path=FILE, old_string="a - b", new_string="a + b"),
-    ),
-    "opencode": (
-        call("read", filePath=FILE),
-        call("edit", filePath=FILE, oldString="a - b", newString="a + b"),
-    ),
-    "qwen": (
-        call("read_file", file_path=FILE),
-        call("edit", file_path=FILE, old_string="a - b", new_string="a + b"),
-    ),
-    "codex": (
-        call("exec_command", cmd="cat calc/core.py"),
-        call("exec_command", cmd="sed -i 's/a - b/a + b/' calc/core.py"),
-    ),
-    "gemini": (
-        call("read_file", file_path=FILE),
-        call("replace", file_path=FILE, instruction="Add.", old_string="a - b", new_string="a + b"),
-    ),
-}
-SHELLS: dict[CliName, Callable[[str], ScriptedCall]] = {
-    "claude": lambda line: call("Bash", command=line),
-    "opencode": lambda line: call("bash", command=line, description="Leave it."),
-    "qwen": lambda line: call("run_shell_command", command=line, is_background=False),
-    "codex": lambda line: call("exec_command", cmd=line),
-    "gemini": lambda line: call("run_shell_command", command=line),
-}
+FILE = "calc/core.py"
+MENDS = (call("read", path=FILE), call("edit", path=FILE, old="a - b", new="a + b"))
+"""In the words of scripts, as `chargehand.models` fits them to each client."""
 WAYS: list[tuple[str, CliName]] = [
     ("cli", "claude"),
     ("cli", "opencode"),
@@ -90,9 +64,12 @@ OTHERS: list[tuple[CliName, Dialect]] = [
 ]
 
 
-def replies(name: CliName) -> tuple[ScriptedReply, ...]:
-    read, edit = MENDS[name]
-    return (says("I look at it.", read), says("I mend it.", edit), says(LAST))
+REPLIES = (says("I look at it.", MENDS[0]), says("I mend it.", MENDS[1]), says(LAST))
+
+
+def neutral(replies: Sequence[ScriptedReply]) -> Script:
+    """Return the script that every client understands."""
+    return replace(scripted(replies), neutral=True)
 
 
 def installed(kind: str, name: CliName) -> None:
@@ -173,7 +150,7 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
     shop: RealShop, kind: str, name: CliName
 ) -> None:
     installed(kind, name)
-    shop.model("scripted", scripted(replies(name)))
+    shop.model("scripted", neutral(REPLIES))
     state = shop.agent(kind, name)
     events = shop.payloads(state)
     assert state.status == "promoted", (state.reasons, [e for e in events if isinstance(e, AttemptFinished)])
@@ -202,7 +179,7 @@ def test_a_model_of_another_dialect_answers_it(shop: RealShop, name: CliName, ot
     """The model is a server on loopback that knows one dialect; the gateway puts calls and replies into it."""
     installed("cli", name)
     before = [says("never asked")] if name == "qwen" else []  # it begins with words of the model's that it made up
-    server = ModelServer([*before, *replies(name)], other)
+    server = ModelServer([*before, *REPLIES], other, neutral=True)
     with server.running() as address:
         shop.model("scripted", provider=f"{other}-compatible", base_url=address, model="words")
         state = shop.agent("cli", name)
@@ -216,12 +193,8 @@ def test_a_model_of_another_dialect_answers_it(shop: RealShop, name: CliName, ot
 def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliName) -> None:
     installed(kind, name)
     dear = Usage(input=20_000, output=1_000)
-    first = MENDS[name][0]
-    more: list[dict[str, Any]] = [{"offset": 1, "limit": number} for number in range(1, 41)]
-    if name == "codex":
-        more = [{"cmd": f"sed -n {number}p calc/core.py"} for number in range(1, 41)]
-    reads = [call(first.name, **{**first.arguments, **each}) for each in more]
-    shop.model("scripted", scripted([says("Again.", read, usage=dear) for read in reads]))
+    looks = [call("bash", command=f"sed -n {number}p {FILE}") for number in range(1, 41)]
+    shop.model("scripted", neutral([says("Again.", look, usage=dear) for look in looks]))
     state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5")
     assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
     with shop.opened() as app:
@@ -246,8 +219,8 @@ def test_nothing_that_it_started_outlives_its_attempt(shop: RealShop, kind: str,
     installed(kind, name)
     before, seen = children(), dict[tuple[int, str], str]()
     quiet = "sleep 1000 </dev/null >/dev/null 2>&1 &"  # else some wait for whoever holds the output
-    leave = SHELLS[name](f"{quiet} setsid {quiet} sleep 1")
-    shop.model("scripted", scripted((says("I leave something.", leave), says(LAST))))
+    leave = call("bash", command=f"{quiet} setsid {quiet} sleep 1")
+    shop.model("scripted", neutral((says("I leave something.", leave), says(LAST))))
 
     async def look(_app: Any, _mission: str) -> None:
         deadline = time.monotonic() + 60

@@ -37,8 +37,9 @@ class NativeYard(Yard):
         super().__init__(place, like=like)
         self.servers = servers
         entries = [
-            f'[models.served-{number}]\nbase_url = "{address}"\nmodel = "words"\nprice = 1.0\n'
-            for number, (_, address) in enumerate(servers, 1)
+            f'[models.served-{number}]\nprovider = "{server.dialect}-compatible"\nbase_url = "{address}"\n'
+            'model = "words"\nprice = 1.0\n'
+            for number, (server, address) in enumerate(servers, 1)
         ]
         config = place / ".config/chargehand/config.toml"
         config.parent.mkdir(parents=True)
@@ -101,3 +102,22 @@ def test_dying_anywhere(tmp_path: Path, points: int) -> None:
                 if asked:
                     assert said(server) == whole, point  # what it is told after a crash is what it was told before
             yard.at_rest()
+
+
+def test_a_reply_that_was_paid_for_is_not_lost_between_bill_and_record(tmp_path: Path) -> None:
+    """The worker dies once the reply is on the disk, and before the step that it belongs to is in the log."""
+    points = {"after kept#2": 2, "before settled#1": 1, "after model.called#3": 3}
+    with nothing_survives(), servers(len(points)) as many:
+        yard = NativeYard(tmp_path, many)
+        sites = [yard.site(SCENE) for _ in points]
+        for site, point in zip(sites, points, strict=True):
+            yard.die_at(point, site)
+        had = [yard.recorded(site) for site in sites]
+        yard.go_on()
+        for site, point, (server, _), before in zip(sites, points, many, had, strict=True):
+            assert points[point] not in before, point
+            assert server.asked == [1, 2, 3], point
+            (state,) = yard.missions(site)
+            assert state.status == "promoted", (point, state.reasons)
+            assert (state.attempts[0].calls, list((yard.home / "calls").glob("*"))) == (3, []), point
+        yard.at_rest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +188,21 @@ def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
         assert one == other
     else:
         assert not same(at(one, found[0]), at(other, found[0]))
+
+
+async def test_ids_of_a_run_are_those_of_the_run_that_it_is_replayed_in(tmp_path: Path) -> None:
+    """A reply that names an id which the program had shown gets today's; other ids are the recording's."""
+    then, now, foreign = (str(uuid.uuid4()) for _ in range(3))
+
+    def asks(session: str) -> Call:
+        return call(messages=[{"role": "user", "content": f"session {session}\nChunk ID: {session[:6]}"}])
+
+    upstream = ScriptUpstream(Script.of(f"write to /tmp/{then} as {foreign}"))
+    recording, _ = await recorded(tmp_path / "r.jsonl", upstream, asks(then))
+    status, _, body = await outcome(ReplayUpstream(recording), asks(now))
+    assert status == 200
+    assert f"write to /tmp/{now} as {foreign}" in "".join(texts(body))
+
+
+def texts(body: bytes) -> list[str]:
+    return [str(json.loads(body)["choices"][0]["message"]["content"])]

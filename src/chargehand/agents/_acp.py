@@ -59,7 +59,7 @@ class AcpAgent:
 
     kind: AgentKind = "acp"
     driven = False
-    abilities = Abilities(judged=True, asks=True, hears=True, reports=True, acknowledges=True)
+    abilities = Abilities(judged=True, asks=True, hears=True, resumes="replay", reports=True, acknowledges=True)
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class CliAgent:
 
     kind: AgentKind = "cli"
     driven = False
-    abilities = Abilities(reports=True)
+    abilities = Abilities(resumes="replay", reports=True)
 
     def __init__(
         self, name: str, cli: CliName, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()

@@ -108,21 +108,29 @@ class Endpoint:
     meter: Callable[[], Metered] = Metered
 
 
+_BEGINS_ANEW = {
+    "step": "",
+    "start": "after a crash its attempt begins anew",
+    "replay": "after a crash its attempt begins anew, with the replies it had, as long as it asks the same",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """What an agent can do besides editing; what it cannot falls back to the weaker form, and people are told.
 
     `judged`: its acts come to the rules before they happen, else only the sandbox and the verdict bound them.
     `asks`: it can put questions to a person. `hears`: it is told what a person says while it works, else with
-    its next attempt. `resumes`: where it goes on after a crash. `reports`: it tells its own use of tokens, which
-    is held against the gateway's count. `acknowledges`: it is known when a message entered its work, else what is
-    critical stops it at once.
+    its next attempt. `resumes`: where it goes on after a crash: at its last step, or from the start, with `replay`
+    given again the replies that it had, as long as it asks the same. `reports`: it tells its own use of tokens,
+    which is held against the gateway's count. `acknowledges`: it is known when a message entered its work, else
+    what is critical stops it at once.
     """
 
     judged: bool = False
     asks: bool = False
     hears: bool = False
-    resumes: Literal["step", "start"] = "start"
+    resumes: Literal["step", "replay", "start"] = "start"
     reports: bool = False
     acknowledges: bool = False
 
@@ -133,7 +141,7 @@ class Abilities:
             (self.asks, "it asks nobody: what it does not know it guesses"),
             (self.hears, "what you tell it while it works reaches it with its next attempt"),
             (self.acknowledges, "a critical message freezes it at once, and a person decides"),
-            (self.resumes == "step", "after a crash its attempt begins anew"),
+            (self.resumes == "step", _BEGINS_ANEW[self.resumes]),
         )
         return tuple(words for able, words in said if not able)
 

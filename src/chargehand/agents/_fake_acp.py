@@ -13,9 +13,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from typing import Any
 
-MADE = "made.txt"
+MADE, TALK = "made.txt", "talk.txt"
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
 _OPTIONS = [
     {"optionId": "always", "name": "Always", "kind": "allow_always"},
@@ -128,6 +129,8 @@ class Agent:
             case "pay" | "insist":
                 counts = [self._pay() for _ in range(2 if self._act == "pay" else 50)]
                 self._used = (sum(each[0] for each in counts), sum(each[1] for each in counts))
+            case "talk" | "talk-clock":
+                self._used = talk(clock=self._act == "talk-clock")
             case "ask":
                 self._edit(self._elicited())
                 return
@@ -169,7 +172,7 @@ class Agent:
     def _pay(self) -> tuple[int, int]:
         while True:
             try:
-                return ask_model()
+                return ask_model()[1:]
             except urllib.error.HTTPError as error:
                 error.close()
                 if self._act != "insist":
@@ -186,17 +189,39 @@ class Agent:
             time.sleep(60)
 
 
-def ask_model() -> tuple[int, int]:
-    """Make one call to the attempt's model; return its tokens. Raises `HTTPError`."""
-    body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": "go on"}]}
+def ask_model(messages: Any = ({"role": "user", "content": "go on"},)) -> tuple[str, int, int]:
+    """Make one call to the attempt's model; return its words and tokens. Raises `HTTPError`."""
+    body = {"model": os.environ["OPENAI_MODEL"], "messages": messages}
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps(body).encode(),
         {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=20) as reply:
-        usage = json.load(reply)["usage"]
-    return usage["prompt_tokens"], usage["completion_tokens"]
+        answer = json.load(reply)
+    usage = answer["usage"]
+    return str(answer["choices"][0]["message"]["content"]), usage["prompt_tokens"], usage["completion_tokens"]
+
+
+def talk(*, clock: bool) -> tuple[int, int]:
+    """Write down what the model says until it says "done", and tell it each time; return the tokens.
+
+    Every run has an id of its own, as many programs have; with `clock` it tells the time from its third call on.
+    """
+    said: list[dict[str, str]] = [{"role": "user", "content": f"session {uuid.uuid4()}: go on"}]
+    used = [0, 0]
+    while not said[-1]["content"].startswith("done"):
+        if clock and len(said) > 3:
+            said[-1]["content"] += f" at {time.time_ns()}"
+        word, *tokens = ask_model(said)
+        used = [sum(pair) for pair in zip(used, tokens, strict=True)]
+        with open(TALK, "a") as file:
+            file.write(word + "\n")
+        said.append({"role": "assistant", "content": word})
+        if not word.startswith("done"):
+            with open(TALK) as file:
+                said.append({"role": "user", "content": "the file is " + file.read()})
+    return used[0], used[1]
 
 
 if __name__ == "__main__":

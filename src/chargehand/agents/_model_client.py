@@ -38,6 +38,10 @@ _ANTHROPIC_OUTPUT = 16_000
 """Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay."""
 
 
+class NotKeptError(Exception):
+    """No reply to a request is kept, and only for such a one was asked."""
+
+
 class ModelClient:
     """Sends conversations to the models of one endpoint; made by `open_client`."""
 
@@ -53,9 +57,11 @@ class ModelClient:
         tools: Sequence[ToolSpec],
         *,
         on_text: Callable[[str], None] | None = None,
+        kept: bool = False,
     ) -> ModelResponse:
         """Return the model's reply, streamed on the way; `on_text` gets its text as it comes.
 
+        With `kept` no model is asked: it is a reply that the attempt had before, else this raises `NotKeptError`.
         Raises `ExhaustedError` (`budget`), `UpstreamError` for whatever kept a whole reply from coming.
         """
         from pydantic_ai.direct import model_request_stream
@@ -66,7 +72,7 @@ class ModelClient:
             async with model_request_stream(
                 self._model(model),
                 list(messages),
-                model_settings=_settings(model),
+                model_settings=_settings(model, kept=kept),
                 model_request_parameters=_parameters(tools),
                 instrument=False,
             ) as stream:
@@ -75,6 +81,8 @@ class ModelClient:
                     _tell(event, on_text)
                 return stream.get()
         except ModelAPIError as error:
+            if kept:
+                raise NotKeptError from error
             raise _typed(error, model.name, begun=begun) from error
         except UnexpectedModelBehavior as error:
             raise UpstreamError(
@@ -135,10 +143,12 @@ def _anthropic(name: str, token: str, http: Any) -> Model[Any]:
     return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
 
 
-def _settings(model: EndpointModel) -> ModelSettings:
+def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
     from pydantic_ai.settings import ModelSettings
 
     settings = ModelSettings(timeout=_SILENCE_SECONDS)
+    if kept:
+        settings["extra_headers"] = {"x-chargehand-kept": "only"}
     if model.dialect == "anthropic":
         settings["cache"] = True
         settings["max_tokens"] = model.max_output or _ANTHROPIC_OUTPUT

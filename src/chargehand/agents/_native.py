@@ -38,7 +38,7 @@ from chargehand.agents._conversation import (
 )
 from chargehand.agents._judged import action_of, not_in_role, refusal
 from chargehand.agents._mcp_tools import McpTools
-from chargehand.agents._model_client import QUOTA, ModelClient, load_client, open_client
+from chargehand.agents._model_client import QUOTA, ModelClient, NotKeptError, load_client, open_client
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
     SKILLS,
@@ -55,6 +55,7 @@ from chargehand.agents._recorded import (
     OPENING,
     ToolCall,
     call_step,
+    notes_step,
     parse_step,
     read_reply,
     reply_step,
@@ -259,15 +260,16 @@ class _Attempt:
         notes = [*await self._mcp.refresh(number), *([] if step is None else [await self._climb(number, step)])]
 
         async def replied() -> object:
-            heard = list(self._context.heard())
-            said = [*self._interruption(), *notes, *(person_message(text) for text in heard[self._said :])]
             model = self._other_model() if step is not None and step.kind == "switch" else self._model
-            return {
-                "notes": said,
-                "said": len(heard),
-                "step": step,
-                **await self._replied(number, model, said),
-            }
+            told = self._told(number)
+            try:
+                if self._resumed is None:
+                    raise NotKeptError
+                reply = await self._ask_models(model, told["notes"], kept=True)
+            except NotKeptError:
+                told = await self._tell(number, notes)
+                reply = await self._replied(number, model, told["notes"])
+            return {**told, "step": step, **reply}
 
         output = await self._context.step(name, [number], replied)
         if output["step"] is not None:
@@ -290,6 +292,24 @@ class _Attempt:
             return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
         return nudge_message(step.stuck)
 
+    def _told(self, number: int) -> dict[str, Any]:
+        """Return what the model was told with a turn by a worker that died before it had recorded the reply."""
+        for name, output in self._context.recorded(self._assignment.number) if self._resumed else ():
+            if name == notes_step(number):
+                return dict(output)
+        return {"notes": [], "said": self._said}
+
+    async def _tell(self, number: int, notes: Sequence[str]) -> dict[str, Any]:
+        """Return what the model is told with a turn; recorded, so that the same request can be made again."""
+        heard = list(self._context.heard())
+        said = [*self._interruption(), *notes, *(person_message(text) for text in heard[self._said :])]
+        told = {"notes": said, "said": len(heard)}
+
+        async def noted() -> object:
+            return told
+
+        return dict(await self._context.step(notes_step(number), [told], noted)) if said else told
+
     def _interruption(self) -> list[str]:
         """Return what the model is told once when its work goes on after a crash or a question."""
         resumed, self._resumed = self._resumed, None
@@ -310,22 +330,31 @@ class _Attempt:
                 raise
             return await self._context.park(f"turn/{number}/quota", rest)
 
-    async def _ask_models(self, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
-        """Ask a model, and where it gives no reply the others in turn."""
+    async def _ask_models(
+        self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False
+    ) -> dict[str, Any]:
+        """Ask a model, and where it gives no reply the others in turn.
+
+        With `kept` only for what was paid for already; raises `NotKeptError` where that is nothing.
+        """
         order = [model, *(other for other in self._models.values() if other.name != model.name)]
         entries = [*self._entries, *map(_note, notes)]
         first: UpstreamError | ExhaustedError | None = None
         for candidate in order:
             try:
-                return await self._ask_model(candidate, entries)
+                return await self._ask_model(candidate, entries, kept=kept)
+            except NotKeptError:
+                continue
             except (UpstreamError, ExhaustedError) as error:
                 if error.code == "budget":
                     raise
                 first = error if first is None or error.code == QUOTA else first
+        if kept:
+            raise NotKeptError
         assert first is not None
         raise first
 
-    async def _ask_model(self, model: EndpointModel, entries: Sequence[Said]) -> dict[str, Any]:
+    async def _ask_model(self, model: EndpointModel, entries: Sequence[Said], *, kept: bool) -> dict[str, Any]:
         specs = self._specs()
         system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
         messages, pins = to_messages(system, entries, native=model.tools)
@@ -334,7 +363,7 @@ class _Attempt:
         for attempt in range(1, _TRIES + 1):
             try:
                 response = await self._client.request(
-                    model, fitting.messages, specs if model.tools else (), on_text=self._show
+                    model, fitting.messages, specs if model.tools else (), on_text=self._show, kept=kept
                 )
             except UpstreamError as error:
                 if attempt == _TRIES or error.code in ("model_failed", QUOTA):

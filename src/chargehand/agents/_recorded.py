@@ -38,6 +38,11 @@ def restore_step(turn: int) -> str:
     return f"turn/{turn}/restore"
 
 
+def notes_step(turn: int) -> str:
+    """Return the name of what a model is told besides, before a turn's reply."""
+    return f"turn/{turn}/notes"
+
+
 def parse_step(name: str) -> RecordedStep | None:
     """Return the step of a name as these functions make it, `None` for another's."""
     match name.split("/"):

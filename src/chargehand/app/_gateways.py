@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
-from chargehand.core import Clock, Config, KeySource, LimitsConfig, Spent, SystemClock
+from chargehand.core import Clock, Config, KeySource, Ledger, LimitsConfig, Spent, SystemClock
 from chargehand.models import CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.models import Providers
+    from chargehand.models import Divergence, Providers
 
 _OPEN_FILES = 16_384
 
@@ -49,36 +49,40 @@ class AttemptGateways:
         user: str = "",
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
+        kept: Path | None = None,
+        strict: bool = True,
+        on_diverged: Callable[[Divergence], None] | None = None,
     ) -> AsyncIterator[Endpoint]:
         """Serve the models of these names for the block; see `OpenGateway`."""
-        from chargehand.models import Gateway
+        from chargehand.models import CallLog, Gateway, Redactor, new_token
 
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
         meter = _Meter(on_call)
-        ledger = self.spending.ledger(
-            mission=mission,
-            attempt=attempt,
-            limits=spending_limits(self.config.limits),
-            user=user or self.user,
-        )
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         socket = self.scratch / f"gateway-{attempt}.sock"
+        secrets, token = self._secrets(served), new_token()
         async with contextlib.AsyncExitStack() as stack:
+            calls = None
+            if kept is not None:
+                calls = CallLog(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
+                stack.callback(calls.close)
             for model in every(served):
                 stack.push_async_callback(model.upstream.close)
             gateway = await stack.enter_async_context(
                 Gateway(
                     served,
-                    ledger=ledger,
+                    ledger=self._ledger(mission, attempt, user or self.user),
                     attempt=attempt,
                     first_turn=first_turn,
                     on_call=meter.called,
                     on_alert=on_alert,
                     on_quota=meter.rested,
                     clock=self.clock,
-                    redact=self._redact(served),
+                    redact=Redactor(secrets).text,
                     providers=self._standings(),
+                    calls=calls,
+                    token=token,
                 )
             )
             await gateway.listen_unix(socket)
@@ -90,6 +94,10 @@ class AttemptGateways:
                 revoke=gateway.revoke,
                 meter=meter.read,
             )
+
+    def _ledger(self, mission: str, attempt: str, user: str) -> Ledger:
+        limits = spending_limits(self.config.limits)
+        return self.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=user)
 
     def _served(self, name: str, attempt: str, number: int) -> ServedModel:
         return served_chain(name, self.config, keys=self.keys, environ=self.environ, attempts={attempt: number})
@@ -115,12 +123,9 @@ class AttemptGateways:
             tools=config.tools,
         )
 
-    def _redact(self, served: Sequence[ServedModel]) -> Callable[[str], str]:
-        from chargehand.models import Redactor
-
+    def _secrets(self, served: Sequence[ServedModel]) -> dict[str, str]:
         names = {key_name(model_config(self.config, model.name)) for model in every(served)} - {None}
-        secrets = {name: value for name in names if name and (value := self.keys.get(name))}
-        return Redactor(secrets).text
+        return {name: value for name in names if name and (value := self.keys.get(name))}
 
 
 class _Meter:

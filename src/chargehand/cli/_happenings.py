@@ -233,6 +233,11 @@ def _called(event: core.ModelCalled) -> str:
     return f"model {event.model or '?'}{ended} ({tokens}, {cost})"
 
 
+def _diverged(event: core.ReplayDiverged) -> str:
+    where = f"at {event.pointer}: it was {event.recorded} and is {event.sent}"
+    return f"from turn {event.turn} on the model is asked anew, for the agent asks otherwise {_first_line(where)}"
+
+
 def _count(tokens: int | None) -> str:
     return "unknown" if tokens is None else f"{tokens:,}"
 
@@ -371,6 +376,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.VerdictGiven: _verdict,
     core.AttemptFinished: _attempt_finished,
     core.ModelCalled: _called,
+    core.ReplayDiverged: _diverged,
     core.BudgetAlert: _alert,
     core.StepFinished: _step,
     core.QuestionAsked: _asked,

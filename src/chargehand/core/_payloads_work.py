@@ -112,8 +112,9 @@ class NetworkRequested(Payload):
 class ModelCalled(Payload):
     """A call to a model ended, however it did; `cost_usd` is `None` where it is not known.
 
-    `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget) or
-    `lost` (its worker died). `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
+    `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget),
+    `lost` (its worker died) or `replayed` (the attempt had the reply to `call` before, and gets it for nothing).
+    `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
     `reported_usd` is the cost by the provider's own word, which counts, `computed_usd` that by tokens and price.
     """
 
@@ -144,6 +145,21 @@ class BudgetAlert(Payload):
     limit: str
     limit_usd: float
     spent_usd: float
+
+
+@event("replay.diverged")
+@dataclass(frozen=True, kw_only=True)
+class ReplayDiverged(Payload):
+    """An attempt that began anew asked for something else than before: from `turn` on its model is asked.
+
+    `pointer` is the JSON pointer of the first difference, with what stood there (`recorded`) and stands (`sent`).
+    """
+
+    attempt: str
+    turn: int
+    pointer: str
+    recorded: str
+    sent: str
 
 
 @event("attempt.started")

@@ -334,6 +334,9 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
 
 def _called(state: MissionState, event: w.ModelCalled) -> None:
     before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
+    if event.status == "replayed":  # the call it was paid for is counted already
+        _change_attempt(state, event.attempt, model=event.model)
+        return
     if before is None or event.call in state.calls:
         return
     state.calls.add(event.call)

@@ -41,6 +41,7 @@ from chargehand.missions._control import Control
 from chargehand.missions._disk import quota_of, run_within
 from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
 from chargehand.missions._journal import Journal
+from chargehand.missions._kept_calls import diverged, kept_calls
 from chargehand.missions._places import AGENT, Ground, Places, attempt_purpose
 from chargehand.missions._queue import Queue
 from chargehand.missions._received import once
@@ -263,6 +264,9 @@ class AttemptRunner:
             number=assignment.number,
             first_turn=replies_of(self._journal.state, assignment.number) + 1,
             user=self._journal.state.user,
+            kept=kept_calls(self._services.home, assignment.attempt),
+            strict=not agent.driven,
+            on_diverged=lambda divergence: tell(diverged(assignment.attempt, divergence)),
             on_call=lambda record: tell(called(record)),
             on_alert=lambda spent: tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)

@@ -46,6 +46,7 @@ from chargehand.missions._gates import areas_of, find_gates
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import End, after_checks, before_checks, missed_report, tests_as_asked
+from chargehand.missions._kept_calls import put_away
 from chargehand.missions._meeting import changes_of, conflict_reason, move_on, recorded_meeting
 from chargehand.missions._meeting import feedback as feedback_of
 from chargehand.missions._places import Ground, Places
@@ -281,7 +282,9 @@ class MissionFlow:
             return (*ended_with(self._journal, number, left.outcome, left.set_back), *report)
 
         name = WORK.format(number=number)
-        return self._recall(await self._journal.step(name, [tree, feedback], work, notes=told), stand)
+        record = await self._journal.step(name, [tree, feedback], work, notes=told)
+        await put_away(self._services, self._journal, number)
+        return self._recall(record, stand)
 
     def _recall(self, record: Any, stand: _Stand) -> Left:
         return Left.recall(record, base=stand.base, depot=self._services.depot)

@@ -15,7 +15,7 @@ from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClo
 from chargehand.durable import Role, Slots, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.models import CallRecord
+from chargehand.models import CallRecord, Divergence
 from chargehand.policy import Rules
 from chargehand.sandbox import EgressRequest, MirrorRequest, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store import MissionRow, Store
@@ -88,8 +88,15 @@ class OpenGateway(Protocol):
         user: str = "",
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
+        kept: Path | None = None,
+        strict: bool = True,
+        on_diverged: Callable[[Divergence], None] | None = None,
     ) -> AbstractAsyncContextManager[Endpoint]:
-        """Serve the models of these names at the cost of `user`; raises `ConfigError` where one cannot be."""
+        """Serve the models of these names at the cost of `user`; raises `ConfigError` where one cannot be.
+
+        `kept` is the file in which the replies are kept, and from which an attempt that goes on gets them again;
+        where it is `strict`, `on_diverged` is told of the first request that differs.
+        """
         ...
 
 

@@ -21,8 +21,9 @@ from chargehand.models._contract import (
 )
 
 if TYPE_CHECKING:
+    from chargehand.models._call_log import CallLog
     from chargehand.models._faults import Faults, FaultyUpstream
-    from chargehand.models._gateway import Gateway
+    from chargehand.models._gateway import Gateway, new_token
     from chargehand.models._health import ProviderLimits, Providers
     from chargehand.models._http import HttpLimits
     from chargehand.models._http_upstream import HttpUpstream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from chargehand.models._script import Script, ScriptLine, ScriptUpstream
 
 _LATER = {
+    "CallLog": "_call_log",
     "Divergence": "_replay",
     "Faults": "_faults",
     "FaultyUpstream": "_faults",
@@ -58,6 +60,7 @@ _LATER = {
     "find_context": "_prices",
     "find_price": "_prices",
     "load_script": "_replay",
+    "new_token": "_gateway",
     "script_from": "_replay",
     "small_answer": "_probe",
     "small_request": "_probe",
@@ -67,6 +70,7 @@ _LATER = {
 __all__ = [
     "PATHS",
     "Call",
+    "CallLog",
     "CallRecord",
     "CallStatus",
     "Dialect",
@@ -99,6 +103,7 @@ __all__ = [
     "find_context",
     "find_price",
     "load_script",
+    "new_token",
     "script_from",
     "small_answer",
     "small_request",

@@ -24,7 +24,7 @@ STOP_WORDS: Mapping[Dialect, Mapping[Stop, str]] = {
     "openai": {"end": "stop", "tools": "tool_calls", "length": "length", "refusal": "content_filter"},
     "anthropic": {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refusal": "refusal"},
 }
-CallStatus = Literal["ok", "failed", "cut", "refused"]
+CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,8 @@ class CallRecord:
     """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` what the limits count.
 
     `reported_usd` is the cost by the provider's own word, `computed_usd` that by its tokens and our price, each
-    `None` where it is not known; the provider's word is the one that counts.
+    `None` where it is not known; the provider's word is the one that counts. What is `replayed` has its reply from
+    an earlier life of the attempt, for nothing: `call` was paid for then.
     """
 
     call: str

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
+from chargehand.models._call_log import Asked, CallLog, KeptCall
 from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel
 from chargehand.models._dialects import RULES
 from chargehand.models._gateway_bill import Desk
@@ -23,6 +24,7 @@ from chargehand.models._gateway_chain import Chain
 from chargehand.models._gateway_dialect import DialectRules
 from chargehand.models._gateway_exchange import JSON_HEADERS, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
+from chargehand.models._gateway_kept import ONLY_KEPT, Replayed, Tape
 from chargehand.models._gateway_retry import Retries
 from chargehand.models._gateway_route import (
     Route,
@@ -74,7 +76,8 @@ class Gateway:
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
     `on_alert` run in worker threads, never two at once, and may block; so may the ledger. `on_quota` is called in
     the event loop before a client is refused for want of quota, and must not block. The upstreams belong to
-    the caller; `providers` knows who is down and is best shared.
+    the caller; `providers` knows who is down and is best shared. `calls` has what an earlier life of the attempt
+    was answered and keeps what this one is; `token` is what it was made with.
     """
 
     def __init__(
@@ -94,8 +97,11 @@ class Gateway:
         redact: Callable[[str], str] = _as_is,
         limits: HttpLimits | None = None,
         providers: Providers | None = None,
+        calls: CallLog | None = None,
+        token: str = "",
     ) -> None:
-        self.token = f"cht-{secrets.token_urlsafe(32)}"
+        self.token = token or new_token()
+        self._calls = calls
         self._models = tuple(models)
         self._clock = clock or SystemClock()
         self._desk = Desk(
@@ -109,7 +115,7 @@ class Gateway:
         self._sleep = sleep
         self._redact = redact
         self._revoked = False
-        self._running: dict[Chain, asyncio.Task[Any] | None] = {}
+        self._running: dict[Chain | Replayed, asyncio.Task[Any] | None] = {}
         self._http = HttpServer(self._handle, _refused, limits=limits or HttpLimits())
         self._servers: list[asyncio.Server] = []
         self._sockets: list[Path] = []
@@ -179,14 +185,39 @@ class Gateway:
         finally:
             del self._running[asked]
 
-    async def _answerable(self, request: HttpRequest, answer: HttpAnswer) -> Chain | bytes:
+    async def _answerable(self, request: HttpRequest, answer: HttpAnswer) -> Chain | Replayed | bytes:
         found = self._routed(request)
         if isinstance(found, bytes):
             return found
         if found.operation == "count":
             return await self._counted(found, request)
+        orders = self._orders(found, request)
+        if self._calls is not None:
+            return await self._answered_before(self._calls, orders, request, answer)
+        return self._chain(orders, answer)
+
+    async def _answered_before(
+        self, calls: CallLog, orders: list[Order], request: HttpRequest, answer: HttpAnswer
+    ) -> Chain | Replayed:
+        """Return who gives again what an earlier life was answered, else who asks and keeps the answer."""
+        first = orders[0]
+
+        def look() -> tuple[Asked, KeptCall | None]:
+            asked = calls.asked(first.rules.name, first.operation, first.body, turn=first.turn)
+            return asked, calls.find(asked)
+
+        asked, kept = await asyncio.to_thread(look)
+        if kept is not None:
+            return Replayed(calls, kept, answer, self._desk, turn=first.turn)
+        if request.headers.get(ONLY_KEPT) == "only":
+            self._turns[first.operation] -= 1  # it is asked again, and that is the turn
+            raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
+        tape = Tape(calls=calls, asked=asked)
+        return self._chain([replace(order, tape=tape) for order in orders], answer)
+
+    def _chain(self, orders: list[Order], answer: HttpAnswer) -> Chain:
         return Chain(
-            self._orders(found, request),
+            orders,
             answer,
             self._desk,
             retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
@@ -290,6 +321,11 @@ class Gateway:
             if found is not None:
                 return found
         return counted(route.dialect, estimate(body))
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return f"cht-{secrets.token_urlsafe(32)}"
 
 
 def _beside(chain: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:

@@ -126,6 +126,11 @@ class Desk:
         with self._lock:
             self._on_call(record)
 
+    def tell(self, record: CallRecord) -> None:
+        """Report a call that costs nothing and reserved nothing; blocks."""
+        with self._lock:
+            self._on_call(record)
+
     def _is_flood(self) -> bool:
         """Tell whether so many calls were refused that one more is no news: whoever asks pays nothing for it."""
         self._refused += 1

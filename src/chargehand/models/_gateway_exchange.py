@@ -20,6 +20,7 @@ from chargehand.models._gateway_dialect import (
     mapping,
 )
 from chargehand.models._gateway_fault import GatewayFault, LostReply, NextModel
+from chargehand.models._gateway_kept import Tape
 from chargehand.models._gateway_quota import no_quota, quota_fault
 from chargehand.models._gateway_resets import asked_wait
 from chargehand.models._gateway_retry import AGAIN, Retries
@@ -60,6 +61,7 @@ class Order:
     more: bool = False
     before: tuple[Order, ...] = ()
     shown: Mapping[str, str] = field(default_factory=dict)
+    tape: Tape | None = None
 
 
 class Exchange:
@@ -306,8 +308,17 @@ class Exchange:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = _used(reply) or self._rules.metered(content)
+        await self._kept(bill, reply, {**JSON_HEADERS, **headers}, [body], metered)
         await self._good(bill, reply, metered)
         await self._sent(reply.status, self._heads({**JSON_HEADERS, **headers}, bill), body)
+
+    async def _kept(
+        self, bill: Bill, reply: UpstreamReply, headers: Mapping[str, str], sent: list[bytes], metered: Metered
+    ) -> None:
+        """Have a whole reply on the disk before its call is settled, and before its client has all of it."""
+        if self._order.tape is not None:
+            body = b"".join(sent)
+            await self._order.tape.keep(self._order.served, bill.id, reply.status, headers, body, metered.usage)
 
     async def _good(self, bill: Bill, reply: UpstreamReply, metered: Metered) -> None:
         if self._order.standing is not None:
@@ -330,21 +341,25 @@ class Exchange:
 
     async def _streamed(self, bill: Bill, reply: UpstreamReply, headers: Mapping[str, str]) -> None:
         self._tally = tally = self._rules.tally(self._order.body)
-        forward = Forward(tally, self._limit(bill))
+        forward, sent = Forward(tally, self._limit(bill)), list[bytes]()
         async with contextlib.aclosing(self._pieces(reply)) as pieces:
             async for piece in pieces:
                 out = forward.take(piece)
+                sent.append(out)
                 if tally.ended:
                     break
                 await self._forwarded(out, headers)
                 forward.check()
             else:
                 out = forward.finish()
+                sent.append(out)
                 if not tally.ended:
                     await self._forwarded(out, headers)
                     out = b""
                     forward.check()
                     self._check_end(tally)
+            if not tally.failed:
+                await self._kept(bill, reply, headers, sent, _used(reply) or tally.metered())
             await self._settled(bill, reply, tally)
             self._task = None
             await self._forwarded(out, headers)

@@ -11,6 +11,7 @@ STATUS = {
     "price_unknown": 402,
     "not_found": 404,
     "model_not_found": 404,
+    "not_kept": 404,
     "method_not_allowed": 405,
     "too_large": 413,
     "unsupported_encoding": 415,

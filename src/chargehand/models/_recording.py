@@ -209,19 +209,32 @@ class _Taped:
             )
 
 
-def _kept_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
-    if content_type.startswith(EVENT_STREAM):
+def decoded_body(body: bytes, content_type: str) -> dict[str, Any]:
+    """Return a reply's body as a recording has it, nothing taken out yet; `body_pieces` makes bytes of it."""
+    if content_type.lower().startswith(EVENT_STREAM):
         events = [(event.event, _decoded(event.data)) for event in parse_events(body)]
-        data = redactor.stream([data for _, data in events], cut=cut)
-        named = zip(events, data, strict=True)
-        return {
-            "sse": [({"event": redactor.text(name)} if name else {}) | {"data": kept} for (name, _), kept in named]
-        }
+        return {"sse": [({"event": name} if name else {}) | {"data": data} for name, data in events]}
     text = body.decode(errors="replace")
     try:
-        return {"json": redactor.tree(json.loads(text))}
+        return {"json": json.loads(text)}
     except ValueError:
-        return {"text": redactor.text(text, cut=cut)}
+        return {"text": text}
+
+
+def _kept_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
+    plain = decoded_body(body, content_type)
+    if "sse" in plain:
+        data = redactor.stream([event["data"] for event in plain["sse"]], cut=cut)
+        named = zip(plain["sse"], data, strict=True)
+        return {
+            "sse": [
+                ({"event": redactor.text(event["event"])} if "event" in event else {}) | {"data": kept}
+                for event, kept in named
+            ]
+        }
+    if "json" in plain:
+        return {"json": redactor.tree(plain["json"])}
+    return {"text": redactor.text(plain["text"], cut=cut)}
 
 
 def _decoded(data: str) -> Any:

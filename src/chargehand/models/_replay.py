@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any, get_args
 
 from chargehand.core import UpstreamError
 from chargehand.models._attempts import AttemptOrdinals, Turns
+from chargehand.models._call_names import RunNames
 from chargehand.models._contract import Call, Operation, UpstreamReply
 from chargehand.models._decode import decode_document, decode_events
 from chargehand.models._recording import FORMAT, Exchange, Recording, body_pieces, read_source
 from chargehand.models._redact import Redactor
 from chargehand.models._render import ScriptedReply, error_reply
 from chargehand.models._script import Script, ScriptLine
+from chargehand.models._trajectory import SUFFIX, load_trajectory
 
 VOLATILE = frozenset(
     {
@@ -78,6 +81,9 @@ class ReplayUpstream:
         self._lenient = lenient
         self._tell = on_divergence or _nobody
         self._diverged: dict[int, Divergence] = {}
+        # Ids that requests hold differ from run to run: by their order those of then are those of now.
+        self._then: defaultdict[int, RunNames] = defaultdict(RunNames)
+        self._now: defaultdict[int, RunNames] = defaultdict(RunNames)
         self._turns: dict[Operation, Turns[Exchange]] = {name: Turns() for name in get_args(Operation)}
         for exchange in recording.exchanges:
             self._turns[exchange.operation].add(exchange.attempt, exchange.turn, exchange)
@@ -105,8 +111,8 @@ class ReplayUpstream:
     def _compare(self, call: Call, exchange: Exchange) -> Divergence | None:
         found: tuple[str, Any, Any] | None = ("", exchange.dialect, call.dialect)
         if call.dialect == exchange.dialect:
-            sent = normalised(self._redactor.tree(call.body))
-            found = first_difference(normalised(exchange.request), sent)
+            sent = self._now[exchange.attempt].asked(normalised(self._redactor.tree(call.body)))
+            found = first_difference(self._then[exchange.attempt].asked(normalised(exchange.request)), sent)
         if found is None:
             return None
         pointer, recorded, sent = found
@@ -117,7 +123,8 @@ class ReplayUpstream:
     def _replayed(self, exchange: Exchange) -> UpstreamReply:
         if exchange.status == 0:
             raise _as_recorded(exchange)
-        pieces = body_pieces(self._redactor.expand(exchange.reply))
+        named = self._then[exchange.attempt].answered(exchange.reply)
+        pieces = body_pieces(self._now[exchange.attempt].expand(self._redactor.expand(named)))
         return UpstreamReply(
             status=exchange.status, headers=dict(exchange.headers), chunks=_pieces(pieces, exchange)
         )
@@ -177,6 +184,12 @@ def first_difference(recorded: Any, sent: Any, pointer: str = "") -> tuple[str, 
     return None
 
 
+def difference(recorded: Any, sent: Any) -> tuple[str, str, str]:
+    """Return where two trees differ first, and what stands there in each, shortened."""
+    pointer, was, now = first_difference(recorded, sent) or ("", recorded, sent)
+    return pointer, _short(was), _short(now)
+
+
 def _at(items: list[Any], position: int) -> Any:
     return items[position] if position < len(items) else _ABSENT
 
@@ -189,11 +202,13 @@ def _short(value: Any) -> str:
 
 
 def load_script(path: Path) -> Script:
-    """Return the script that a file holds: as it is written, or the replies of a recording.
+    """Return the script that a file holds: as it is written, the replies of a recording, or a run (`.traj`).
 
     Raises `UsageError` (`script_invalid`, `recording_invalid`, `file_unreadable`).
     """
-    content, _ = read_source(path, "script")
+    content, name = read_source(path, "script")
+    if path.suffix == SUFFIX:
+        return load_trajectory(content, name)
     is_recording = f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]
     return script_from(Recording.load(path)) if is_recording else Script.load(path)
 

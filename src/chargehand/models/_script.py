@@ -26,7 +26,8 @@ from chargehand.models._render import (
     estimated,
     render_for,
 )
-from chargehand.models._talk import Text, ToolResult, UncarriedError
+from chargehand.models._script_tools import ToolUnknownError, fitted
+from chargehand.models._talk import Offer, Text, ToolResult, UncarriedError
 
 FORMAT, VERSION = "chargehand-script", 1
 _LONGEST_SHOWN = 80
@@ -51,12 +52,14 @@ class Script:
     """The replies of a scripted model, in order.
 
     Lines that name an attempt are that attempt's; an attempt that no line names gets those that name none. A line
-    without a turn is due one turn after the line before it.
+    without a turn is due one turn after the line before it. The calls of a `neutral` one are made to fit what each
+    request offers.
     """
 
     lines: tuple[ScriptLine, ...]
     note: str = ""
     name: str = "script"
+    neutral: bool = False
 
     @classmethod
     def load(cls, source: Path | str | bytes) -> Script:
@@ -68,7 +71,10 @@ class Script:
         lines = content.split(b"\n")
         header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
         found = tuple(_read_line(line, name, n) for n, line in enumerate(lines[1:], start=2) if line.strip())
-        return cls(lines=found, note=str(header.get("note", "")), name=name)
+        if header.get("tools", "as written") not in ("as written", "neutral"):
+            raise _invalid(name, 1, f'tools are "neutral" or "as written", not {header["tools"]!r}')
+        neutral = header.get("tools") == "neutral"
+        return cls(lines=found, note=str(header.get("note", "")), name=name, neutral=neutral)
 
     @classmethod
     def of(cls, *replies: ScriptedReply | str) -> Script:
@@ -79,6 +85,7 @@ class Script:
     def dump(self) -> bytes:
         """Return the script as the file that `load` reads."""
         header = {"format": FORMAT, "version": VERSION, "note": self.note}
+        header |= {"tools": "neutral"} if self.neutral else {}
         return b"".join(json.dumps(line).encode() + b"\n" for line in (header, *map(_written, self.lines)))
 
     def turns(self) -> Iterator[tuple[int | None, int, ScriptLine]]:
@@ -124,6 +131,12 @@ class ScriptUpstream:
         absent = [words for words in line.expect if words not in heard]
         if absent:
             return self._unexpected(call, line, absent[0], heard)
+        if self._script.neutral:
+            try:
+                line = replace(line, reply=fitted(line.reply, _offers(call)))
+            except ToolUnknownError as error:
+                message = f"{self._script.name}, line {line.line}: {error.message}"
+                return error_reply(call.dialect, 409, "script_tool_unknown", message)
         self._count(call, attempt, line)
         if line.reply.delay:
             await asyncio.sleep(line.reply.delay)
@@ -167,6 +180,14 @@ class ScriptUpstream:
             f"{self._script.name}, line {line.line} expects {words!r} in the newest message, which is {shown!r}"
         )
         return error_reply(call.dialect, 409, "script_mismatch", message)
+
+
+def _offers(call: Call) -> tuple[Offer, ...]:
+    """Return the tools that a request offers; none where it cannot be read."""
+    try:
+        return CODECS[call.dialect].asked(call.body).tools
+    except UncarriedError:
+        return ()
 
 
 def newest_text(body: Mapping[str, Any]) -> str:

@@ -1,0 +1,151 @@
+"""P3 for agents of other programs: killed anywhere, their paid replies are given again, none is asked for twice.
+
+The model is a real server on loopback that counts what it is asked; the programs are the product's stand-ins,
+which talk with it and write down what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import git, repository_state
+from tests.crash_kit import Scene, Site, nothing_survives
+from tests.integration.test_native_crashes import NativeYard
+from tests.native_kit import ModelServer, says
+
+from chargehand.agents import _fake_acp, _fake_cli
+from chargehand.core import ModelCalled, ReplayDiverged, decode
+
+pytestmark = pytest.mark.needs_bwrap
+WORDS = ("one", "two", "three", "done")
+REPLIES = tuple(map(says, WORDS))
+SCENE = Scene(name="talk")
+AGENTS = {
+    "cli": (_fake_cli, 'kind = "cli"\ncli = "claude"', ("claude",)),
+    "acp": (_fake_acp, 'kind = "acp"', ()),
+}
+
+
+class TalkYard(NativeYard):
+    """A yard whose agent is a stand-in that talks with its model, doing `act`, or what `config` says."""
+
+    def __init__(
+        self,
+        place: Path,
+        servers: Sequence[tuple[ModelServer, str]],
+        *,
+        kind: str,
+        act: str,
+        config: str | None = None,
+    ) -> None:
+        super().__init__(place, servers)
+        source, keys, words = AGENTS[kind]
+        command = json.dumps(["python3", "-I", "-c", inspect.getsource(source), *words, act])
+        agents = [
+            f'\n[agents.talks-{number}]\n{keys}\ncommand = {command}\nmodel = "served-{number}"\n'
+            for number, _ in enumerate(servers, 1)
+        ]
+        file = self.place / ".config/chargehand/config.toml"
+        file.write_text(file.read_text() + (config or "".join(agents)))
+
+    def agent(self, site: Site) -> tuple[str, ...]:
+        return ("--agent", f"talks-{site.repository.name.removeprefix('repo-')}")
+
+    def run(self, site: Site, *words: str, plan: str | None = None) -> subprocess.Popen[bytes]:
+        asked = ("run", "talk", *self.agent(site), "--only-check", "true", *words)
+        return self.start(*asked, cwd=site.repository, plan=plan)
+
+    def undisturbed(self, site: Site) -> None:
+        assert repository_state(site.repository) == site.before
+
+    def events(self, site: Site) -> list[Any]:
+        with self.app() as app:
+            lines = app.store.log.read(self.mission(site))
+        return [decode(line.type, line.payload) for line in lines if line.payload]
+
+
+def check(yard: TalkYard, site: Site) -> str:
+    """Hold that a mission did what it was to, and return what its agent wrote down."""
+    yard.examine(site)
+    (state,) = yard.missions(site)
+    assert state.status == "promoted", (state.reasons, yard.said())
+    branch = git(site.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
+    assert list((yard.home / "calls").glob("*")) == []  # it is an artifact now
+    with yard.app() as app:
+        (kept,) = (row for row in app.store.artifacts.list(state.id) if row.kind == "calls")
+        assert b"cht-" not in app.store.artifacts.get(kept.id)
+    return git(site.repository, "show", f"{branch}:talk.txt")
+
+
+KILLED = {
+    "cli": (("before kept#2", [2], 1), ("after kept#1", [], 1), ("after model.called#4", [], 4)),
+    "acp": (("before kept#1", [1], 0), ("after settled#3", [], 3), ("before model.called#3", [], 3)),
+}
+"""Where it dies, which replies are asked for a second time, and how many are given again."""
+
+
+def replayed(yard: TalkYard, site: Site) -> list[int]:
+    """Return the turns that were given again."""
+    return [each.turn for each in yard.events(site) if isinstance(each, ModelCalled) and each.status == "replayed"]
+
+
+@pytest.mark.parametrize("kind", ["cli", "acp"])
+def test_each_kept_reply_is_asked_for_once(tmp_path: Path, kind: str) -> None:
+    """Death before a reply is kept lets its call go out again; from then on it never does."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(nothing_survives())
+        models = [ModelServer(REPLIES) for _ in KILLED[kind]]
+        served = [(each, stack.enter_context(each.running())) for each in models]
+        yard = TalkYard(tmp_path, served, kind=kind, act="talk")
+        sites = [yard.site(SCENE) for _ in KILLED[kind]]
+        for site, (point, _, _) in zip(sites, KILLED[kind], strict=True):
+            yard.die_at(point, site)
+        yard.go_on()
+        for site, model, (point, twice, again) in zip(sites, models, KILLED[kind], strict=True):
+            assert check(yard, site).split() == [*WORDS], point
+            assert sorted(model.asked) == sorted([1, 2, 3, 4, *twice]), point
+            assert replayed(yard, site) == list(range(1, again + 1)), point
+            (state,) = yard.missions(site)
+            assert [each for each in yard.events(site) if isinstance(each, ReplayDiverged)] == []
+            calls = 4 + len(twice)
+            assert (state.attempts[0].calls, state.attempts[0].model) == (calls, model_of(site)), point
+        yard.at_rest()
+
+
+def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
+    model = ModelServer(REPLIES)
+    with nothing_survives(), model.running() as address:
+        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk-clock")
+        site = yard.site(SCENE)
+        yard.die_at("after model.called#4", site)
+        assert model.asked == [1, 2, 3, 4]
+        yard.go_on()
+        assert check(yard, site).split() == [*WORDS]
+        assert model.asked == [1, 2, 3, 4, 3, 4]
+        assert replayed(yard, site) == [1, 2]
+        (told,) = (each for each in yard.events(site) if isinstance(each, ReplayDiverged))
+        assert (told.turn, told.pointer) == (3, "/messages/4/content")
+        assert " at 1" in told.recorded
+        assert told.recorded != told.sent
+        shown = subprocess.run(
+            [sys.executable, "-m", "chargehand", "mission", "log", yard.mission(site)],
+            env=yard.environ,
+            cwd=site.repository,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert "from turn 3 on the model is asked anew" in shown
+        yard.at_rest()
+
+
+def model_of(site: Site) -> str:
+    return f"served-{site.repository.name.removeprefix('repo-')}"

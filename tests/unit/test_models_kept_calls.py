@@ -1,0 +1,241 @@
+"""The calls of an attempt that are kept: given again once, to the same request, whatever crash came between."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.gateway_kit import DONE, JSON, SSE, USAGE, Reply, chunk, gateway, openai_stream, openai_whole
+
+from chargehand.core import UpstreamError
+from chargehand.models import CallLog, Divergence, MemoryLedger, Usage
+
+TOKEN = "cht-0123456789abcdef0123456789abcdef"
+OTHER = "cht-fedcba9876543210fedcba9876543210"
+
+
+class Life:
+    """One life of an attempt, with what it told of divergences."""
+
+    def __init__(self, path: Path, *, token: str = TOKEN, strict: bool = True) -> None:
+        self.told: list[Divergence] = []
+        secrets = {"KEY": "not-to-be-kept-9"}
+        self.log = CallLog(path, secrets=secrets, token=token, strict=strict, on_diverged=self.told.append)
+        self.turn = 0
+
+    def ask(self, *words: str, reply: str | None = None, **more: Any) -> str | None:
+        """Ask, and return what was kept; where nothing is, keep `reply` unless it is on its way only."""
+        self.turn += 1
+        body = {"model": "m", "messages": [{"role": "user", "content": word} for word in words], **more}
+        asked = self.log.asked("openai", "reply", body, turn=self.turn)
+        kept = self.log.find(asked)
+        if kept is not None:
+            return text(self.log.body(kept))
+        if reply is not None:
+            self.log.keep(
+                asked,
+                call=f"c-{uuid.uuid4()}",
+                model="m",
+                upstream="up",
+                status=200,
+                headers=JSON,
+                body=openai_whole(reply),
+                usage=Usage(input=1, output=2),
+            )
+        return None
+
+
+def text(body: bytes) -> str:
+    return str(json.loads(body)["choices"][0]["message"]["content"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "calls" / "a-1.jsonl"
+
+
+def test_a_request_gets_its_reply_again_once(path: Path) -> None:
+    first = Life(path)
+    for word in ("one", "two", "two"):
+        assert first.ask(word, reply=f"{word} heard") is None
+    first.log.close()
+    again = Life(path)
+    assert [again.ask("one"), again.ask("two"), again.ask("two"), again.ask("two")] == [
+        "one heard",
+        "two heard",
+        "two heard",
+        None,
+    ]
+    assert (again.told, path.stat().st_mode & 0o777, again.log.waiting) == ([], 0o600, 0)
+
+
+def test_what_differs_from_run_to_run_is_no_difference(path: Path) -> None:
+    def asks(life: Life, token: str, run: str, seconds: str) -> str | None:
+        said = f"session {run}\nChunk ID: {run[:6]}\nWall time: {seconds} seconds\nuse {token}"
+        return life.ask(said, reply=f"work in /tmp/{run} with {token}", max_tokens=int(seconds[-1]), user=run)
+
+    runs = [str(uuid.uuid4()), str(uuid.uuid4())]
+    assert asks(Life(path), TOKEN, runs[0], "0.5011") is None
+    again = Life(path, token=OTHER)
+    assert asks(again, OTHER, runs[1], "2.4002") == f"work in /tmp/{runs[1]} with {OTHER}"
+    held = path.read_text()
+    assert TOKEN not in held
+    assert runs[0] not in held
+
+
+def test_the_first_difference_is_told_and_the_rest_is_let_go(path: Path) -> None:
+    first = Life(path)
+    for words in (("a",), ("a", "b"), ("a", "b", "c")):
+        first.ask(*words, reply=words[-1])
+    second = Life(path)
+    assert [second.ask("a"), second.ask("a", "x", reply="y"), second.ask("a", "b", "c")] == ["a", None, None]
+    (told,) = second.told
+    assert (told.turn, told.pointer, told.recorded, told.sent) == (2, "/messages/1/content", '"b"', '"x"')
+    third = Life(path)  # knows the way that the second went
+    assert [third.ask("a"), third.ask("a", "x"), third.told] == ["a", "y", []]
+
+
+def test_an_agent_that_knows_what_it_has_is_told_nothing(path: Path) -> None:
+    first = Life(path, strict=False)
+    first.ask("a", reply="1")
+    first.ask("b", reply="2")
+    second = Life(path, strict=False)
+    assert [second.ask("c"), second.ask("b"), second.ask("a"), second.told] == [None, "2", "1", []]
+
+
+def test_a_call_that_was_on_its_way_beside_others_goes_out_again(path: Path) -> None:
+    first = Life(path)
+    first.ask("a", reply="1")
+    first.ask("b")
+    first.ask("c", reply="3")
+    second = Life(path)
+    assert [second.ask("a"), second.ask("b"), second.ask("c"), second.told] == ["1", None, "3", []]
+
+
+@given(cut=st.integers(min_value=0, max_value=3_000))
+def test_a_file_that_was_cut_short_anywhere_gives_what_is_whole(
+    cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "a.jsonl"
+    first = Life(path)
+    for words in (("a",), ("a", "b"), ("a", "b", "c")):
+        first.ask(*words, reply=words[-1])
+    first.log.close()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - cut])
+    whole = path.read_bytes().count(b'"call"') - (cut > 0)
+    for _ in range(2):  # and what is asked anew then is kept behind the torn line
+        life = Life(path)
+        found = [life.ask(*words, reply=words[-1]) for words in (("a",), ("a", "b"), ("a", "b", "c"))]
+        assert life.told == []
+        assert found == [*"abc"[: sum(each is not None for each in found)], *[None] * found.count(None)]
+        assert sum(each is not None for each in found) >= whole
+        whole = 3
+        life.log.close()
+
+
+def test_a_reply_that_holds_what_looks_like_a_secret_is_not_given_again(path: Path) -> None:
+    first = Life(path)
+    first.ask("a", reply="key = sk-0123456789abcdef0123 and not-to-be-kept-9")
+    first.ask("b", reply="2")
+    assert b"sk-0123456789" not in path.read_bytes()
+    assert b"not-to-be-kept-9" not in path.read_bytes()
+    second = Life(path)
+    assert [second.ask("a"), second.ask("b")] == [None, None]
+    assert "not kept" in second.told[0].recorded
+
+
+def test_each_part_of_a_conversation_is_kept_once(path: Path) -> None:
+    life, words = Life(path), [f"word {number} " * 100 for number in range(30)]
+    for number in range(1, 31):
+        life.ask(*words[:number], reply="go on")
+    assert path.stat().st_size < 3 * sum(map(len, words))
+
+
+# --- behind a gateway
+
+
+async def asked(tmp_path: Path, *replies: Any, stream: bool = False, **more: Any) -> Any:
+    """Ask once through a gateway that keeps its calls; return response, calls of the upstream, and records."""
+    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    try:
+        async with gateway(tmp_path, *replies, calls=log, **more) as desk:
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+            found = await desk.post(body)
+            return found, len(desk.upstream.calls), desk.records
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_gateway_gives_a_kept_reply_for_nothing(tmp_path: Path, stream: bool) -> None:
+    pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
+    reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
+    first, sent, _ = await asked(tmp_path, reply, stream=stream)
+    assert (first.status_code, sent) == (200, 1)
+    again, sent, (record,) = await asked(tmp_path, reply, stream=stream, ledger=MemoryLedger(0.0))
+    assert (again.status_code, sent) == (200, 0)
+    assert events(again.content) == events(first.content)
+    assert again.headers["content-type"] == first.headers["content-type"]
+    assert (record.status, record.cost_usd, record.booked_usd) == ("replayed", 0.0, 0.0)
+    assert (record.usage.input, record.usage.output) == (100, 3)
+    assert (record.call, record.turn) == (first.headers["x-chargehand-call"], 1)
+
+
+def events(body: bytes) -> list[Any]:
+    return [json.loads(line) if line.startswith("{") else line for line in lines(body)]
+
+
+def lines(body: bytes) -> list[str]:
+    return [line.removeprefix("data: ") for line in body.decode().splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [chunk({"content": "hel"}), UpstreamError("gone", code="upstream_cut")],
+        [chunk({"content": "hel"})],
+        [chunk({"content": "hel"}), chunk({}, finish="stop", usage=USAGE)[:20]],
+    ],
+)
+async def test_half_a_reply_is_not_given_again(tmp_path: Path, pieces: list[Any]) -> None:
+    cut = Reply(headers=SSE, pieces=pieces)
+    _, _, records = await asked(tmp_path, cut, stream=True)
+    assert records[-1].status == "cut"
+    whole = Reply(headers=SSE, pieces=[*openai_stream("hello")[:-1], DONE])
+    again, sent, records = await asked(tmp_path, whole, stream=True)
+    assert (again.status_code, sent, records[-1].status) == (200, 1, "ok")
+
+
+async def test_the_reply_is_on_the_disk_before_its_call_is_settled(tmp_path: Path) -> None:
+    """And before the client has the end of it: its own next step may be what kills the worker."""
+    seen: list[int] = []
+
+    class Looking(MemoryLedger):
+        def settle(self, call: str, usd: float | None) -> None:
+            seen.append((tmp_path / "calls.jsonl").read_bytes().count(b'"call"'))
+            super().settle(call, usd)
+
+    for stream in (False, True):
+        pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
+        reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
+        await asked(tmp_path, reply, stream=stream, ledger=Looking(1.0))
+    assert seen == [1, 2]
+
+
+async def test_only_a_kept_reply_can_be_asked_for(tmp_path: Path) -> None:
+    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN, strict=False)
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), calls=log) as desk:
+        body: Mapping[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        missing = await desk.post(body, headers={"x-chargehand-kept": "only"})
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_kept")
+        await desk.post(body)
+        assert [record.turn for record in desk.records] == [1]
+        assert len(desk.upstream.calls) == 1
+    log.close()

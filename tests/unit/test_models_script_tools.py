@@ -1,0 +1,191 @@
+"""One script drives clients whose tools are called otherwise and take other arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit._model_clients import read
+
+from chargehand.models import Call, Dialect, Script, ScriptUpstream
+from chargehand.models._render import ScriptedCall, ScriptedReply
+from chargehand.models._script_tools import ToolUnknownError, fitted
+from chargehand.models._talk import Offer
+
+
+def offer(name: str, *required: str, **properties: str) -> Offer:
+    """Return a tool; `properties` are types by name."""
+    schema = {
+        "properties": {each: {"type": kind} for each, kind in properties.items()},
+        "required": list(required),
+    }
+    return Offer(name=name, schema=schema)
+
+
+CLIENTS = {
+    "native": (
+        offer("bash", "command", command="string"),
+        offer("read", "path", path="string"),
+        offer("edit", "path", "old", "new", path="string", old="string", new="string"),
+        offer("finish", "summary", "evidence", summary="string", evidence="array"),
+    ),
+    "claude": (
+        offer("Bash", "command", command="string", description="string"),
+        offer("Read", "file_path", file_path="string"),
+        offer("Edit", "file_path", file_path="string", old_string="string", new_string="string"),
+        offer("Write", "file_path", "content", file_path="string", content="string"),
+    ),
+    "codex": (offer("exec_command", "cmd", cmd="string"), Offer(name="apply_patch", custom=True)),
+    "gemini": (
+        offer("run_shell_command", "command", command="string"),
+        offer("read_file", "file_path", file_path="string"),
+        offer(
+            "replace",
+            "file_path",
+            "instruction",
+            file_path="string",
+            instruction="string",
+            old_string="string",
+            new_string="string",
+        ),
+    ),
+    "qwen": (
+        offer("run_shell_command", "command", "is_background", command="string", is_background="boolean"),
+        offer("edit", "file_path", file_path="string", old_string="string", new_string="string"),
+    ),
+    "opencode": (
+        offer("bash", "command", "description", command="string", description="string"),
+        offer("edit", "filePath", filePath="string", oldString="string", newString="string"),
+        offer("write", "content", "filePath", filePath="string", content="string"),
+    ),
+}
+
+
+def fit(client: str, name: str, **arguments: Any) -> ScriptedCall:
+    reply = ScriptedReply(tools=(ScriptedCall(name=name, arguments=arguments),))
+    (made,) = fitted(reply, CLIENTS[client]).tools
+    return made
+
+
+@pytest.mark.parametrize(
+    ("client", "called", "arguments"),
+    [
+        ("native", "edit", {"path": "a.py", "old": "x", "new": "y"}),
+        ("claude", "Edit", {"file_path": "/workspace/a.py", "old_string": "x", "new_string": "y"}),
+        (
+            "gemini",
+            "replace",
+            {
+                "file_path": "/workspace/a.py",
+                "old_string": "x",
+                "new_string": "y",
+                "instruction": "As the script says.",
+            },
+        ),
+        ("qwen", "edit", {"file_path": "/workspace/a.py", "old_string": "x", "new_string": "y"}),
+        ("opencode", "edit", {"filePath": "/workspace/a.py", "oldString": "x", "newString": "y"}),
+    ],
+)
+def test_an_edit_is_each_clients_own(client: str, called: str, arguments: dict[str, Any]) -> None:
+    made = fit(client, "edit", path="a.py", old="x", new="y")
+    assert (made.name, made.arguments) == (called, arguments)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_shell_has_what_its_schema_requires(client: str) -> None:
+    made = fit(client, "bash", command="ls")
+    assert isinstance(made.arguments, dict)
+    (tool,) = (each for each in CLIENTS[client] if each.name == made.name)
+    assert set(tool.schema["required"]) <= set(made.arguments)
+    assert "ls" in made.arguments.values()
+    assert made.arguments.get("is_background", False) is False
+
+
+def test_what_has_no_tool_of_its_own_is_done_by_a_shell(tmp_path: Path) -> None:
+    """And does the same, quotes and all."""
+
+    def run(call: ScriptedCall) -> subprocess.CompletedProcess[str]:
+        assert call.name == "exec_command"
+        assert isinstance(call.arguments, dict)
+        words = ["sh", "-c", call.arguments["cmd"]]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    text = 'it\'s "$HOME" \\n `x`\n'
+    assert run(fit("codex", "write", path="new dir/a b", content=text)).returncode == 0
+    assert run(fit("codex", "read", path="new dir/a b")).stdout == text
+    assert run(fit("codex", "edit", path="new dir/a b", old='"$HOME"', new="'$(x)'")).returncode == 0
+    assert (tmp_path / "new dir/a b").read_text() == text.replace('"$HOME"', "'$(x)'")
+    assert run(fit("codex", "search", path=".", pattern="it.s")).returncode == 0
+    refused = run(fit("codex", "edit", path="new dir/a b", old="absent", new=""))
+    assert (refused.returncode, refused.stderr) == (1, "it stands there 0 times\n")
+
+
+def test_who_cannot_be_told_that_it_is_done_hears_it_in_words() -> None:
+    done = ScriptedReply(text="So.", tools=(ScriptedCall(name="finish", arguments={"summary": "It is done."}),))
+    reply = fitted(done, CLIENTS["claude"])
+    assert (reply.text, reply.tools, reply.why) == ("So.\nIt is done.", (), "end")
+    assert fitted(done, CLIENTS["native"]).tools[0].arguments == {"summary": "It is done.", "evidence": []}
+
+
+def test_a_call_in_the_clients_own_words_stays() -> None:
+    own = ScriptedReply(tools=(ScriptedCall(name="Bash", arguments={"command": "ls", "description": "Look."}),))
+    assert fitted(own, CLIENTS["claude"]) == own
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (
+            ("fly", {}),
+            "the tool 'fly' is not there: the request offers Bash, Read, Edit, Write; a script's own are bash",
+        ),
+        (("edit", {"path": "a"}), "a call of 'edit' needs old, new"),
+    ],
+)
+def test_what_cannot_be_done_is_told(call: tuple[str, dict[str, Any]], problem: str) -> None:
+    reply = ScriptedReply(tools=(ScriptedCall(name=call[0], arguments=call[1]),))
+    with pytest.raises(ToolUnknownError) as error:
+        fitted(reply, CLIENTS["claude"])
+    assert problem in error.value.message
+
+
+TOOL = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
+REQUESTS: dict[Dialect, dict[str, Any]] = {
+    "openai": {
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"type": "function", "function": {"name": "shell", "parameters": TOOL}}],
+    },
+    "anthropic": {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"name": "shell", "input_schema": TOOL}],
+    },
+    "responses": {"input": "go", "tools": [{"type": "function", "name": "shell", "parameters": TOOL}]},
+    "gemini": {
+        "contents": [{"role": "user", "parts": [{"text": "go"}]}],
+        "tools": [{"functionDeclarations": [{"name": "shell", "parametersJsonSchema": TOOL}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+async def test_a_script_says_in_its_head_that_its_tools_are_to_fit(dialect: Dialect) -> None:
+    line = json.dumps({"tools": [{"name": "bash", "arguments": {"command": "ls"}}]})
+    bad = json.dumps({"turn": 2, "tools": [{"name": "fly", "arguments": {}}]})
+    head = '{"format": "chargehand-script", "version": 1, "tools": "neutral"}'
+    script = Script.load("\n".join([head, line, bad]).encode())
+    assert Script.load(script.dump()) == script
+    upstream = ScriptUpstream(script)
+
+    async def said(turn: int) -> tuple[int, str]:
+        body = {"model": "m", **REQUESTS[dialect]}
+        reply = await upstream.send(Call(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn))
+        return reply.status, (await read(reply)).decode()
+
+    status, body = await said(1)
+    assert (status, "shell" in body, "cmd" in body) == (200, True, True)
+    status, body = await said(2)
+    assert (status, "line 3" in body, "offers shell" in body) == (409, True, True)
