@@ -28,11 +28,12 @@ ADDED_AIM = 0.003
 DIRECT, OURS, PEER = "upstream directly", "Gateway, unix socket", "LiteLLM proxy"
 _ROOT = Path(__file__).parents[1]
 _REPEAT = 5
+_BATCH = 40
 _STREAMS = 200
 _ATTEMPTS = 50
 _SLOW_ROUNDS = 2
 _REQUEST_BYTES = 20_000
-_START_SECONDS = 120
+_START_SECONDS = 300
 _PEER_KEY = "sk-benchmark"
 _PEER_QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "DISABLE_ADMIN_UI": "True"}
 
@@ -77,6 +78,8 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
         results = [
             *await _calls(all_ways, "whole reply", stream=False, rounds=rounds, note=_CALL_NOTE + missing),
             *await _calls(all_ways, "stream of 40 pieces", stream=True, rounds=rounds),
+            *await _calls(all_ways, "stream's first byte", stream=True, rounds=rounds, first=True),
+            await _processor(all_ways[1:], rounds=rounds),
             await _disk(place, rounds=rounds),
             await _throughput([direct, own, tcp, *peers], rounds=rounds),
             await _crowd([direct, own, *peers]),
@@ -90,12 +93,15 @@ _CALL_NOTE = (
 )
 
 
-async def _calls(ways: Sequence[Way], case: str, *, stream: bool, rounds: int, note: str = "") -> list[Result]:
-    """Measure single calls until their last byte, and what each way adds to the upstream's own time."""
+async def _calls(
+    ways: Sequence[Way], case: str, *, stream: bool, rounds: int, note: str = "", first: bool = False
+) -> list[Result]:
+    """Measure single calls until their last byte or the `first`, and what each way adds to the upstream's time."""
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(_Line(way)) for way in ways]
         sides = [
-            Side(name=line.way.name, sample=line.sample("reply", stream=stream), repeat=_REPEAT) for line in lines
+            Side(name=line.way.name, sample=line.sample("reply", stream=stream, first=first), repeat=_REPEAT)
+            for line in lines
         ]
         plain = await compare("gateway", case, sides, rounds=rounds, note=note)
     base, *others = plain.sides
@@ -115,6 +121,31 @@ async def _calls(ways: Sequence[Way], case: str, *, stream: bool, rounds: int, n
         replace(plain, case=f"added to a {case}, p50", sides=tuple(middle), aim=ADDED_AIM, note=""),
         replace(plain, case=f"added to a {case}, p95", sides=tuple(slow), note=""),
     ]
+
+
+async def _processor(ways: Sequence[Way], *, rounds: int) -> Result:
+    """Measure the processor time that a whole reply takes in the process between; no other's work is in it."""
+
+    def side(way: Way) -> Side:
+        request = way.request("reply", stream=False)
+
+        async def sample() -> float:
+            with _Line(way) as line:  # of its own: the peer closes what is idle for some seconds
+                before = _cpu(way.process)
+                for _ in range(_BATCH):
+                    line.call(request)
+                return (_cpu(way.process) - before) / _BATCH
+
+        return Side(name=way.name, sample=sample)
+
+    sides = [side(way) for way in ways]
+    return await compare("gateway", "whole reply, processor", sides, rounds=max(3, rounds // 2))
+
+
+def _cpu(pid: int) -> float:
+    """Return the processor seconds of all threads of a process; ticks of 10 ms, so over many calls."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _disk(place: Path, *, rounds: int) -> Result:
@@ -155,15 +186,18 @@ async def _throughput(ways: Sequence[Way], *, rounds: int) -> Result:
 async def _crowd(ways: Sequence[Way]) -> Result:
     """Let many streams go on at once, each as fast as a fast model writes."""
     most: dict[str, float] = {}
+    bodies: dict[str, set[str]] = {}
+    before = {way.name: _memory(way.process, "VmRSS") for way in ways}
 
     def side(way: Way) -> Side:
         async def sample() -> float:
             Path(f"/proc/{way.process}/clear_refs").write_text("5")  # the peak counts from here, see proc(5)
             request = way.request("paced", stream=True)
             started = time.perf_counter()
-            await asyncio.gather(*[_streamed(way.address, request) for _ in range(_STREAMS)])
+            texts = await asyncio.gather(*[_streamed(way.address, request) for _ in range(_STREAMS)])
             took = time.perf_counter() - started
             most[way.name] = max(most.get(way.name, 0.0), _memory(way.process, "VmHWM"))
+            bodies.setdefault(way.name, set()).update(texts)
             return took
 
         return Side(name=way.name, sample=sample, most=_SLOW_ROUNDS)
@@ -171,8 +205,14 @@ async def _crowd(ways: Sequence[Way]) -> Result:
     case = f"{_STREAMS} streams at once"
     result = await compare("gateway", case, [side(way) for way in ways], rounds=_SLOW_ROUNDS)
     pace = f"{PIECES['paced']} pieces each, one in {PACE_SECONDS * 1000:g} ms, so at best {_paced():.1f} s"
-    told = "; ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in most.items())
-    return replace(result, note=f"all complete; {pace}; most resident memory: {told}")
+    told = "; ".join(
+        f"{name} {before[name]:.0f} MB before, {megabytes:.0f} MB at most, "
+        f"{max(0.0, megabytes - before[name]) * 1000 / _STREAMS:.0f} kB a stream"
+        for name, megabytes in most.items()
+    )
+    if len(bodies[DIRECT]) != 1 or bodies[OURS] != bodies[DIRECT]:
+        raise RuntimeError(f"{OURS}: not the events that the upstream wrote")
+    return replace(result, note=f"all complete, their events equal; {pace}; resident memory: {told}")
 
 
 def _attempts(place: Path, direct: Way) -> Result:
@@ -242,27 +282,31 @@ class _Line:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def sample(self, model: str, *, stream: bool) -> Callable[[], Awaitable[float]]:
-        """Return what makes one call and returns its seconds."""
+    def sample(self, model: str, *, stream: bool, first: bool = False) -> Callable[[], Awaitable[float]]:
+        """Return what makes one call and returns its seconds, or those until its first byte behind the head."""
         request = self.way.request(model, stream=stream)
 
         async def sample() -> float:
             started = time.perf_counter()
-            self.call(request)
-            return time.perf_counter() - started
+            begun = self.call(request)
+            return (begun if first else time.perf_counter()) - started
 
         return sample
 
-    def call(self, request: bytes) -> None:
-        """Send and read until the last byte."""
+    def call(self, request: bytes) -> float:
+        """Send and read until the last byte; return when the first one of the body was there."""
         self._socket.sendall(request)
-        got = bytearray()
+        got, begun = bytearray(), 0.0
         while not _is_whole(got):
             got += _some(self._socket.recv(1_048_576))
+            if not begun and -1 < got.find(b"\r\n\r\n") < len(got) - 4:
+                begun = time.perf_counter()
         _check(got)
+        return begun
 
 
-async def _streamed(address: str | tuple[str, int], request: bytes) -> None:
+async def _streamed(address: str | tuple[str, int], request: bytes) -> str:
+    """Return what the events of one stream say."""
     if isinstance(address, str):
         reader, writer = await asyncio.open_unix_connection(address)
     else:
@@ -273,6 +317,7 @@ async def _streamed(address: str | tuple[str, int], request: bytes) -> None:
         while not _is_whole(got):
             got += _some(await reader.read(65_536))
     _check(got)
+    return "".join(line for line in got.decode().split("\n") if line.startswith("data: "))
 
 
 def _some(data: bytes) -> bytes:
@@ -301,8 +346,8 @@ def _tcp(port: int) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
-    """Run the proxy that is on the path, else one from a throw-away environment, where that can be made."""
-    program = shutil.which("litellm") or _installed(place / "peer")
+    """Run the proxy that is on the path, else one of our own from the cache, where it can be installed."""
+    program = shutil.which("litellm") or _installed()
     if program is None:
         yield None
         return
@@ -333,9 +378,14 @@ def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
             process.wait()
 
 
-def _installed(place: Path) -> str | None:
-    programs = environment_with("litellm[proxy]", place)
-    return None if programs is None else str(programs / "litellm")
+def _installed() -> str | None:
+    """Return the proxy of a private environment that stays: half a gigabyte is not fetched each time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = cache / "chargehand-benchmarks" / "litellm"
+    program = place / "bin/litellm"
+    if not program.exists() and environment_with("litellm[proxy]", place) is None:
+        return None
+    return str(program)
 
 
 def _wait_until_alive(process: subprocess.Popen[bytes], port: int) -> None:

@@ -107,18 +107,14 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.models import Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
     from chargehand.store import SpendingLimits, open_store
 
-    loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         store = stack.enter_context(open_store(place))
         request = MissionRequest(text="x", agent="a", command=(), slug="x")
         store.log.append("m-1", MissionCreated(project="p", repository="/r", request=request))
         journal = Journal(store, "m-1", clock=SystemClock())
 
-        async def note(record: Any) -> None:
-            journal.note(called(record))
-
         def told(record: Any) -> None:
-            asyncio.run_coroutine_threadsafe(note(record), loop).result()
+            journal.note(called(record))
 
         async def opened(number: int, *, kept: bool = True) -> dict[str, Any]:
             upstream = HttpUpstream(f"http://127.0.0.1:{upstream_port}/v1", "key", "openai")
@@ -135,6 +131,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
                 ledger=ledger if kept else MemoryLedger(_LIMIT_USD),
                 attempt=attempt,
                 on_call=told if kept else lambda _: None,
+                on_loop=True,
             )
             await stack.enter_async_context(gateway)
             await gateway.listen_unix(place / f"{attempt}.sock")

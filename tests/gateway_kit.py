@@ -189,11 +189,18 @@ async def gateway(
     dialect: Dialect = "openai",
     max_output: int | None = None,
     ledger: Ledger | None = None,
+    provider: str = "",
     **options: Any,
 ) -> AsyncIterator[Desk]:
     upstream = Scripted(*replies)
     served = ServedModel(
-        name="m", dialect=dialect, model="up", upstream=upstream, price=price, max_output=max_output
+        name="m",
+        dialect=dialect,
+        model="up",
+        upstream=upstream,
+        price=price,
+        max_output=max_output,
+        provider=provider,
     )
     records: list[CallRecord] = []
     alerts: list[Spent] = []

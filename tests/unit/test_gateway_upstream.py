@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from chargehand.core import UpstreamError
 from chargehand.models import Call, Dialect, HttpUpstream, UpstreamReply
 
 KEY = "sk-very-secret"
+LOCAL = "http://127.0.0.1"
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -25,7 +33,9 @@ def call(dialect: Dialect = "openai", seconds: float = 5.0, **headers: str) -> C
 
 
 @asynccontextmanager
-async def provider(answer: bytes, *, hold: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def provider(
+    answer: bytes, *, hold: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Serve `answer` to every request; without `hold` the connection is closed where it is not whole."""
     seen: list[bytes] = []
     writers: list[asyncio.StreamWriter] = []
@@ -50,7 +60,7 @@ async def provider(answer: bytes, *, hold: bool = False) -> AsyncIterator[tuple[
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
 
-    server = await asyncio.start_server(quiet, "127.0.0.1", 0)
+    server = await asyncio.start_server(quiet, "127.0.0.1", 0, ssl=tls)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
     finally:
@@ -106,6 +116,80 @@ async def test_the_clients_version_counts_over_ours() -> None:
         await whole(await up.send(call("anthropic", **{"anthropic-version": "2099-01-01"})))
     assert seen[0].count(b"anthropic-version") == 1
     assert b"2099-01-01" in seen[0]
+
+
+async def test_a_connection_is_used_again_until_its_provider_closes_it() -> None:
+    async with provider(OK) as (url, _), upstream(url) as up:
+        (line,) = [await lines_after(up) for _ in range(3)][-1]
+        assert [await lines_after(up)] == [[line]]
+        side = [await up.send(call()) for _ in range(3)]
+        assert [await whole(reply) for reply in side] == [b"{}"] * 3
+        assert len(idle(up)) == 3  # each had one of its own, and all are free again
+        for kept in idle(up):
+            kept.transport.abort()
+        (new,) = await lines_after(up)
+        assert new is not line
+    assert idle(up) == []
+
+
+def idle(up: HttpUpstream) -> list[Any]:
+    return [] if up._wire is None else list(vars(up._wire)["_idle"])
+
+
+async def lines_after(up: HttpUpstream) -> list[Any]:
+    assert await whole(await up.send(call())) == b"{}"
+    return idle(up)
+
+
+async def test_a_proxy_of_the_environment_is_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "all_proxy", "no_proxy", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with provider(OK) as (url, seen):
+        monkeypatch.setenv("http_proxy", url)
+        async with upstream("http://model.invalid/v1") as up:
+            for _ in range(2):
+                assert await whole(await up.send(call())) == b"{}"
+            assert await up.probe(1.0) is False  # this one waits for a body
+    assert seen[0].startswith(b"POST http://model.invalid/v1/chat/completions HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    self_signed(key, certificate, host="localhost")
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    async with provider(OK, tls=context) as (url, seen), upstream(url.replace(LOCAL, "https://localhost")) as up:
+        if trusted:
+            assert [await whole(await up.send(call())) for _ in range(3)] == [b"{}"] * 3
+            assert len(idle(up)) == 1
+        else:
+            with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+                await up.send(call())
+            assert caught.value.code == "upstream_unreachable"
+    assert len(seen) == 3 * trusted
+
+
+def self_signed(key: Path, certificate: Path, *, host: str) -> None:
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    start = datetime.now(UTC) - timedelta(days=1)
+    made = (
+        x509.CertificateBuilder(name, name, secret.public_key(), x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=9))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, plain))
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
 
 async def test_redirects_are_not_followed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,6 +77,7 @@ class AttemptGateways:
                     on_call=meter.called,
                     on_alert=on_alert,
                     on_quota=meter.rested,
+                    on_loop=True,
                     clock=self.clock,
                     redact=Redactor(secrets).text,
                     providers=self._standings(),
@@ -129,25 +129,22 @@ class AttemptGateways:
 
 
 class _Meter:
-    """Counts what the calls of one attempt take; told from the gateway's threads and, of quotas, from its loop."""
+    """Counts what the calls of one attempt take; told on the event loop."""
 
     def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
         self._on_call = on_call
         self._metered = Metered()
-        self._lock = threading.Lock()
 
     def called(self, record: CallRecord) -> None:
         """Count one call and pass it on."""
-        with self._lock:
-            self._metered = _with(self._metered, record)
+        self._metered = _with(self._metered, record)
         self._on_call(record)
 
     def rested(self, rest: QuotaRest) -> None:
         """Note that a call was refused for want of quota; of several the rest that ends first counts."""
-        with self._lock:
-            known = self._metered.quota
-            if known is None or rest.until < known.until:
-                self._metered = replace(self._metered, quota=rest)
+        known = self._metered.quota
+        if known is None or rest.until < known.until:
+            self._metered = replace(self._metered, quota=rest)
 
     def read(self) -> Metered:
         """Return what was counted so far."""

@@ -252,11 +252,6 @@ class AttemptRunner:
             return
         self._note_unlogged_calls(assignment.attempt)
         loop = asyncio.get_running_loop()
-
-        def tell(payload: Payload) -> None:
-            """Note from the gateway's threads, in order with everything else."""
-            asyncio.run_coroutine_threadsafe(self._tell(payload), loop).result()
-
         opened = self._services.open_gateway(
             agent.models,
             mission=self._journal.mission,
@@ -266,9 +261,9 @@ class AttemptRunner:
             user=self._journal.state.user,
             kept=kept_calls(self._services.home, assignment.attempt),
             strict=not agent.driven,
-            on_diverged=lambda divergence: tell(diverged(assignment.attempt, divergence)),
-            on_call=lambda record: tell(called(record)),
-            on_alert=lambda spent: tell(
+            on_diverged=lambda found: loop.call_soon_threadsafe(self._tell, diverged(assignment.attempt, found)),
+            on_call=lambda record: self._tell(called(record)),
+            on_alert=lambda spent: self._tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
             ),
         )
@@ -302,7 +297,7 @@ class AttemptRunner:
         unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self._journal.state.calls]
         self._journal.note(*(lost_call(attempt, booked) for booked in unlogged))
 
-    async def _tell(self, payload: Payload) -> None:
+    def _tell(self, payload: Payload) -> None:
         with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
             self._journal.note(payload)
 

@@ -95,7 +95,8 @@ class OpenGateway(Protocol):
         """Serve the models of these names at the cost of `user`; raises `ConfigError` where one cannot be.
 
         `kept` is the file in which the replies are kept, and from which an attempt that goes on gets them again;
-        where it is `strict`, `on_diverged` is told of the first request that differs.
+        where it is `strict`, `on_diverged` is told of the first request that differs, from another thread. The
+        other two are called on the event loop.
         """
         ...
 

@@ -24,6 +24,7 @@ from chargehand.models._gateway_chain import Chain
 from chargehand.models._gateway_dialect import DialectRules
 from chargehand.models._gateway_exchange import JSON_HEADERS, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
+from chargehand.models._gateway_hedge import QUIET_SECONDS
 from chargehand.models._gateway_kept import ONLY_KEPT, Replayed, Tape
 from chargehand.models._gateway_retry import Retries
 from chargehand.models._gateway_route import (
@@ -74,10 +75,11 @@ class Gateway:
     Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
     `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
-    `on_alert` run in worker threads, never two at once, and may block; so may the ledger. `on_quota` is called in
-    the event loop before a client is refused for want of quota, and must not block. The upstreams belong to
-    the caller; `providers` knows who is down and is best shared. `calls` has what an earlier life of the attempt
-    was answered and keeps what this one is; `token` is what it was made with.
+    `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
+    event loop, which saves a call the way there and back, and must not. `on_quota` is called on the event loop
+    before a client is refused for want of quota. The upstreams belong to the caller; `providers` knows who is down
+    and is best shared. `calls` has what an earlier life of the attempt was answered and keeps what this one is;
+    `token` is what it was made with.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class Gateway:
         first_turn: int = 1,
         on_alert: Callable[[Spent], None] = _ignore,
         on_quota: Callable[[QuotaRest], None] = _unheard,
+        on_loop: bool = False,
         call_seconds: float = 600.0,
+        quiet_seconds: float = QUIET_SECONDS,
         retries: int = 3,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -105,12 +109,19 @@ class Gateway:
         self._models = tuple(models)
         self._clock = clock or SystemClock()
         self._desk = Desk(
-            ledger, self._clock, attempt=attempt, on_call=on_call, on_alert=on_alert, on_quota=on_quota
+            ledger,
+            self._clock,
+            attempt=attempt,
+            on_call=on_call,
+            on_alert=on_alert,
+            on_quota=on_quota,
+            on_loop=on_loop,
         )
         self._attempt = attempt
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
         self._providers = providers or Providers(clock=self._clock)
         self._call_seconds = call_seconds
+        self._quiet_seconds = quiet_seconds
         self._retries = retries
         self._sleep = sleep
         self._redact = redact
@@ -133,14 +144,14 @@ class Gateway:
         except OSError as error:
             raise _unlistenable(str(path), error) from error
         self._sockets.append(path)
-        self._servers.append(
-            await asyncio.start_unix_server(self._http.connected, sock=listener, backlog=_BACKLOG)
-        )
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._http.protocol, sock=listener, backlog=_BACKLOG))
 
     async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on TCP and return the port; raises `InfrastructureError` (`gateway_socket`)."""
         try:
-            server = await asyncio.start_server(self._http.connected, host, port, backlog=_BACKLOG)
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(self._http.protocol, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise _unlistenable(f"{host}:{port}", error) from error
         self._servers.append(server)
@@ -292,6 +303,7 @@ class Gateway:
             bound=bound,
             turn=turn,
             seconds=self._call_seconds,
+            quiet=self._quiet_seconds,
             headers=_passed(request.headers),
             operation=route.operation,
             upstream=TranslatingUpstream(served.upstream, served.dialect) if translated else served.upstream,

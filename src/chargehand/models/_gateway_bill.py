@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chargehand.core import Clock, ExhaustedError, Ledger, Spent, new_id
 from chargehand.models._contract import CallRecord, CallStatus, Price, QuotaRest, ServedModel, Usage
+from chargehand.models._gateway_clerk import Clerk
 from chargehand.models._gateway_dialect import Metered
 from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, computed_usd, cost_usd, input_usd, output_usd
@@ -38,7 +39,10 @@ def _nobody(_: QuotaRest) -> None:
 
 
 class Desk:
-    """Where the calls of one gateway get their money; listeners are called in threads, never two at once."""
+    """Where the calls of one gateway get their money.
+
+    The ledger is asked in a thread, one question at a time; listeners are called there too, or on the loop.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Desk:
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
         on_quota: Callable[[QuotaRest], None] = _nobody,
+        on_loop: bool = False,
     ) -> None:
         self.on_quota = on_quota
         self.ledger = ledger
@@ -58,9 +63,8 @@ class Desk:
         self._refused = 0
         self._limited = False
         self._on_alert = on_alert
-        self._lock = threading.Lock()
-        # SQLite lets those who wait for its lock sleep and try again: in a queue they wait less.
-        self._queue = threading.Lock()
+        self._on_loop = on_loop
+        self._clerk = Clerk()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, served: ServedModel, bound: Bound, *, turn: int) -> Bill:
@@ -69,7 +73,7 @@ class Desk:
         Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
         """
         bill = Bill(self, served, turn=turn)
-        admission = asyncio.ensure_future(asyncio.to_thread(self._admitted, bill.id, served, bound))
+        admission = self._clerk.ask(functools.partial(self._admit, bill.id, served, bound))
         try:
             bill.grant = await asyncio.shield(admission)
         except GatewayFault as fault:
@@ -80,12 +84,8 @@ class Desk:
             raise
         if bill.grant.alerts:
             # On its own: a listener that fails must not keep the call from being settled.
-            self.spawn(asyncio.to_thread(self._alerted, bill.grant.alerts))
+            self.spawn(self._told([functools.partial(self._on_alert, one) for one in bill.grant.alerts]))
         return bill
-
-    def _admitted(self, call: str, served: ServedModel, bound: Bound) -> Grant:
-        with self._queue:
-            return self._admit(call, served, bound)
 
     def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
         if self._limited and served.price is not None:
@@ -111,25 +111,28 @@ class Desk:
         grant = _grant(served.price, bound, left)
         return replace(grant, alerts=self.ledger.reserve(call, grant.usd))
 
-    def _alerted(self, alerts: tuple[Spent, ...]) -> None:
-        for spent in alerts:
-            with self._lock:
-                self._on_alert(spent)
-
-    def settle(self, call: str, usd: float | None, record: CallRecord) -> None:
-        """Book and report a call; blocks."""
-        if record.status != "refused":
-            with self._queue:
-                self.ledger.settle(call, usd)
-        elif self._is_flood():
+    async def settle(self, call: str, usd: float | None, record: CallRecord) -> None:
+        """Book and report a call."""
+        if record.status == "refused":
+            if not self._is_flood():
+                await self._told([functools.partial(self._on_call, record)])
             return
-        with self._lock:
+        booked = functools.partial(self.ledger.settle, call, usd)
+        if self._on_loop:
+            await self._clerk.ask(booked)
             self._on_call(record)
+        else:
+            await self._clerk.ask(functools.partial(_each, [booked, functools.partial(self._on_call, record)]))
 
-    def tell(self, record: CallRecord) -> None:
-        """Report a call that costs nothing and reserved nothing; blocks."""
-        with self._lock:
-            self._on_call(record)
+    async def _told(self, words: Sequence[Callable[[], None]]) -> None:
+        if self._on_loop:
+            _each(words)
+        else:
+            await self._clerk.ask(functools.partial(_each, words))
+
+    async def tell(self, record: CallRecord) -> None:
+        """Report a call that costs nothing and reserved nothing."""
+        await self._told([functools.partial(self._on_call, record)])
 
     def _is_flood(self) -> bool:
         """Tell whether so many calls were refused that one more is no news: whoever asks pays nothing for it."""
@@ -145,8 +148,11 @@ class Desk:
 
     async def close(self) -> None:
         """Wait until every call is settled; raises what a ledger or a listener raised."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        try:
+            while self._tasks:
+                await asyncio.gather(*self._tasks)
+        finally:
+            self._clerk.close()
 
 
 class Bill:
@@ -187,8 +193,13 @@ class Bill:
                 reported_usd=metered.usage.cost_usd if self.sent else None,
                 computed_usd=computed_usd(self._served.price, metered) if self.sent else None,
             )
-            self._closing = self._desk.spawn(asyncio.to_thread(self._desk.settle, self.id, cost, record))
+            self._closing = self._desk.spawn(self._desk.settle(self.id, cost, record))
         await asyncio.shield(self._closing)
+
+
+def _each(parts: Sequence[Callable[[], None]]) -> None:
+    for part in parts:
+        part()
 
 
 def _grant(price: Price | None, bound: Bound, left: float | None) -> Grant:

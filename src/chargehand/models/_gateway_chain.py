@@ -9,12 +9,12 @@ from typing import Any
 from chargehand.models._gateway_bill import Desk
 from chargehand.models._gateway_exchange import JSON_HEADERS, Exchange, Order
 from chargehand.models._gateway_fault import GatewayFault, NextModel
+from chargehand.models._gateway_hedge import PROBE_SECONDS
 from chargehand.models._gateway_quota import no_quota, quota_fault
 from chargehand.models._gateway_retry import LONGEST_SECONDS, Retries
 from chargehand.models._health import Standing
 from chargehand.models._http import HttpAnswer
 
-_PROBE_SECONDS = 2.0
 Sleep = Callable[[float], Awaitable[object]]
 
 
@@ -65,6 +65,9 @@ class Chain:
                 if self._cut is not None:
                     await self._refuse(self._cut)
                     return
+            except GatewayFault as fault:
+                await self._refuse(fault)
+                return
             else:
                 return
 
@@ -77,10 +80,29 @@ class Chain:
         trying = order.standing.try_out()
         try:
             async with order.standing.place(self._sleep):
+                if not trying:
+                    await self._still(order)
                 await exchange.run()
         finally:
             if trying:
                 order.standing.give_up()
+
+    async def _still(self, order: Order) -> None:
+        """Look again whether the provider may be asked: it may have failed while the call stood in line.
+
+        Raises `NextModel` where another model is there, else waits; raises `GatewayFault`.
+        """
+        wait = _wait(order)
+        if wait <= 0:
+            return
+        if order.more:
+            raise NextModel("next_model", f"provider {order.served.provider!r} rests")
+        await self._waited(order, wait)
+
+    async def _waited(self, order: Order, wait: float) -> None:
+        if wait > LONGEST_SECONDS:
+            raise self._resting(order, wait)
+        await self._sleep(wait)
 
     async def _ready(self) -> list[Order]:
         """Return who can be asked now, waiting for the first where nobody can; raises `GatewayFault`."""
@@ -93,10 +115,7 @@ class Chain:
         if ready:
             return ready
         first = min(self._orders, key=_wait)
-        wait = _wait(first)
-        if wait > LONGEST_SECONDS:
-            raise self._resting(first, wait)
-        await self._sleep(wait)
+        await self._waited(first, _wait(first))
         return [first]
 
     def _resting(self, order: Order, wait: float) -> GatewayFault:
@@ -127,7 +146,7 @@ def _wait(order: Order) -> float:
 
 async def _probe(probe: Callable[[float], Awaitable[Any]], standing: Standing) -> None:
     try:
-        if await probe(_PROBE_SECONDS):
+        if await probe(PROBE_SECONDS):
             standing.good()
         else:
             standing.bad()

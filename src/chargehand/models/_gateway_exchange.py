@@ -20,6 +20,7 @@ from chargehand.models._gateway_dialect import (
     mapping,
 )
 from chargehand.models._gateway_fault import GatewayFault, LostReply, NextModel
+from chargehand.models._gateway_hedge import QUIET_SECONDS, head_or_gone
 from chargehand.models._gateway_kept import Tape
 from chargehand.models._gateway_quota import no_quota, quota_fault
 from chargehand.models._gateway_resets import asked_wait
@@ -44,8 +45,8 @@ _TAIL_SECONDS = 1.0
 class Order:
     """What a client asks for: of which model, with what body, bounded how.
 
-    `more`: another model can be asked, so that this one is asked once; `before` are those that were asked and
-    gave no reply; `shown` goes to the client as headers.
+    `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
+    silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers.
     """
 
     served: ServedModel
@@ -55,6 +56,7 @@ class Order:
     turn: int
     seconds: float
     headers: Mapping[str, str]
+    quiet: float = QUIET_SECONDS
     operation: Operation = "reply"
     upstream: Upstream
     standing: Standing | None = None
@@ -210,7 +212,7 @@ class Exchange:
             bill.sent = True
             try:
                 async with asyncio.timeout(call.seconds):
-                    return await self._order.upstream.send(call)
+                    return await self._head(call)
             except TimeoutError:
                 raise self._stalled() from None
             except UpstreamError as error:
@@ -222,6 +224,13 @@ class Exchange:
                     raise fault from None
                 if self._order.standing is not None:
                     self._order.standing.bad()
+
+    async def _head(self, call: Call) -> UpstreamReply:
+        order = self._order
+        probe = getattr(order.served.upstream, "probe", None)
+        if not order.more or probe is None:
+            return await order.upstream.send(call)
+        return await head_or_gone(order.upstream.send(call), probe, order.standing, quiet=order.quiet)
 
     def _partial(self) -> Metered:
         """Return the usage of a reply that is not whole, by its provider's own word where it is translated."""

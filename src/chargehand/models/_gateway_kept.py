@@ -74,6 +74,6 @@ class Replayed:
             booked_usd=0.0,
             reason="its attempt had this reply before, and paid for it then",
         )
-        await asyncio.to_thread(self._desk.tell, record)
+        await self._desk.tell(record)
         shown = {"x-chargehand-call": kept.call, "x-chargehand-replayed": str(kept.turn)}
         await self._answer.send(kept.status, {**kept.headers, **shown}, self._calls.body(kept))

@@ -45,6 +45,7 @@ class Standing:
         self._rests_until = 0.0
         self._trying = False
         self._slots = asyncio.Semaphore(limits.concurrency) if limits.concurrency else None
+        self._gate = asyncio.Lock()
         self._turn = 0.0
 
     @property
@@ -98,13 +99,14 @@ class Standing:
 
     @contextlib.asynccontextmanager
     async def place(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
-        """Wait for a free place and for the minute's share, and hold the place for the block."""
+        """Wait for a free place and for the minute's share, first come first served, and hold the place."""
         async with self._slots if self._slots is not None else contextlib.nullcontext():
             if self._limits.per_minute:
-                now = self._clock.monotonic()
-                start, self._turn = max(now, self._turn), max(now, self._turn) + _MINUTE / self._limits.per_minute
-                if start > now:
-                    await sleep(start - now)
+                # In line, so that whoever leaves while waiting has taken nothing from those behind.
+                async with self._gate:
+                    if (wait := self._turn - self._clock.monotonic()) > 0:
+                        await sleep(wait)
+                    self._turn = max(self._clock.monotonic(), self._turn) + _MINUTE / self._limits.per_minute
             yield
 
 

@@ -14,6 +14,7 @@ _log = logging.getLogger(__name__)
 _PIECE = 65_536
 _LINGER_SECONDS = 1.0
 _REFUSED_AT_ONCE = 16
+_BODILESS = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class HttpAnswer:
         self._writer = writer
         self._limits = limits
         self._waiting = bytearray()
+        self._chunked = False
         self.begun = False
 
     async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -75,11 +77,17 @@ class HttpAnswer:
         """Send the head; without a `content-length` the body goes out in chunks."""
         self.begun = True
         fields = list(headers.items())
+        sized = "content-length" in headers or status in _BODILESS
+        self._chunked = not sized and self._http.their_http_version == b"1.1"
         await self._write(self._http.send(h11.Response(status_code=status, headers=fields)))
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of the body and wait until the client keeps up."""
-        if piece and not self._bodiless:
+        if not piece or self._bodiless:
+            return
+        if self._chunked:  # as h11 does, at a tenth of the cost: a stream is thousands of these
+            await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        else:
             await self._write(self._http.send(h11.Data(data=piece)))
 
     async def end(self) -> None:
@@ -118,8 +126,37 @@ Refused = Callable[[str, int, str], bytes]
 """Makes the JSON body of a refusal from path, status and sentence."""
 
 
+class _Reader(asyncio.StreamReader):
+    """What a client sends; tells once that it went away, also while nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = False
+        self._gone: Callable[[], object] | None = None
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self._end()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self._end()
+
+    def when_gone(self, call: Callable[[], object] | None) -> None:
+        """Call this, and nothing else any more, when the client goes away, at once where it did."""
+        self._gone = call
+        if self._ended:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
+
 class HttpServer:
-    """Serves `handler` on every connection it is given."""
+    """Serves `handler` on every connection of the protocols that it makes."""
 
     def __init__(self, handler: Handler, refused: Refused, *, limits: HttpLimits) -> None:
         self._handler = handler
@@ -129,8 +166,16 @@ class HttpServer:
         self._closed = False
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side ends it; the callback of asyncio's servers."""
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return what serves one connection until either side ends it; the factory for servers of the loop."""
+        reader = _Reader()
+
+        async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._connected(reader, writer)
+
+        return asyncio.StreamReaderProtocol(reader, connected)
+
+    async def _connected(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or self._closed:
             # Accepted while the server was being closed: nobody would cut this one later.
@@ -175,7 +220,7 @@ class _RefusalError(Exception):
 class _Connection:
     """One connection: its requests one after the other."""
 
-    def __init__(self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, server: HttpServer, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._server = server
         self._limits = server.limits
         self._reader = reader
@@ -226,14 +271,15 @@ class _Connection:
         bodiless = request.method == "HEAD"
         answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=bodiless)
         handling = asyncio.ensure_future(self._server.handle(request, answer))
-        watching = asyncio.create_task(self._gone())
+        self._reader.when_gone(handling.cancel)
         try:
-            await asyncio.wait((handling, watching), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((handling,))
         finally:
-            for task in (handling, watching):
-                task.cancel()
-            # Shielded: closing the server must not leave a handler behind that is still ending its call.
-            await asyncio.shield(asyncio.gather(handling, watching, return_exceptions=True))
+            self._reader.when_gone(None)
+            if not handling.done():
+                handling.cancel()
+                # Shielded: closing the server must not leave a handler behind that is still ending its call.
+                await asyncio.shield(asyncio.gather(handling, return_exceptions=True))
         if handling.cancelled():
             return False
         error = handling.exception()
@@ -245,16 +291,6 @@ class _Connection:
                 raise _RefusalError(500, "internal error of the gateway")
         self._writer.transport.abort()
         return False
-
-    async def _gone(self) -> None:
-        """Return when the client closes; what it sends ahead is kept for the next request."""
-        ahead = 0
-        with contextlib.suppress(OSError):
-            while data := await self._reader.read(_PIECE):
-                self._http.receive_data(data)
-                ahead += len(data)
-                if ahead > self._limits.head_bytes:
-                    await asyncio.Event().wait()
 
     async def _request(self) -> HttpRequest | None:
         self._path = "/"

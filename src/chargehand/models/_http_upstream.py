@@ -8,16 +8,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
 
 import msgspec
 
 from chargehand.core import UpstreamError
 from chargehand.models._contract import PATHS, Call, Dialect, Operation, UpstreamReply
+from chargehand.models._wire import Wire, WireBody, WireCode, WireError, WireReply
+from chargehand.models._wire_direct import DirectWire, Origin
 
 if TYPE_CHECKING:
     import ssl
-
-    import httpx
 
 _ANTHROPIC_VERSION = "2023-06-01"
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
@@ -30,12 +31,17 @@ _SIDE_PATHS: Mapping[tuple[Dialect, Operation], str] = {
 }
 _BUSY = 429
 _CONNECT_SECONDS = 15.0
-_CONNECTIONS = 512
-_KEPT_CONNECTIONS = 32
-"""httpx goes through all connections for each idle one whenever a call begins or ends."""
-_COMMON = {"user-agent": "chargehand", "accept-encoding": "identity"}
+_COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
 """Plain replies: a compressed stream comes in lumps."""
-_IDLE_SECONDS = 60.0
+_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]+")
+"""Other names (international ones, zones) are left to httpx."""
+_SENTENCES: Mapping[WireCode, str] = {
+    "upstream_unreachable": "cannot reach {base} ({what})",
+    "upstream_timeout": "{base} sent nothing in time ({what})",
+    "upstream_cut": "{base} broke off its reply ({what})",
+    "upstream_malformed": "the reply of {base} is not HTTP as it should be ({what})",
+}
 
 
 class HttpUpstream:
@@ -61,119 +67,124 @@ class HttpUpstream:
         self._headers = {**_own_headers(dialect, key), **(headers or {})}
         self._key = key
         self._connect_seconds = connect_seconds
-        self._client: httpx.AsyncClient | None = None
+        self._wire: Wire | None = None
 
     def __repr__(self) -> str:
         return f"HttpUpstream({self._base_url!r})"
 
     async def send(self, call: Call) -> UpstreamReply:
         """Send one call; raises `UpstreamError` where no head comes."""
-        import httpx
+        path, body = _placed(call)
+        headers = {**self._headers, **call.headers, "content-type": "application/json"}
+        connect = min(self._connect_seconds, call.seconds)
+        reply = await self._asked("POST", path, headers, msgspec.json.encode(body), connect, call.seconds)
+        return UpstreamReply(status=reply.status, headers=reply.headers, chunks=_Chunks(reply.body, self._failed))
 
-        timeout = httpx.Timeout(call.seconds, connect=min(self._connect_seconds, call.seconds))
+    async def probe(self, seconds: float) -> bool:
+        """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
+        path = "/v1beta/models" if self._dialect == "gemini" else "/v1/models"
         try:
-            client = self._opened()
-            path, body = _placed(call)
-            request = client.build_request(
-                "POST",
-                self._url(path),
-                content=msgspec.json.encode(body),
-                headers={**self._headers, **call.headers, "content-type": "application/json"},
-                timeout=timeout,
-            )
-            response = await client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            raise self._failed(error, begun=False) from None
-        except (httpx.InvalidURL, ValueError, OSError, ImportError) as error:
+            reply = await self._asked("GET", path, self._headers, b"", seconds, seconds)
+        except UpstreamError:
+            return False
+        await reply.body.aclose()
+        return reply.status < 500 and reply.status != _BUSY
+
+    async def _asked(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, connect: float, seconds: float
+    ) -> WireReply:
+        given = {**_COMMON, **headers}
+        try:
+            wire = self._opened()
+            return await wire.ask(method, self._path(path), given, body, connect=connect, seconds=seconds)
+        except WireError as error:
+            raise self._failed(error) from None
+        except (ValueError, OSError, ImportError) as error:
             # A key or header that is no ASCII text; what is wrong is named, the value never.
             raise UpstreamError(
                 f"cannot send to {self._base_url!r}: {type(error).__name__}",
                 code="upstream_unreachable",
                 hint="check base_url, key, proxy and certificate settings",
             ) from None
-        chunks = _Chunks(response, self._failed)
-        return UpstreamReply(status=response.status_code, headers=dict(response.headers), chunks=chunks)
 
-    async def probe(self, seconds: float) -> bool:
-        """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
-        import httpx
-
-        path = "/v1beta/models" if self._dialect == "gemini" else "/v1/models"
-        try:
-            reply = await self._opened().get(self._url(path), headers=self._headers, timeout=seconds)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, ImportError):
-            return False
-        return reply.status_code < 500 and reply.status_code != _BUSY
-
-    def _url(self, path: str) -> str:
-        return self._base + (_OWN_VERSION.sub("", path) if _VERSION.search(self._base) else path)
+    def _path(self, path: str) -> str:
+        return _OWN_VERSION.sub("", path) if _VERSION.search(self._base) else path
 
     async def close(self) -> None:
-        """Close the pool. Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        """Close the connections. Idempotent."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
 
-    def _opened(self) -> httpx.AsyncClient:
-        if self._client is None:
-            import httpx
+    def _opened(self) -> Wire:
+        if self._wire is None:
+            self._wire = _wire_to(self._base)
+        return self._wire
 
-            limits = httpx.Limits(
-                max_connections=_CONNECTIONS,
-                max_keepalive_connections=_KEPT_CONNECTIONS,
-                keepalive_expiry=_IDLE_SECONDS,
-            )
-            self._client = httpx.AsyncClient(
-                limits=limits,
-                follow_redirects=False,
-                trust_env=not _is_local(self._base_url),
-                headers=_COMMON,
-                verify=_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
-            )
-        return self._client
-
-    def _failed(self, error: httpx.HTTPError, *, begun: bool) -> UpstreamError:
-        import httpx
-
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    def _failed(self, error: WireError) -> UpstreamError:
+        what = str(error)
         if self._key:
             what = what.replace(self._key, "[redacted]")
-        hint = "check base_url, the network and proxy settings"
-        unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-        malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-        if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):
-            return UpstreamError(
-                f"cannot reach {self._base_url!r} ({what})", code="upstream_unreachable", hint=hint
-            )
-        if isinstance(error, httpx.TimeoutException):
-            return UpstreamError(
-                f"{self._base_url!r} sent nothing in time ({what})", code="upstream_timeout", hint=hint
-            )
-        return UpstreamError(f"{self._base_url!r} broke off its reply ({what})", code="upstream_cut", hint=hint)
+        message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)
+        return UpstreamError(message, code=error.code, hint="check base_url, the network and proxy settings")
 
 
 class _Chunks:
-    """The body of a response; unlike a generator's, its `aclose` works also where nothing was read yet."""
+    """The body of a reply, its faults in words of ours."""
 
-    def __init__(self, response: httpx.Response, failed: Callable[..., UpstreamError]) -> None:
-        self._response = response
+    def __init__(self, body: WireBody, failed: Callable[[WireError], UpstreamError]) -> None:
+        self._body = body
         self._failed = failed
-        self._pieces = response.aiter_bytes()
 
     def __aiter__(self) -> _Chunks:
         return self
 
     async def __anext__(self) -> bytes:
-        import httpx
-
         try:
-            return await anext(self._pieces)
-        except httpx.HTTPError as error:
-            raise self._failed(error, begun=True) from None
+            return await anext(self._body)
+        except WireError as error:
+            raise self._failed(error) from None
 
     async def aclose(self) -> None:
-        """Close the response; its connection is used again only where all of it was read."""
-        await self._response.aclose()
+        """Close; the connection is used again only where all of it was read."""
+        await self._body.aclose()
+
+
+def _wire_to(base: str) -> Wire:
+    """Return the way to `base`: our own, or httpx where a proxy may stand between or the address is unusual."""
+    local = _is_local(base)
+    origin = _origin(base) if local or not _proxies() else None
+    if origin is not None:
+        return DirectWire(origin)
+    from chargehand.models._wire_proxied import ProxiedWire
+
+    return ProxiedWire(base, _trusted(), trust_env=not local)
+
+
+def _proxies() -> bool:
+    """Tell whether the environment names a proxy; which hosts go past it, httpx decides."""
+    return bool({"http", "https", "all"} & getproxies().keys())
+
+
+def _origin(base: str) -> Origin | None:
+    parts = urlsplit(base)
+    host, port = parts.hostname or "", parts.port
+    unusual = parts.scheme not in _PORTS or not _HOST.fullmatch(host) or parts.query or parts.fragment
+    if unusual or "@" in parts.netloc:
+        return None
+    usual = _PORTS[parts.scheme]
+    shown = f"[{host}]" if ":" in host else host
+    return Origin(
+        host=host,
+        port=port or usual,
+        authority=shown if port in (None, usual) else f"{shown}:{port}",
+        prefix=quote(parts.path, safe="/%:@!$&'()*+,;=~"),
+        certificates=_trusted if parts.scheme == "https" else None,
+    )
+
+
+def _trusted() -> ssl.SSLContext:
+    return _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @functools.cache
@@ -184,7 +195,9 @@ def _certificates(file: str | None, directory: str | None) -> ssl.SSLContext:
     """
     import httpx
 
-    return httpx.create_ssl_context()
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _is_local(url: str) -> bool:

@@ -92,7 +92,7 @@ class EventLog:
                 raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
             lines = tuple(self._chained(_head(tip), mission, bodies))
             self._open_or_refuse(connection, payloads, line=lines[0])
-            connection.execute(sa.insert(events), [asdict(line) for line in lines])
+            connection.execute(_add_lines, [_columns(line) for line in lines])
             connection.execute(_move_head, _head_values(lines[-1]))
             runnable = _runnable_after(payloads)
             if runnable is not None:
@@ -290,6 +290,7 @@ _move_head = (
 )
 
 
+_add_lines = sa.insert(events)
 _set_runnable = (
     sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(runnable=sa.bindparam("wanted"))
 )
@@ -299,6 +300,10 @@ _set_wakes = (
 _held = (missions.c.id == sa.bindparam("mission")) & (missions.c.epoch == sa.bindparam("seen"))
 _claim = sa.update(missions).where(_held).values(epoch=missions.c.epoch + 1, owner=sa.bindparam("holder"))
 _release = sa.update(missions).where(_held).values(owner=None)
+
+
+def _columns(line: Event) -> dict[str, object]:
+    return {column.name: getattr(line, column.name) for column in events.columns}
 
 
 def _row(row: sa.RowMapping) -> MissionRow:

@@ -99,7 +99,8 @@ def _connect(path: Path, *, synchronous: Synchronous, read_only: bool) -> sqlite
 
 
 def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN IMMEDIATE"))
+    # By the driver itself: every transaction begins here, and SQLAlchemy's own way takes ten times as long.
+    _driver(connection).execute(connection.get_execution_options().get(_BEGIN, "BEGIN IMMEDIATE"))
 
 
 def _driver(connection: sa.Connection) -> sqlite3.Connection:
