@@ -249,9 +249,8 @@ class TestRead:
         bench.put("pic", b"\x89PNG\r\n\x1a\n\0\0")
         assert await bench.good("read", path="d") == "d is a directory with 3 entries:\n.hidden\nb\nsub/"
         assert "entries:\nd/\npic" in await bench.good("read", path=".")
-        assert "is a PNG image of 10 bytes; it begins with the bytes 89 50 4e" in await bench.good(
-            "read", path="pic"
-        )
+        bench.put("data", b"SQLite\0\0")
+        assert "is SQLite of 8 bytes; it begins with the bytes 53 51 4c" in await bench.good("read", path="data")
         assert await bench.good("read", path="d/b") == "[d/b is empty]"
 
     async def test_missing_files_come_with_the_nearest_names(self, bench: Bench) -> None:

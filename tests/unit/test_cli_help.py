@@ -50,7 +50,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "artifact": "list show",
         "agent": "list probe",
         "role": "list show path",
-        "model": "list probe",
+        "model": "list probe show stats",
         "policy": "show test why allow",
         "project": "list show setup trust log",
         "sandbox": "setup",

@@ -12,7 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from chargehand.agents._transcript import Pair, content_bytes, cut, is_reply, pairs, result_text, with_text
+from chargehand.agents._transcript import (
+    Pair,
+    content_bytes,
+    cut,
+    holds_picture,
+    is_reply,
+    pairs,
+    result_text,
+    with_text,
+)
 from chargehand.agents._transcript_summary import SUMMARY_LEVELS, summary
 from chargehand.core import ExhaustedError
 
@@ -206,7 +215,9 @@ def _cleared(text: str, pair: Pair | None) -> str:
 def _replace(fitting: _Fitting, index: int, at: int, line: str) -> None:
     message: Any = fitting.messages[index]
     text = result_text(message.parts[at])
-    if index in fitting.pins or text is None or len(text) <= max(len(line), _LEAST_CLEARED):
+    if index in fitting.pins or text is None:
+        return
+    if len(text) <= max(len(line), _LEAST_CLEARED) and not holds_picture(message.parts[at]):
         return
     parts = [with_text(part, line) if number == at else part for number, part in enumerate(message.parts)]
     fitting.messages[index] = replace(message, parts=parts)
@@ -217,10 +228,16 @@ def _shortened(kept: _Kept, length: int) -> _Kept:
     if kept.pinned or is_reply(message):
         return kept
     parts = [
-        part if (text := result_text(part)) is None or len(text) <= length else with_text(part, cut(text, length))
+        part
+        if (text := result_text(part)) is None or _is_short(part, text, length)
+        else with_text(part, cut(text, length))
         for part in message.parts
     ]
     return _Kept(replace(message, parts=parts), False)
+
+
+def _is_short(part: Any, text: str, length: int) -> bool:
+    return len(text) <= length and not holds_picture(part)
 
 
 def _is_system(message: ModelMessage) -> bool:

@@ -112,6 +112,10 @@ class Desk:
         self.kept.append(content)
         return hashlib.sha256(content).hexdigest()
 
+    def artifact(self, id: str) -> bytes:
+        """Return what was kept; see `AttemptContext.artifact`."""
+        return next(content for content in self.kept if hashlib.sha256(content).hexdigest() == id)
+
     def heard(self) -> Sequence[str]:
         """Return what persons have said; see `AttemptContext.heard`."""
         return list(self.words)

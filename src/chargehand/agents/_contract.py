@@ -65,7 +65,8 @@ class Outcome:
 class EndpointModel:
     """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
 
-    `dialect` is what it is best called in; the gateway translates from every other.
+    `dialect` is what it is best called in; the gateway translates from every other. `images`: whether it, or one
+    that answers in its place, takes pictures.
     """
 
     name: str
@@ -73,6 +74,7 @@ class EndpointModel:
     context: int | None = None
     max_output: int | None = None
     tools: bool = True
+    images: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,10 @@ class AttemptContext(Protocol):
 
     def keep(self, content: bytes) -> str:
         """Keep what is too large for the log; return its artifact id."""
+        ...
+
+    def artifact(self, id: str) -> bytes:
+        """Return what `keep` kept under that id; raises `NotFoundError`."""
         ...
 
     def heard(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +11,20 @@ from chargehand.agents import _text_protocol
 from chargehand.agents._recorded import Reply, ToolCall, whole
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ModelResponsePart
+    from pydantic_ai.messages import (
+        BinaryContent,
+        ModelMessage,
+        ModelRequestPart,
+        ModelResponse,
+        ModelResponsePart,
+    )
 
 FINISH, ASK = "finish", "ask"
 _LATER = "not done: finish came before it"
+_NO_PICTURES = "[not shown: this model does not take it; look at it with a program, or work without it]"
+_OLDER = "[not shown any more; read it again to see it]"
+_MOST_PICTURES = 8
+"""With 2 MB each they fit into one request."""
 _FINISHED = "noted; the checks decide whether it is so"
 
 
@@ -23,7 +33,7 @@ class Said:
     """One entry of a conversation: what a person or Chargehand says, a reply, or the result of a call.
 
     `pinned` entries are what the whole work is about: compaction never touches them. `report` marks the report on
-    the attempt before.
+    the attempt before, `image` is the media type of the picture that the artifact is.
     """
 
     kind: Literal["user", "reply", "result"]
@@ -35,6 +45,7 @@ class Said:
     artifact: str | None = None
     failed: bool = False
     report: bool = False
+    image: str | None = None
 
     @classmethod
     def by_model(cls, reply: Reply, message: dict[str, Any]) -> Said:
@@ -70,12 +81,18 @@ def unanswered(reply: Said, results: Sequence[Said]) -> list[Said]:
     ]
 
 
-def to_messages(system: str, entries: Sequence[Said], *, native: bool) -> tuple[list[ModelMessage], set[int]]:
+def to_messages(
+    system: str, entries: Sequence[Said], *, native: bool, picture: Callable[[str], bytes | None] | None = None
+) -> tuple[list[ModelMessage], set[int]]:
     """Return the conversation as pydantic-ai takes it, and which of its messages are pinned.
 
     For a model without tools of its own, calls and results are text. Calls get ids of ours, which every provider
-    takes and takes once: those of other models, or of a person's edit, may be neither.
+    takes and takes once: those of other models, or of a person's edit, may be neither. `picture` returns the bytes
+    of an artifact that is still there, and is `None` for a model that takes no pictures: it is told so. The last
+    few are shown.
     """
+    pictured = [entry for entry in entries if entry.image is not None and entry.artifact is not None]
+    shown = {id(entry) for entry in pictured[-_MOST_PICTURES:]}
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
 
     messages: list[ModelMessage] = [ModelRequest(parts=[SystemPromptPart(system)])]
@@ -92,7 +109,7 @@ def to_messages(system: str, entries: Sequence[Said], *, native: bool) -> tuple[
         if entry.kind != "reply":
             if entry.pinned:  # a message of its own, so that nothing else is kept with it
                 close()
-            parts.append(_part(entry, replies, native=native))
+            parts.append(_part(entry, replies, native=native, said=_said(entry, shown, picture)))
             if entry.pinned:
                 close()
                 pins.add(len(messages) - 1)
@@ -121,15 +138,34 @@ def _with_ids(entry: Said, reply: int) -> dict[str, Any]:
     return entry.message | {"parts": parts}
 
 
-def _part(entry: Said, reply: int, *, native: bool) -> ModelRequestPart:
+def _said(
+    entry: Said, shown: Collection[int], picture: Callable[[str], bytes | None] | None
+) -> tuple[str, BinaryContent | None]:
+    """Return the words of an entry, and the picture that belongs to it where the model is shown it."""
+    if entry.image is None or entry.artifact is None:
+        return entry.text, None
+    if picture is None:
+        return f"{entry.text}\n{_NO_PICTURES}", None
+    content = picture(entry.artifact) if id(entry) in shown else None
+    if content is None:
+        return f"{entry.text}\n{_OLDER}", None
+    from pydantic_ai.messages import BinaryContent
+
+    return entry.text, BinaryContent(content, media_type=entry.image)
+
+
+def _part(entry: Said, reply: int, *, native: bool, said: tuple[str, BinaryContent | None]) -> ModelRequestPart:
     from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
+    text, picture = said
     if entry.call is None:
-        return UserPromptPart(entry.text)
+        return UserPromptPart(text)
     if native and not entry.call.written:
         about = {"artifact": entry.artifact, "failed": entry.failed}
-        return ToolReturnPart(entry.call.name, entry.text, _id(reply, entry.call.index), metadata=about)
-    return UserPromptPart(_text_protocol.render_result(entry.call.name, entry.text))
+        content = text if picture is None else [text, picture]
+        return ToolReturnPart(entry.call.name, content, _id(reply, entry.call.index), metadata=about)
+    rendered = _text_protocol.render_result(entry.call.name, text)
+    return UserPromptPart(rendered if picture is None else [rendered, picture])
 
 
 def _as_text(entry: Said) -> ModelResponse:

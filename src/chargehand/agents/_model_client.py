@@ -31,6 +31,8 @@ _MOST: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 QUOTA = "quota_exhausted"
 """The gateway's code for a model whose provider lets it rest for hours."""
+UNCARRIED = "uncarried"
+"""The gateway's code for a call that no model behind a name takes, such as one with a picture."""
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 3600.0
 """The gateway bounds each wait for the provider, and says so: the client must not be the first to give up."""
@@ -195,6 +197,8 @@ def _typed(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError |
         return ExhaustedError(said, code="budget")
     if code == QUOTA:
         return UpstreamError(said, code="quota_exhausted")
+    if code == UNCARRIED:
+        return UpstreamError(said, code="uncarried")
     return UpstreamError(
         f"model {model!r} gave no reply: {said}", code="upstream_cut" if begun else "model_failed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,14 @@ from chargehand.agents._conversation import (
 )
 from chargehand.agents._judged import action_of, not_in_role, refusal
 from chargehand.agents._mcp_tools import McpTools
-from chargehand.agents._model_client import QUOTA, ModelClient, NotKeptError, load_client, open_client
+from chargehand.agents._model_client import (
+    QUOTA,
+    UNCARRIED,
+    ModelClient,
+    NotKeptError,
+    load_client,
+    open_client,
+)
 from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
     SKILLS,
@@ -71,6 +79,7 @@ from chargehand.core import (
     ClarificationRequest,
     ExhaustedError,
     MessageError,
+    NotFoundError,
     ProgressReport,
     UpstreamError,
 )
@@ -182,6 +191,7 @@ class _Attempt:
         self._tree: str | None = assignment.tree
         self._tokens: tuple[int, int] | None = None
         self._resumed = context.resumed
+        self._pictures: dict[str, bytes] = {}
 
     async def run(self) -> Outcome:
         """Let the model work until it finishes; raises what `NativeAgent.run` makes outcomes of."""
@@ -357,16 +367,21 @@ class _Attempt:
     async def _ask_model(self, model: EndpointModel, entries: Sequence[Said], *, kept: bool) -> dict[str, Any]:
         specs = self._specs()
         system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
-        messages, pins = to_messages(system, entries, native=model.tools)
         limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
-        fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
+        shown = model.images and any(entry.image is not None for entry in entries)
         for attempt in range(1, _TRIES + 1):
+            picture = self._picture if shown else None
+            messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
+            fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
             try:
                 response = await self._client.request(
                     model, fitting.messages, specs if model.tools else (), on_text=self._show, kept=kept
                 )
             except UpstreamError as error:
-                if attempt == _TRIES or error.code in ("model_failed", QUOTA):
+                # A picture that a provider refuses must not end the work: it stands in every later call.
+                refused = shown and error.code in ("model_failed", UNCARRIED)
+                shown = shown and not refused
+                if attempt == _TRIES or (error.code in ("model_failed", QUOTA, UNCARRIED) and not refused):
                     raise
             else:
                 return {
@@ -376,6 +391,13 @@ class _Attempt:
                     "size": fitting.size,
                 }
         raise AssertionError("the last try returns or raises")
+
+    def _picture(self, artifact: str) -> bytes | None:
+        """Return a picture that was read, `None` where it is gone; it is kept once and sent with every call."""
+        if artifact not in self._pictures:
+            with contextlib.suppress(NotFoundError):
+                self._pictures[artifact] = self._context.artifact(artifact)
+        return self._pictures.get(artifact)
 
     def _show(self, text: str) -> None:
         if self._context.on_output is not None:
@@ -514,6 +536,7 @@ class _Attempt:
             artifact=output["artifact"],
             failed=output["failed"],
             pinned=call.name == ASK or output.get("asked", False),
+            image=output.get("image"),
         )
         turn.results.append(result)
         self._entries.append(result)
@@ -538,4 +561,5 @@ def _exited_badly(call: ToolCall, text: str) -> bool:
 
 
 def _shown(result: ToolResult) -> dict[str, Any]:
-    return {"text": result.text, "failed": result.failed, "artifact": result.artifact}
+    shown = {"text": result.text, "failed": result.failed, "artifact": result.artifact}
+    return shown if result.image is None else {**shown, "image": result.image}

@@ -55,6 +55,7 @@ class Toolbox:
         may_use: Callable[[str], bool] = bool,
     ) -> None:
         self._files = Files(sandbox, seconds=seconds)
+        self._keep = keep
         self._shell = Shell(sandbox, keep=keep, on_output=on_output, spill=spill)
         self._seconds = seconds
         self._snippets = snippets
@@ -84,7 +85,7 @@ class Toolbox:
             case "bash":
                 return await self._shell.run(arguments["command"], arguments.get("timeout", self._seconds))
             case "read":
-                return await read(self._files, **arguments)
+                return await read(self._files, keep=self._keep, **arguments)
             case "edit":
                 return await edit(self._files, **arguments)
             case "apply_patch":

@@ -20,11 +20,13 @@ class ToolResult:
     """What the model sees of a call, bounded; `artifact` is the id of all of it where `text` was shortened.
 
     `failed` says that the tool did not do what was asked. A command that ended with an exit code has done so.
+    `image` is the media type of a picture that is the artifact: models that take pictures are shown it.
     """
 
     text: str
     failed: bool = False
     artifact: str | None = None
+    image: str | None = None
 
 
 class Mistake(ValueError):

@@ -1,9 +1,10 @@
-"""The `read` tool: lines of a file with their numbers, or the names in a directory."""
+"""The `read` tool: lines of a file with their numbers, the names in a directory, or a picture."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chargehand.agents._tools_files import LARGEST_TEXT, Entry, Files, said
@@ -18,13 +19,22 @@ _MOST_NAMES = 500
 _SNIFFED = 8192
 _PART = 2_000_000
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\udc80-\udcff]")
-_MAGIC = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"%PDF": "a PDF"}
-_MAGIC |= {
+_MAGIC = {
+    b"%PDF": "a PDF",
     b"PK\x03\x04": "a zip archive",
     b"\x1f\x8b": "gzip data",
     b"\x7fELF": "an ELF program",
     b"SQLite": "SQLite",
 }
+_PICTURES = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+)
+"""What every provider takes, by the first bytes of a file: its name says nothing."""
+LARGEST_PICTURE = 2_000_000
+"""Bytes of a picture that a model is shown."""
 _SOME_LINES = 'wc -l < "$1"; tail -n "+$2" -- "$1" | head -n "$3"'
 
 
@@ -38,8 +48,10 @@ class _Part:
     ended: bool
 
 
-async def read(files: Files, path: str, offset: int = 1, limit: int = DEFAULT_LINES) -> ToolResult:
-    """Show a part of a file or a directory; raises `Mistake`."""
+async def read(
+    files: Files, path: str, offset: int = 1, limit: int = DEFAULT_LINES, *, keep: Callable[[bytes], str]
+) -> ToolResult:
+    """Show a part of a file or a directory, or `keep` a picture for the model to be shown; raises `Mistake`."""
     entry = await files.look(path)
     if not entry.exists or entry.kind == "dangling":
         raise Mistake(await missing(files, path, entry))
@@ -48,9 +60,22 @@ async def read(files: Files, path: str, offset: int = 1, limit: int = DEFAULT_LI
     if entry.kind == "other":
         raise Mistake(f"{path} is no regular file (a device, socket or pipe)")
     begin = (await files.run('head -c "$2" -- "$1"', entry.word, str(_SNIFFED))).stdout
+    picture = next((media for magic, media in _PICTURES if magic.match(begin)), None)
+    if picture is not None and entry.size <= LARGEST_PICTURE:
+        content = await files.content(path, entry)
+        return ToolResult(
+            text=f"[{path} is a picture: {_told(picture, entry)}]", artifact=keep(content), image=picture
+        )
+    if picture is not None:
+        too_large = f"too large to be shown (at most {LARGEST_PICTURE} bytes): make it smaller with bash"
+        return ToolResult(text=f"[{path} is a picture: {_told(picture, entry)}, {too_large}]")
     if b"\0" in begin:
         return ToolResult(text=_binary(path, entry.size, begin))
     return ToolResult(text=_shown(path, await _part(files, path, entry, offset, limit)))
+
+
+def _told(media: str, entry: Entry) -> str:
+    return f"{media}, {entry.size} bytes"
 
 
 async def missing(files: Files, path: str, entry: Entry) -> str:

@@ -67,7 +67,8 @@ SPECS = (
     ),
     _spec(
         "read",
-        "Show a file with line numbers, or list a directory. Number and tab before a line are not in the file.",
+        "Show a file with line numbers, list a directory, or look at a picture (PNG, JPEG, GIF, WebP). "
+        "Number and tab before a line are not in the file.",
         "path",
         path=_text("Path, relative to /workspace or absolute."),
         offset=_count("First line to show, from 1.", 1, 1_000_000_000),

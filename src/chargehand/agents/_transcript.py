@@ -96,7 +96,17 @@ def result_text(part: Any) -> str | None:
         return part.content if isinstance(part.content, str) else None
     if part.part_kind not in _RETURNS:
         return None
+    if holds_picture(part):
+        return "\n".join(item for item in part.content if isinstance(item, str))
     return part.content if isinstance(part.content, str) else _plain(part)
+
+
+def holds_picture(part: Any) -> bool:
+    """Tell whether a tool's result is words and pictures, as the `read` tool makes it."""
+    content = getattr(part, "content", None)
+    if part.part_kind != "tool-return" or not isinstance(content, list):
+        return False
+    return any(getattr(item, "kind", "") == "binary" for item in content)
 
 
 def _plain(part: Any) -> str:
@@ -124,7 +134,7 @@ def content_bytes(part: Any) -> int:
         return len(part.tool_name) + _bytes(written)
     text = result_text(part)
     if text is not None:
-        return _bytes(text)
+        return _bytes(text) + (_FILE_BYTES if holds_picture(part) else 0)
     content = getattr(part, "content", "")
     if isinstance(content, str):
         return _bytes(content)

@@ -12,10 +12,13 @@ from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile
 from chargehand.app._config_reference import render_reference, shown_value
 from chargehand.app._config_resolve import resolve
 from chargehand.app._model_probe import ModelProbe, probe_model
+from chargehand.app._model_reports import Reports, kept_reports
+from chargehand.app._model_trials import try_model
 from chargehand.app._models import (
     USUAL_KEYS,
     address_of,
     every,
+    facts_of,
     has_key,
     is_loopback,
     key_name,
@@ -55,6 +58,7 @@ __all__ = [
     "OnOutputLine",
     "Option",
     "Profile",
+    "Reports",
     "RepositoryFile",
     "Resolved",
     "RoleFile",
@@ -70,10 +74,12 @@ __all__ = [
     "describe_untrusted",
     "ensure_worker",
     "every",
+    "facts_of",
     "find_agent",
     "find_ollama",
     "has_key",
     "is_loopback",
+    "kept_reports",
     "key_name",
     "levels_of",
     "machine_facts",
@@ -95,6 +101,7 @@ __all__ = [
     "shown_value",
     "state_home",
     "trust_needed",
+    "try_model",
     "user_config_path",
     "user_roles_path",
     "user_rules_path",

@@ -99,6 +99,11 @@ def _variable(item: str) -> tuple[str, str]:
     return "", ""
 
 
+def _modality(item: str) -> tuple[str, str]:
+    known = ("text", "image", "pdf", "audio", "video")
+    return ("", "") if item in known else (f"holds no kind of content: {item!r:.40}", f"known: {', '.join(known)}")
+
+
 UNSEEN = frozenset({"http", "secret", "variable"})
 """Forms whose wrong values are not repeated: they may hold a password or a key."""
 FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
@@ -114,4 +119,5 @@ FORMS: dict[str, Callable[[str], tuple[str, str]]] = {
     "variable": _variable,
     "model": _model,
     "agent": _command,
+    "modality": _modality,
 }

@@ -72,6 +72,7 @@ _FORMS = {
     "secret": "name of a secret or environment variable",
     "model": "name of a model",
     "agent": "what `--agent` takes",
+    "modality": "kind of content: text, image, pdf, audio or video",
 }
 _ENTRIES = f"""\
 `{NAME}` is letters, digits, `-` and `_`. An entry of your file hides the repository's whole entry of that name. A

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chargehand.agents import Endpoint, EndpointModel, Metered
+from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
 from chargehand.core import Clock, Config, KeySource, Ledger, LimitsConfig, Spent, SystemClock
 from chargehand.models import CallRecord, QuotaRest, ServedModel
@@ -100,7 +101,14 @@ class AttemptGateways:
         return self.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=user)
 
     def _served(self, name: str, attempt: str, number: int) -> ServedModel:
-        return served_chain(name, self.config, keys=self.keys, environ=self.environ, attempts={attempt: number})
+        return served_chain(
+            name,
+            self.config,
+            keys=self.keys,
+            environ=self.environ,
+            attempts={attempt: number},
+            reports=kept_reports(self.environ),
+        )
 
     def _standings(self) -> Providers:
         """Return what is known of the providers, the same for every attempt of this process."""
@@ -114,13 +122,17 @@ class AttemptGateways:
         from chargehand.models import find_context
 
         config = model_config(self.config, model.name)
+        tried = kept_reports(self.environ).of(model.provider, model.model) if model.provider else None
         return EndpointModel(
             name=model.name,
             # The native agent speaks two of them, and the gateway the others.
             dialect="anthropic" if model.dialect == "anthropic" else "openai",
-            context=config.context or find_context(config.provider, model.model, base_url=config.base_url),
+            context=config.context
+            or (tried and tried.context)
+            or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
-            tools=config.tools,
+            tools=model.tools if config.tools is None else config.tools,
+            images=any(one.images for one in (model, *model.fallback)),
         )
 
     def _secrets(self, served: Sequence[ServedModel]) -> dict[str, str]:

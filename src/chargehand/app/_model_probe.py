@@ -79,20 +79,21 @@ async def probe_model(
     try:
         status, said = await _ask(served, config, seconds)
     except UpstreamError as silent:
-        return ModelProbe(name=name, seconds=time.monotonic() - start, error=_safe(silent.message, key))
+        return ModelProbe(name=name, seconds=time.monotonic() - start, error=safe_words(silent.message, key))
     finally:
         await served.upstream.close()
     took = time.monotonic() - start
-    names = await _listed(address, served.dialect, key, seconds)
+    rows = await listed_rows(address, served.dialect, key, seconds)
+    names = None if rows is None else list(rows)
     error = _refusal(status, said, served, names) if status != 200 else _unreadable(said, served.dialect)
     return ModelProbe(
         name=name,
         reachable=True,
         answered=not error,
-        tools=None if error or not config.tools else _called(said, served.dialect),
+        tools=None if error or config.tools is False else _called(said, served.dialect),
         listed=None if names is None else served.model in names,
         seconds=took,
-        error=_safe(error, key),
+        error=safe_words(error, key),
         price_source=served.price.source if served.price is not None else None,
     )
 
@@ -121,13 +122,13 @@ def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
     if served.dialect in ("responses", "gemini"):
         from chargehand.models import small_request
 
-        tool, words = (_TOOL, _ASK) if config.tools else (None, _ASK_PLAIN)
+        tool, words = (_TOOL, _ASK) if config.tools is not False else (None, _ASK_PLAIN)
         return small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
     # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
     limit = "max_completion_tokens" if config.provider == "openai" else "max_tokens"
-    ask = _ASK if config.tools else _ASK_PLAIN
+    ask = _ASK if config.tools is not False else _ASK_PLAIN
     body: dict[str, Any] = {"model": served.model, limit: _TOKENS, "messages": [{"role": "user", "content": ask}]}
-    if not config.tools:
+    if config.tools is False:
         return body
     if served.dialect == "anthropic":
         return body | {"tools": [{"name": _TOOL, "description": _WHAT, "input_schema": _NO_PARAMETERS}]}
@@ -178,7 +179,7 @@ def _reason(said: Mapping[str, Any]) -> str:
     return str(inner).strip() or "no reason given"
 
 
-def _safe(text: str, key: str | None) -> str:
+def safe_words(text: str, key: str | None) -> str:
     """Return text from outside, short and without the key: some providers repeat what they were sent."""
     from chargehand.models import Redactor
 
@@ -187,7 +188,10 @@ def _safe(text: str, key: str | None) -> str:
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 
 
-async def _listed(address: str, dialect: Dialect, key: str | None, seconds: float) -> list[str] | None:
+async def listed_rows(
+    address: str, dialect: Dialect, key: str | None, seconds: float
+) -> dict[str, Mapping[str, Any]] | None:
+    """Return what a provider's list says of each of its models by name, `None` where it has no list."""
     import httpx
 
     base = address.rstrip("/")
@@ -210,7 +214,6 @@ async def _listed(address: str, dialect: Dialect, key: str | None, seconds: floa
     rows = listed.get("data", listed.get("models")) if isinstance(listed, dict) else None
     if not isinstance(rows, list):
         return None
-    if dialect == "gemini":
-        names = [row.get("name") for row in rows if isinstance(row, dict)]
-        return [name.removeprefix("models/") for name in names if isinstance(name, str)]
-    return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    field = "name" if dialect == "gemini" else "id"
+    found = {row.get(field): row for row in rows if isinstance(row, dict)}
+    return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from chargehand.app._config_entries import is_short_form, model_hint
 from chargehand.app._config_values import shown
+from chargehand.app._model_reports import Reports
 from chargehand.app._scripts import scripted_model
 from chargehand.core import Config, ConfigError, KeySource, LimitsConfig, ModelConfig, NotFoundError, Provider
 from chargehand.models import Dialect, ServedModel
 
 if TYPE_CHECKING:
-    from chargehand.models import ProviderLimits
+    from chargehand.models import Abilities, ModelFacts, ProviderLimits
 
 _OWN_ADDRESS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
@@ -68,6 +71,7 @@ def served_chain(
     keys: KeySource,
     environ: Mapping[str, str] | None = None,
     attempts: Mapping[str, int] | None = None,
+    reports: Reports | None = None,
 ) -> ServedModel:
     """Return a model with its fallback models behind it, each under the name of the first.
 
@@ -78,12 +82,9 @@ def served_chain(
         names.extend(one for one in model_config(config, other).fallback if one not in names)
     first, *others = (model_config(config, one) for one in names)
     limits = config.limits
-    head = served_model(name, first, keys=keys, limits=limits, environ=environ, attempts=attempts)
-    behind = [
-        served_model(other, entry, keys=keys, limits=limits, environ=environ, attempts=attempts)
-        for other, entry in zip(names[1:], others, strict=True)
-        if has_key(entry, keys)
-    ]
+    made = partial(served_model, keys=keys, limits=limits, environ=environ, attempts=attempts, reports=reports)
+    head = made(name, first)
+    behind = [made(other, entry) for other, entry in zip(names[1:], others, strict=True) if has_key(entry, keys)]
     return dataclasses.replace(head, fallback=tuple(behind))
 
 
@@ -174,6 +175,24 @@ def _patience(config: ModelConfig) -> float:
     return _IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS
 
 
+def facts_of(
+    name: str,
+    config: ModelConfig,
+    *,
+    reports: Reports | None,
+    environ: Mapping[str, str] | None = None,
+    assume: float | None = None,
+) -> ModelFacts:
+    """Return what is known of the model of an entry as `model_config` returns it, and who says so."""
+    from chargehand.models import find_facts
+
+    model, reported = config.model or name, None
+    if reports is not None and config.provider != "script":
+        with contextlib.suppress(ConfigError):  # without an address nobody was ever asked
+            reported = reports.of(address_of(name, config, environ=environ), model)
+    return find_facts(config.provider, model, config, reported=reported, assume=assume)
+
+
 def has_key(config: ModelConfig, keys: KeySource) -> bool:
     """Return whether the key a model needs is there."""
     name = key_name(config)
@@ -195,6 +214,15 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     )
 
 
+def _longest(config: ModelConfig, able: Abilities) -> int | None:
+    """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
+    from chargehand.models import DEFAULT_OUTPUT
+
+    if config.max_output is not None or able.max_output is None:
+        return config.max_output
+    return able.max_output if able.max_output < DEFAULT_OUTPUT else None
+
+
 def served_model(
     name: str,
     config: ModelConfig,
@@ -203,16 +231,18 @@ def served_model(
     limits: LimitsConfig,
     environ: Mapping[str, str] | None = None,
     attempts: Mapping[str, int] | None = None,
+    reports: Reports | None = None,
 ) -> ServedModel:
     """Return the model as a gateway serves it under `name`; nothing is sent yet.
 
     `config` is what `model_config` returns; `attempts` (id to number) tells a script whose turn it is. Raises
     `ConfigError` (`no_key`, `no_base_url`, `no_script`) and what reading a script raises. The price is `None`
-    where nobody knows it: the gateway refuses such a model where money is limited.
+    where nobody knows it: the gateway refuses such a model where money is limited. What nobody says that it takes,
+    it may be sent; `reports` are the kept probes.
     """
     if config.provider == "script":
         return scripted_model(name, config, attempts=attempts or {})
-    from chargehand.models import HttpUpstream, find_price
+    from chargehand.models import HttpUpstream, find_abilities, find_price
 
     address, key, dialect = (
         address_of(name, config, environ=environ),
@@ -220,14 +250,18 @@ def served_model(
         dialect_of(config),
     )
     model = config.model or name
+    reported = None if reports is None else reports.of(address, model)
+    able = find_abilities(config.provider, model, config, reported=reported)
     return ServedModel(
         name=name,
         dialect=dialect,
         model=model,
         upstream=HttpUpstream(base_url=address, key=key, dialect=dialect, connect_seconds=_patience(config)),
         provider=address,
-        images=config.images,
-        files=config.images,
+        images=able.images is not False,
+        files=able.files is not False,
+        tools=able.tools is not False,
+        ollama=config.provider == "ollama",
         price=find_price(config.provider, model, config, assume=limits.assume_usd_per_mtok),
-        max_output=config.max_output,
+        max_output=_longest(config, able),
     )

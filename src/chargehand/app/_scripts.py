@@ -33,4 +33,7 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
         upstream=ScriptUpstream(load_script(path), attempts=attempts),
         price=find_price(config.provider, config.model or name, config, assume=None) or free,
         max_output=config.max_output,
+        images=config.images is not False,
+        files=config.images is not False,
+        tools=config.tools is not False,
     )

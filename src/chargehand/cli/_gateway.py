@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from chargehand.app import App, every, is_loopback, key_name, model_config, provider_limits, served_chain
+from chargehand.app import (
+    App,
+    every,
+    is_loopback,
+    kept_reports,
+    key_name,
+    model_config,
+    provider_limits,
+    served_chain,
+)
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core import Config, UsageError
@@ -113,7 +122,10 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
             hint="keep one with  chargehand config set models.NAME.model MODEL,\n"
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
-    return tuple(served_chain(name, config, keys=app.credentials, environ=app.environ) for name in names)
+    reports = kept_reports(app.environ)
+    return tuple(
+        served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports) for name in names
+    )
 
 
 def _offline(options: GatewayOptions, redactor: Redactor, out: Output) -> tuple[ServedModel, ...]:
@@ -238,6 +250,12 @@ def _show_call(out: Output, record: CallRecord) -> None:
             "cost_usd": record.cost_usd,
             "seconds": record.seconds,
             "reason": record.reason,
+            "provider": record.provider or None,
+            "operation": record.operation,
+            "first_seconds": record.first_seconds,
+            "reported_usd": record.reported_usd,
+            "skipped": record.skipped,
+            "converted": record.converted,
         }
     )
     tokens = " ".join(f"{_known(count)} {way}" for count, way in ((usage.input, "in"), (usage.output, "out")))

@@ -230,7 +230,8 @@ def _called(event: core.ModelCalled) -> str:
     tokens = f"{_count(event.input_tokens)} in, {_count(event.output_tokens)} out"
     cost = f"{event.cost_usd:.4f} USD" if event.cost_usd is not None else "cost unknown"
     ended = "" if event.status == "ok" else f" {event.status}: {_first_line(event.reason)}"
-    return f"model {event.model or '?'}{ended} ({tokens}, {cost})"
+    notes = [f"not {_first_line(why)}" for why in event.skipped] + [_first_line(what) for what in event.converted]
+    return f"model {event.model or '?'}{ended} ({'; '.join([f'{tokens}, {cost}', *notes])})"
 
 
 def _diverged(event: core.ReplayDiverged) -> str:

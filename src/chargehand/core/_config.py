@@ -127,8 +127,19 @@ class ModelConfig:
     price_out: float | None = _key("USD per million tokens written", form="money")
     context: int | None = _key("tokens that fit into its context", form="tokens")
     max_output: int | None = _key("tokens of one reply at most", form="tokens")
-    tools: bool = _key("whether it takes tools; false: they are described in text", default=True)
-    images: bool = _key("whether it takes pictures and files; false: such calls go to its fallback", default=True)
+    tools: bool | None = _key(
+        "whether it takes tools; false: they are described in text; absent: as the catalogue says, else it does"
+    )
+    images: bool | None = _key(
+        "whether it takes pictures and files; false: such calls go to its fallback; absent: as the catalogue "
+        "says, else it does"
+    )
+    modalities: tuple[str, ...] = _key(
+        "what it takes beside text: image, pdf, audio, video; empty: as the catalogue says",
+        default=(),
+        form="modality",
+    )
+    reasoning: bool | None = _key("whether it reasons before it replies; absent: as the catalogue says")
     fallback: tuple[str, ...] = _key(
         "models that answer in its place where it cannot, in order", default=(), form="name"
     )

@@ -114,8 +114,11 @@ class ModelCalled(Payload):
 
     `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget),
     `lost` (its worker died) or `replayed` (the attempt had the reply to `call` before, and gets it for nothing).
-    `booked_usd` is what the limits count: the cost, or the reserve where it is unknown.
-    `reported_usd` is the cost by the provider's own word, which counts, `computed_usd` that by tokens and price.
+    `booked_usd` is what the limits count: the cost, or the reserve where it is unknown. `reported_usd` is the cost
+    by the provider's own word, which counts, `computed_usd` that by tokens and price. `provider` is the address
+    that was asked, `operation` `reply` or `embed`, `first_seconds` the time until the reply began; `skipped` who
+    before it did not take the request and why, `converted` what of that has another form than it was given. Older
+    lines have none of these.
     """
 
     call: str
@@ -135,6 +138,11 @@ class ModelCalled(Payload):
     reason: str = ""
     reported_usd: float | None = None
     computed_usd: float | None = None
+    provider: str = ""
+    operation: str = "reply"
+    first_seconds: float | None = None
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
 
 
 @event("budget.alert")

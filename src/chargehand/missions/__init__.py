@@ -11,6 +11,7 @@ from chargehand.missions._fork import Edit, ForkPoint, fork
 from chargehand.missions._formatting import FormatRun, Formatted, run_formatters
 from chargehand.missions._journal import Journal, Watch, ignore
 from chargehand.missions._missions import Look, Missions, create_mission, find_checkpoint
+from chargehand.missions._model_stats import MODEL_DEFINITIONS, ModelStats, gather_models
 from chargehand.missions._promote import PREFIX, Promoter, mission_ref, nothing_promoted, rolled_back_already
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Egress, OpenEgress, OpenGateway, Registries, Services, Tier, cores
@@ -22,6 +23,7 @@ from chargehand.missions._transcript import Line, transcript
 __all__ = [
     "CAUSE_CLASSES",
     "FAILING_TEST",
+    "MODEL_DEFINITIONS",
     "PREFIX",
     "AttemptStats",
     "Branched",
@@ -42,6 +44,7 @@ __all__ = [
     "Look",
     "MissionFlow",
     "Missions",
+    "ModelStats",
     "OpenEgress",
     "OpenGateway",
     "Promoter",
@@ -61,6 +64,7 @@ __all__ = [
     "find_checkpoint",
     "fork",
     "gather",
+    "gather_models",
     "ignore",
     "mission_cause",
     "mission_ref",

@@ -47,6 +47,7 @@ from chargehand.missions._queue import Queue
 from chargehand.missions._received import once
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
+from chargehand.models import Divergence
 from chargehand.sandbox import OnOutput, Sandbox
 from chargehand.workspace import Depot, Scan, Workspace
 
@@ -252,6 +253,10 @@ class AttemptRunner:
             return
         self._note_unlogged_calls(assignment.attempt)
         loop = asyncio.get_running_loop()
+
+        def told(found: Divergence) -> None:
+            loop.call_soon_threadsafe(self._tell, diverged(assignment.attempt, found))
+
         opened = self._services.open_gateway(
             agent.models,
             mission=self._journal.mission,
@@ -261,7 +266,7 @@ class AttemptRunner:
             user=self._journal.state.user,
             kept=kept_calls(self._services.home, assignment.attempt),
             strict=not agent.driven,
-            on_diverged=lambda found: loop.call_soon_threadsafe(self._tell, diverged(assignment.attempt, found)),
+            on_diverged=told,
             on_call=lambda record: self._tell(called(record)),
             on_alert=lambda spent: self._tell(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)

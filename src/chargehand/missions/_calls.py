@@ -27,6 +27,11 @@ def called(record: CallRecord) -> ModelCalled:
         reported_usd=record.reported_usd,
         computed_usd=record.computed_usd,
         reason=record.reason,
+        provider=record.provider,
+        operation=record.operation,
+        first_seconds=record.first_seconds,
+        skipped=record.skipped,
+        converted=record.converted,
     )
 
 

@@ -172,6 +172,10 @@ class Context:
         """Keep what is too large for the log; see `AttemptContext.keep`."""
         return self._services.store.artifacts.put(content, kind="agent", mission=self._journal.mission)
 
+    def artifact(self, id: str) -> bytes:
+        """Return what was kept; see `AttemptContext.artifact`."""
+        return self._services.store.artifacts.get(id)
+
     def heard(self) -> Sequence[str]:
         """Return what persons have said; see `AttemptContext.heard`."""
         return [message.text for message in self._messages()]

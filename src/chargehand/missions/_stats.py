@@ -208,17 +208,21 @@ def _discards(line: Event) -> bool:
 
 
 @dataclass(slots=True)
-class _Values:
+class Values:
+    """Known values, eight bytes each, and how many are not known."""
+
     values: array[float] = field(default_factory=lambda: array("d"))
     unknown: int = 0
 
     def add(self, value: float | None) -> None:
+        """Count one value."""
         if value is None:
             self.unknown += 1
         else:
             self.values.append(value)
 
     def spread(self) -> Spread:
+        """Return their percentiles."""
         ordered = sorted(self.values)
         return Spread(
             known=len(ordered),
@@ -238,7 +242,7 @@ def nearest_rank(ordered: list[float], percent: int) -> float | None:
 class _Attempts:
     succeeded: int = 0
     by_class: Counter[CauseClass] = field(default_factory=Counter)
-    seconds: _Values = field(default_factory=_Values)
+    seconds: Values = field(default_factory=Values)
     usd: float = 0.0
     priced: int = 0
     unpriced: int = 0
@@ -268,13 +272,13 @@ class _Attempts:
 @dataclass(slots=True)
 class _Sandboxes:
     closed: int = 0
-    ready: _Values = field(default_factory=_Values)
-    freeze: _Values = field(default_factory=_Values)
-    memory: _Values = field(default_factory=_Values)
-    disk: _Values = field(default_factory=_Values)
-    cpu: _Values = field(default_factory=_Values)
-    processes: _Values = field(default_factory=_Values)
-    written: _Values = field(default_factory=_Values)
+    ready: Values = field(default_factory=Values)
+    freeze: Values = field(default_factory=Values)
+    memory: Values = field(default_factory=Values)
+    disk: Values = field(default_factory=Values)
+    cpu: Values = field(default_factory=Values)
+    processes: Values = field(default_factory=Values)
+    written: Values = field(default_factory=Values)
 
     def add(self, sandbox: SandboxClosed) -> None:
         self.closed += 1
@@ -307,11 +311,11 @@ class Tally:
     def __init__(self) -> None:
         self._statuses: Counter[MissionStatus] = Counter()
         self._ended = self._completed = self._promoted = self._rolled_back = self._engine = 0
-        self._seconds = _Values()
+        self._seconds = Values()
         self._attempts = _Attempts()
         self._agents: dict[str, _Attempts] = {}
         self._causes: dict[Cause, Counter[str]] = {}
-        self._checkpoints = _Values()
+        self._checkpoints = Values()
         self._sandboxes = _Sandboxes()
         self._network: Counter[str] = Counter()
 

@@ -32,7 +32,8 @@ class Call:
     """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
 
     `turn` counts the calls of the attempt from 1, for each operation by itself; `seconds` bounds the wait for each
-    piece of the reply. Gemini's body holds `model` and `stream` too, which on the wire stand in the path.
+    piece of the reply. Gemini's body holds `model` and `stream` too, which on the wire stand in the path. `path`
+    is where it goes on the provider's host instead of the dialect's own place.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Call:
     seconds: float = 600.0
     headers: Mapping[str, str] = field(default_factory=dict)
     operation: Operation = "reply"
+    path: str = ""
 
     @property
     def stream(self) -> bool:
@@ -116,8 +118,9 @@ class ServedModel:
     """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
 
     `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. `provider`
-    names whose faults and quotas it shares, empty: nobody's. `images` and `files`: whether it takes them.
-    `fallback` is who answers, in order, where this one cannot.
+    names whose faults and quotas it shares, empty: nobody's. `tools`, `images` and `files`: whether it takes them.
+    `ollama`: it is one of Ollama's, which has interfaces of its own. `fallback` is who answers, in order, where
+    this one cannot.
     """
 
     name: str
@@ -129,6 +132,8 @@ class ServedModel:
     provider: str = ""
     images: bool = True
     files: bool = True
+    tools: bool = True
+    ollama: bool = False
     fallback: tuple[ServedModel, ...] = ()
 
 
@@ -150,7 +155,10 @@ class CallRecord:
 
     `reported_usd` is the cost by the provider's own word, `computed_usd` that by its tokens and our price, each
     `None` where it is not known; the provider's word is the one that counts. What is `replayed` has its reply from
-    an earlier life of the attempt, for nothing: `call` was paid for then.
+    an earlier life of the attempt, for nothing: `call` was paid for then. `provider` is the address that was
+    asked, empty for a script; `first_seconds` the time until the client got the first piece of a stream, or the
+    head of a reply in one piece. `skipped` says which models before this one do not take the request, and why; `converted`
+    what of the request was put into another form for this one.
     """
 
     call: str
@@ -167,3 +175,8 @@ class CallRecord:
     reason: str = ""
     reported_usd: float | None = None
     computed_usd: float | None = None
+    provider: str = ""
+    operation: Operation = "reply"
+    first_seconds: float | None = None
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()

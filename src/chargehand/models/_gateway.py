@@ -17,11 +17,12 @@ import msgspec
 
 from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
 from chargehand.models._call_log import Asked, CallLog, KeptCall
-from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel
+from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel, Upstream
 from chargehand.models._dialects import RULES
 from chargehand.models._gateway_bill import Desk
 from chargehand.models._gateway_chain import Chain
 from chargehand.models._gateway_dialect import DialectRules
+from chargehand.models._gateway_embed import EMBED_RULES, embedders, embedding_upstream
 from chargehand.models._gateway_exchange import JSON_HEADERS, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
 from chargehand.models._gateway_hedge import QUIET_SECONDS
@@ -29,6 +30,7 @@ from chargehand.models._gateway_kept import ONLY_KEPT, Replayed, Tape
 from chargehand.models._gateway_retry import Retries
 from chargehand.models._gateway_route import (
     Route,
+    Taker,
     able,
     chain_of,
     dialect_at,
@@ -39,15 +41,12 @@ from chargehand.models._gateway_route import (
     short,
 )
 from chargehand.models._gateway_screen import kept_betas, screened
-from chargehand.models._gateway_side import EMBED_FIELDS, EmbedRules, asked_count, counted, estimate
+from chargehand.models._gateway_side import asked_count, counted, estimate
 from chargehand.models._health import Providers
 from chargehand.models._http import HttpAnswer, HttpLimits, HttpRequest, HttpServer
 from chargehand.models._meter import DEFAULT_OUTPUT, Bound, input_bound
 from chargehand.models._translate import TranslatingUpstream
 
-_EMBED = EmbedRules()
-_EMBEDDERS = ("openai", "responses")
-"""The dialects whose providers have embeddings beside them, in one form."""
 _COUNT_SECONDS = 10.0
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _CUT_SECONDS = 1.0
@@ -264,28 +263,25 @@ class Gateway:
         chain = chain_of(self._models, route.dialect, given.get("model"))
         if route.operation == "reply":
             body = screened(route.dialect, given)
-            served, skipped = able(chain, route.dialect, body)
-            rules = RULES[route.dialect]
+            takers = able(chain, route.dialect, body)
+            rules: DialectRules = RULES[route.dialect]
         else:
-            served, skipped, rules = _beside(chain), (), _EMBED
-            body = {name: value for name, value in given.items() if name in EMBED_FIELDS}
+            takers, rules = embedders(chain, route, given), EMBED_RULES[route.dialect]
         turn = self._turns[route.operation]
         self._turns[route.operation] += 1
-        shown = {"x-chargehand-skipped": str(len(skipped))} if skipped else {}
-        made = [self._order(one, rules, route, body, request, turn) for one in served]
-        if len(chain) == 1:
-            return made
-        return [replace(one, shown={**shown, "x-chargehand-model": _ascii(one.served.name)}) for one in made]
+        return [self._order(taker, rules, route, request, turn, many=len(chain) > 1) for taker in takers]
 
     def _order(
         self,
-        served: ServedModel,
+        taker: Taker,
         rules: DialectRules,
         route: Route,
-        body: Mapping[str, Any],
         request: HttpRequest,
         turn: int,
+        *,
+        many: bool,
     ) -> Order:
+        served, body = taker.served, taker.body
         limit = rules.output_limit(body)
         most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
         bound = Bound(
@@ -295,7 +291,6 @@ class Gateway:
             choices=rules.choices(body),
             hour_cache=b'"1h"' in request.body,
         )
-        translated = served.dialect != route.dialect and route.operation == "reply"
         return Order(
             served=served,
             rules=rules,
@@ -306,8 +301,11 @@ class Gateway:
             quiet=self._quiet_seconds,
             headers=_passed(request.headers),
             operation=route.operation,
-            upstream=TranslatingUpstream(served.upstream, served.dialect) if translated else served.upstream,
+            upstream=_upstream(served, route),
             standing=self._providers.of(served.provider) if served.provider else None,
+            shown=_told(taker, many=many),
+            skipped=taker.skipped,
+            converted=taker.converted,
         )
 
     async def _counted(self, route: Route, request: HttpRequest) -> bytes:
@@ -340,12 +338,20 @@ def new_token() -> str:
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
-def _beside(chain: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
-    """Return who of a chain makes embeddings; raises `GatewayFault` where nobody does."""
-    able_to = tuple(served for served in chain if served.dialect in _EMBEDDERS)
-    if not able_to:
-        raise GatewayFault("uncarried", f"model {chain[0].name!r} makes no embeddings")
-    return able_to
+def _upstream(served: ServedModel, route: Route) -> Upstream:
+    if route.operation == "embed":
+        return embedding_upstream(served, route.dialect)
+    if served.dialect == route.dialect:
+        return served.upstream
+    return TranslatingUpstream(served.upstream, served.dialect)
+
+
+def _told(taker: Taker, *, many: bool) -> dict[str, str]:
+    """Return what the client is told of who answers, and of what was done to its request."""
+    shown = {"x-chargehand-converted": str(len(taker.converted))} if taker.converted else {}
+    if taker.skipped:
+        shown["x-chargehand-skipped"] = str(len(taker.skipped))
+    return {**shown, "x-chargehand-model": _ascii(taker.served.name)} if many else shown
 
 
 def _ascii(name: str) -> str:

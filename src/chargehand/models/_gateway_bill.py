@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chargehand.core import Clock, ExhaustedError, Ledger, Spent, new_id
-from chargehand.models._contract import CallRecord, CallStatus, Price, QuotaRest, ServedModel, Usage
+from chargehand.models._contract import CallRecord, CallStatus, Operation, Price, QuotaRest, ServedModel, Usage
 from chargehand.models._gateway_clerk import Clerk
 from chargehand.models._gateway_dialect import Metered
 from chargehand.models._gateway_fault import GatewayFault
@@ -19,6 +19,7 @@ from chargehand.models._meter import LEAST_OUTPUT, Bound, affordable, computed_u
 UNKNOWN = Metered(usage=Usage())
 _MOST_REFUSED = 20
 _PLENTY = 1e9
+_MOST_NOTES, _LONGEST_NOTE = 8, 200
 _UNKNOWN_PRICE = (
     "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
@@ -36,6 +37,15 @@ class Grant:
 
 def _nobody(_: QuotaRest) -> None:
     pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What the record of a call says beside its money; see `CallRecord`."""
+
+    operation: Operation = "reply"
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
 
 
 class Desk:
@@ -67,12 +77,12 @@ class Desk:
         self._clerk = Clerk()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, served: ServedModel, bound: Bound, *, turn: int) -> Bill:
+    async def open(self, served: ServedModel, bound: Bound, *, turn: int, noted: Noted | None = None) -> Bill:
         """Reserve for one call.
 
         Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
         """
-        bill = Bill(self, served, turn=turn)
+        bill = Bill(self, served, turn=turn, noted=noted or Noted())
         admission = self._clerk.ask(functools.partial(self._admit, bill.id, served, bound))
         try:
             bill.grant = await asyncio.shield(admission)
@@ -158,15 +168,22 @@ class Desk:
 class Bill:
     """One call that may cost money; `sent` from the moment on that its provider may charge for it."""
 
-    def __init__(self, desk: Desk, served: ServedModel, *, turn: int) -> None:
+    def __init__(self, desk: Desk, served: ServedModel, *, turn: int, noted: Noted) -> None:
         self.id = new_id("call")
         self.turn = turn
         self.grant = Grant(limit=None, usd=0.0)
         self.sent = False
         self._desk = desk
         self._served = served
+        self._noted = noted
+        self._first: float | None = None
         self._started = desk.clock.monotonic()
         self._closing: asyncio.Task[None] | None = None
+
+    def begun(self) -> None:
+        """Note that the reply begins now; only the first time counts."""
+        if self._first is None:
+            self._first = self._desk.clock.monotonic() - self._started
 
     async def close(
         self, status: CallStatus, http_status: int, *, metered: Metered = UNKNOWN, reason: str = ""
@@ -192,6 +209,11 @@ class Bill:
                 reason=reason,
                 reported_usd=metered.usage.cost_usd if self.sent else None,
                 computed_usd=computed_usd(self._served.price, metered) if self.sent else None,
+                provider=self._served.provider,
+                operation=self._noted.operation,
+                first_seconds=self._first,
+                skipped=_bounded(self._noted.skipped),
+                converted=_bounded(self._noted.converted),
             )
             self._closing = self._desk.spawn(self._desk.settle(self.id, cost, record))
         await asyncio.shield(self._closing)
@@ -200,6 +222,11 @@ class Bill:
 def _each(parts: Sequence[Callable[[], None]]) -> None:
     for part in parts:
         part()
+
+
+def _bounded(said: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what fits into a record: clients and other providers write some of these words."""
+    return tuple(text[:_LONGEST_NOTE] for text in said[:_MOST_NOTES])
 
 
 def _grant(price: Price | None, bound: Bound, left: float | None) -> Grant:

@@ -10,7 +10,7 @@ from typing import Any
 
 from chargehand.core import UpstreamError
 from chargehand.models._contract import Call, Meter, Operation, ServedModel, Upstream, UpstreamReply
-from chargehand.models._gateway_bill import Bill, Desk
+from chargehand.models._gateway_bill import Bill, Desk, Noted
 from chargehand.models._gateway_dialect import (
     EVENT_STREAM,
     DialectRules,
@@ -46,7 +46,8 @@ class Order:
     """What a client asks for: of which model, with what body, bounded how.
 
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
-    silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers.
+    silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
+    and `converted` go into the record.
     """
 
     served: ServedModel
@@ -64,6 +65,8 @@ class Order:
     before: tuple[Order, ...] = ()
     shown: Mapping[str, str] = field(default_factory=dict)
     tape: Tape | None = None
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
 
 
 class Exchange:
@@ -134,7 +137,9 @@ class Exchange:
         lost: LostReply | None = None
         while True:
             try:
-                bill = await self._desk.open(self._order.served, self._order.bound, turn=self._order.turn)
+                order = self._order
+                noted = Noted(operation=order.operation, skipped=order.skipped, converted=order.converted)
+                bill = await self._desk.open(order.served, order.bound, turn=order.turn, noted=noted)
             except GatewayFault:
                 if lost is not None:
                     raise lost from None
@@ -311,6 +316,7 @@ class Exchange:
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
             await self._streamed(bill, reply, self._heads(headers, bill))
             return
+        bill.begun()
         body = await self._whole(reply)
         try:
             content = mapping(document(body))
@@ -353,6 +359,7 @@ class Exchange:
         forward, sent = Forward(tally, self._limit(bill)), list[bytes]()
         async with contextlib.aclosing(self._pieces(reply)) as pieces:
             async for piece in pieces:
+                bill.begun()
                 out = forward.take(piece)
                 sent.append(out)
                 if tally.ended:

@@ -11,9 +11,10 @@ import msgspec
 
 from chargehand.core import nearest
 from chargehand.models._contract import PATHS, Dialect, Operation, ServedModel
+from chargehand.models._gateway_content import as_text, kinds_in
 from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._talk import UncarriedError
-from chargehand.models._translate import carried, refused_parts
+from chargehand.models._translate import carried
 
 _FIXED: Mapping[str, tuple[Dialect, Operation]] = {
     "/chat/completions": ("openai", "reply"),
@@ -26,6 +27,8 @@ _GEMINI: Mapping[str, tuple[Operation, bool]] = {
     "generateContent": ("reply", False),
     "streamGenerateContent": ("reply", True),
     "countTokens": ("count", False),
+    "embedContent": ("embed", False),
+    "batchEmbedContents": ("embed", False),
 }
 
 
@@ -99,32 +102,45 @@ def _flat(model: ServedModel, seen: set[int]) -> Iterator[ServedModel]:
             yield from _flat(other, seen)
 
 
-def able(
-    chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]
-) -> tuple[tuple[ServedModel, ...], tuple[str, ...]]:
-    """Return who of a chain takes all of a request, and why the others do not.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """A model that takes all of a request, with the body for it.
 
-    Raises `GatewayFault` (`uncarried`) where nobody does.
+    `converted` tells what of that has another form than the client gave it, `skipped` who before it does not take
+    the request, and why.
     """
-    good, skipped = [], []
+
+    served: ServedModel
+    body: Mapping[str, Any]
+    converted: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+def able(chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]) -> tuple[Taker, ...]:
+    """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
+    good, skipped = list[Taker](), list[str]()
     for served in chain:
-        reason = _unable(served, dialect, body)
+        plain = served.files and served.dialect == dialect
+        fitting, converted = (body, ()) if plain else as_text(dialect, body)
+        reason = _unable(served, dialect, fitting)
         if reason:
             skipped.append(f"{served.name} ({served.model}): {reason}")
         else:
-            good.append(served)
+            good.append(Taker(served=served, body=fitting, converted=converted, skipped=tuple(skipped)))
     if not good:
         raise GatewayFault("uncarried", f"no model takes this request: {'; '.join(skipped)}")
-    return tuple(good), tuple(skipped)
+    return tuple(good)
 
 
 def _unable(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
     if served.dialect == dialect and served.images and served.files:
         return ""
     try:
-        refused = refused_parts(dialect, body, images=served.images, files=served.files)
-        if refused:
-            return f"it takes no {refused}"
+        held = set() if served.images and served.files else kinds_in(dialect, body)
+        if "image" in held and not served.images:
+            return "it takes no images"
+        if "file" in held and not served.files:
+            return "it takes no files"
         if served.dialect != dialect:
             carried(dialect, body, served.dialect, served.model)
     except UncarriedError as error:

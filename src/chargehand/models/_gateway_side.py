@@ -15,7 +15,7 @@ import msgspec
 from chargehand.core import UpstreamError
 from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply, Usage
 from chargehand.models._dialect_openai import OpenAIRules
-from chargehand.models._gateway_dialect import Metered, document, mapping, tokens
+from chargehand.models._gateway_dialect import Metered, document, mapping, objects, tokens
 from chargehand.models._gateway_stream import closing
 from chargehand.models._render import reply_of
 
@@ -72,6 +72,8 @@ def side_reply(call: Call) -> UpstreamReply:
     """Answer what is asked beside replies where no provider is: by the bytes, the same every time."""
     if call.operation == "count":
         return reply_of(200, [counted(call.dialect, estimate(call.body))])
+    if call.dialect == "gemini":
+        return reply_of(200, [json.dumps(_gemini_embeddings(call.body)).encode()])
     given = call.body.get("input")
     texts = given if isinstance(given, list) else [given]
     packed = call.body.get("encoding_format") == "base64"
@@ -81,6 +83,18 @@ def side_reply(call: Call) -> UpstreamReply:
     usage = {"prompt_tokens": read, "total_tokens": read}
     document = {"object": "list", "data": data, "model": call.body.get("model"), "usage": usage}
     return reply_of(200, [json.dumps(document).encode()])
+
+
+def _gemini_embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
+    many = "requests" in body
+    asked = objects(body["requests"]) if many else [body]
+    rows = [{"values": _vector(_words(one))} for one in asked]
+    usage = {"promptTokenCount": sum(estimate({"content": _words(one)}) for one in asked)}
+    return {**({"embeddings": rows} if many else {"embedding": rows[0]}), "usageMetadata": usage}
+
+
+def _words(asked: Mapping[str, Any]) -> str:
+    return "".join(str(part.get("text", "")) for part in objects(mapping(asked.get("content")).get("parts")))
 
 
 def _vector(text: object) -> list[float]:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 _ANTHROPIC_VERSION = "2023-06-01"
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 """A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
+_LAST_VERSION = re.compile(r"/v\d\w*$")
 _OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
 _SIDE_PATHS: Mapping[tuple[Dialect, Operation], str] = {
     ("openai", "embed"): "/v1/embeddings",
     ("anthropic", "count"): "/v1/messages/count_tokens",
     ("gemini", "count"): "/v1beta/models/{model}:countTokens",
+    ("gemini", "embed"): "/v1beta/models/{model}:batchEmbedContents",
 }
 _BUSY = 429
 _CONNECT_SECONDS = 15.0
@@ -62,12 +64,13 @@ class HttpUpstream:
     ) -> None:
         base = base_url.rstrip("/")
         self._base = base
+        self._root = _LAST_VERSION.sub("", base)
         self._dialect: Dialect = dialect
         self._base_url = base_url
         self._headers = {**_own_headers(dialect, key), **(headers or {})}
         self._key = key
         self._connect_seconds = connect_seconds
-        self._wire: Wire | None = None
+        self._wires: dict[str, Wire] = {}
 
     def __repr__(self) -> str:
         return f"HttpUpstream({self._base_url!r})"
@@ -77,26 +80,35 @@ class HttpUpstream:
         path, body = _placed(call)
         headers = {**self._headers, **call.headers, "content-type": "application/json"}
         connect = min(self._connect_seconds, call.seconds)
-        reply = await self._asked("POST", path, headers, msgspec.json.encode(body), connect, call.seconds)
+        # A path of the provider's own lies beside the dialect's, not below its version.
+        path, base = (call.path, self._root) if call.path else (self._path(path), self._base)
+        reply = await self._asked("POST", path, headers, msgspec.json.encode(body), connect, call.seconds, base)
         return UpstreamReply(status=reply.status, headers=reply.headers, chunks=_Chunks(reply.body, self._failed))
 
     async def probe(self, seconds: float) -> bool:
         """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
         path = "/v1beta/models" if self._dialect == "gemini" else "/v1/models"
         try:
-            reply = await self._asked("GET", path, self._headers, b"", seconds, seconds)
+            reply = await self._asked("GET", self._path(path), self._headers, b"", seconds, seconds)
         except UpstreamError:
             return False
         await reply.body.aclose()
         return reply.status < 500 and reply.status != _BUSY
 
     async def _asked(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, connect: float, seconds: float
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        connect: float,
+        seconds: float,
+        base: str | None = None,
     ) -> WireReply:
         given = {**_COMMON, **headers}
         try:
-            wire = self._opened()
-            return await wire.ask(method, self._path(path), given, body, connect=connect, seconds=seconds)
+            wire = self._opened(self._base if base is None else base)
+            return await wire.ask(method, path, given, body, connect=connect, seconds=seconds)
         except WireError as error:
             raise self._failed(error) from None
         except (ValueError, OSError, ImportError) as error:
@@ -112,14 +124,13 @@ class HttpUpstream:
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            await wire.close()
+        while self._wires:
+            await self._wires.popitem()[1].close()
 
-    def _opened(self) -> Wire:
-        if self._wire is None:
-            self._wire = _wire_to(self._base)
-        return self._wire
+    def _opened(self, base: str) -> Wire:
+        if base not in self._wires:
+            self._wires[base] = _wire_to(base)
+        return self._wires[base]
 
     def _failed(self, error: WireError) -> UpstreamError:
         what = str(error)
@@ -223,4 +234,6 @@ def _placed(call: Call) -> tuple[str, Mapping[str, Any]]:
     body = {name: value for name, value in call.body.items() if name not in ("model", "stream")}
     model = quote(str(call.body.get("model", "")), safe="")
     path = path.format(model=model)
+    if call.operation == "embed" and "requests" not in body:
+        path = path.replace(":batchEmbedContents", ":embedContent")
     return path.replace(":generateContent", ":streamGenerateContent?alt=sse") if call.stream else path, body

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from chargehand.core import ModelConfig
 from chargehand.models._contract import Price
+from chargehand.models._modelsdev import Listed, find_listed
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -47,10 +48,10 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
     """Return what a model costs, `None` where nobody knows; `Price.source` tells who says so.
 
     In this order: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices
-    that genai-prices carries with it (`genai-prices`; nothing is fetched), `assume` in USD per million tokens
-    (`assumed`). What else answers on this machine may pass calls on to anyone: only `config` can say its price.
-    Where a published price depends on the hour, the length of the prompt or how long a cache keeps, it is the
-    highest: what is reserved by it is enough.
+    that genai-prices carries with it (`genai-prices`; nothing is fetched), those of models.dev (`models.dev`),
+    `assume` in USD per million tokens (`assumed`). What else answers on this machine may pass calls on to anyone:
+    only `config` can say its price. Where a published price depends on the hour, the length of the prompt or how
+    long a cache keeps, it is the highest: what is reserved by it is enough.
     """
     read = config.price if config.price_in is None else config.price_in
     written = config.price if config.price_out is None else config.price_out
@@ -68,8 +69,20 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
 
 def find_context(provider: str, model: str, *, base_url: str | None = None) -> int | None:
     """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
-    info = None if _is_local(provider, base_url) else _published(provider, model, base_url)
-    return info.context_window if info is not None else None
+    info, listed = published_of(provider, model, base_url), listed_of(provider, model, base_url)
+    return (info and info.context_window) or (listed and listed.context) or None
+
+
+def published_of(provider: str, model: str, base_url: str | None) -> ModelInfo | None:
+    """Return what genai-prices has on a model, `None` for one on this machine."""
+    return None if _is_local(provider, base_url) else _published(provider, model, base_url)
+
+
+def listed_of(provider: str, model: str, base_url: str | None) -> Listed | None:
+    """Return what models.dev has on a model, `None` for one on this machine."""
+    if _is_local(provider, base_url):
+        return None
+    return find_listed(provider, model, None if base_url is None else _host(base_url))
 
 
 def _unconfigured(provider: str, model: str, base_url: str | None, assume: float | None) -> Price | None:
@@ -77,6 +90,9 @@ def _unconfigured(provider: str, model: str, base_url: str | None, assume: float
         return Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
     info = _published(provider, model, base_url)
     found = _price(info, datetime.now(UTC).date()) if info else None
+    listed = listed_of(provider, model, base_url) if info is None else None
+    if listed is not None and listed.price is not None:
+        return listed.price
     if found is None and assume is not None:
         return Price(input=assume, output=assume, source="assumed")
     return found

@@ -271,13 +271,6 @@ def named(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     return tuple(found)
 
 
-def blobs_of(asked: Asked) -> list[Blob]:
-    """Return every picture and file of a request."""
-    parts = [part for turn in asked.turns for part in turn.parts]
-    inner = [blob for part in parts if isinstance(part, ToolResult) for blob in part.blobs]
-    return [*(part for part in parts if isinstance(part, Blob)), *inner]
-
-
 def folded(pieces: Iterable[Piece]) -> Said:
     """Return the whole reply that pieces make."""
     said = Said()

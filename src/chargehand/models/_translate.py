@@ -24,7 +24,6 @@ from chargehand.models._talk import (
     Reader,
     UncarriedError,
     Writer,
-    blobs_of,
     folded,
 )
 
@@ -37,16 +36,6 @@ def carried(dialect: Dialect, body: Mapping[str, Any], to: Dialect, model: str) 
     if dialect != to:
         CODECS[to].body(asked, model)
     return asked
-
-
-def refused_parts(dialect: Dialect, body: Mapping[str, Any], *, images: bool, files: bool) -> str:
-    """Return what a request holds that a model does not take, empty where it takes all."""
-    if images and files:
-        return ""
-    kinds = {blob.kind for blob in blobs_of(CODECS[dialect].asked(body))}
-    if "image" in kinds and not images:
-        return "images"
-    return "files" if "file" in kinds and not files else ""
 
 
 class TranslatingUpstream:
@@ -127,7 +116,7 @@ class _Refusal(_Closing):
 
     async def _made(self) -> AsyncIterator[bytes]:
         status = self._reply.status
-        message = _said(await self._whole()) or f"the provider answered with HTTP {status}"
+        message = error_words(await self._whole()) or f"the provider answered with HTTP {status}"
         yield RULES[self._call.dialect].error(status, "upstream_error", message)
 
 
@@ -253,7 +242,8 @@ def _document(data: bytes) -> Any:
         raise _malformed("the provider's reply is not JSON") from None
 
 
-def _said(body: bytes) -> str:
+def error_words(body: bytes) -> str:
+    """Return what the body of an error reply says, empty where it says nothing."""
     try:
         found = document(body)
     except ValueError:

@@ -1,0 +1,106 @@
+"""Figures of models, from the calls that the log holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from chargehand.cli import chargehand
+from chargehand.core import AttemptState, ModelCalled, decode
+from chargehand.missions._model_stats import ModelTally
+
+
+def called(call: str, **more: Any) -> ModelCalled:
+    values: dict[str, Any] = {
+        "call": call,
+        "attempt": "a",
+        "turn": 1,
+        "model": "big",
+        "upstream": "up",
+        "provider": "https://p.example.org/v1",
+        "status": "ok",
+        "http_status": 200,
+        "seconds": 2.0,
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "cost_usd": 0.5,
+        "cost_known": True,
+        "booked_usd": 0.5,
+        **more,
+    }
+    return ModelCalled(**values)
+
+
+def attempt(id: str, **more: Any) -> AttemptState:
+    return AttemptState(id=id, number=1, agent="native", workspace="w", **more)
+
+
+def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
+    tally = ModelTally()
+    failed = {
+        "status": "failed",
+        "input_tokens": None,
+        "output_tokens": None,
+        "cost_usd": None,
+        "cost_known": False,
+    }
+    calls = [
+        called("c1", first_seconds=0.5, reported_usd=0.4, skipped=("small (s): it takes no images",)),
+        called("c2", seconds=4.0, converted=("a file as text",)),
+        called("c2", seconds=4.0),
+        called("c3", **failed, http_status=429, reason="upstream_error: HTTP 429", booked_usd=1.0),
+        called("c4", **failed, reason="client_gone: the client went away: it seems"),
+        called("c5", status="refused", cost_usd=0.0, output_tokens=None, reason="budget_exhausted: used up"),
+        called("c6", attempt="b", model="small", upstream="s"),
+        called("c7", attempt="a", model="big", operation="embed", output_tokens=0, seconds=1.0),
+    ]
+    tally.add(
+        calls, [attempt("a", status="succeeded", verdict="pass"), attempt("b", status="failed", verdict="fail")]
+    )
+    big, small = tally.stats()
+    assert (big.model, big.calls, big.by_status) == ("big", 6, {"failed": 2, "ok": 3, "refused": 1})
+    assert big.errors == {"upstream_error 429": 1, "client_gone": 1, "budget_exhausted": 1}
+    assert (big.skips, big.converted) == (1, 1)
+    assert (big.tokens.input, big.tokens.output, big.tokens.unknown) == (400, 20, 2)
+    assert (big.cost.usd, big.cost.known, big.cost.unknown) == (1.5, 4, 2)
+    assert (big.reported.usd, big.reported.known) == (0.4, 1)
+    assert (big.seconds.p50, big.seconds.p95, big.first.p50, big.first.unknown) == (2.0, 4.0, 0.5, 2)
+    assert big.tokens_per_second == pytest.approx(20 / 6)
+    assert (big.attempts, big.by_end, big.verdicts) == (1, {"succeeded": 1}, {"pass": 1})
+    assert (small.attempts, small.verdicts) == (1, {"fail": 1})
+
+
+def test_nothing_known_is_no_zero() -> None:
+    tally = ModelTally()
+    tally.add([called("c", status="lost", cost_usd=None, cost_known=False, output_tokens=None, reason="died")], [])
+    (row,) = tally.stats()
+    assert (row.cost.usd, row.reported.usd, row.seconds.p50, row.first.p50, row.tokens_per_second) == (None,) * 5
+    assert row.errors == {"lost": 1}
+
+
+def test_a_line_of_an_older_version_is_read() -> None:
+    old = {
+        "call": "c",
+        "attempt": "a",
+        "turn": 1,
+        "model": "m",
+        "upstream": "u",
+        "status": "ok",
+        "http_status": 200,
+    }
+    read = decode("model.called", json.dumps({**old, "seconds": 1.0}).encode())
+    assert isinstance(read, ModelCalled)
+    assert (read.provider, read.operation, read.first_seconds, read.skipped) == ("", "reply", None, ())
+
+
+def test_the_command_says_so_where_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    done = CliRunner().invoke(chargehand, ["model", "stats", "--since", "7d"])
+    assert (done.exit_code, "no model was called since" in done.output) == (0, True)
+    shown = CliRunner().invoke(chargehand, ["model", "stats", "--json"])
+    assert json.loads(shown.stdout) == {"project": None, "since": None, "models": []}
