@@ -63,7 +63,19 @@ def test_every_command_of_this_version_is_there() -> None:
     expected |= {("project", "hook", name) for name in ("install", "remove")}
     expected |= {
         (name,)
-        for name in ["init", "doctor", "demo", "run", "exec", "format", "worker", "gc", "stats", "completion"]
+        for name in [
+            "init",
+            "doctor",
+            "demo",
+            "run",
+            "exec",
+            "format",
+            "worker",
+            "mcp",
+            "gc",
+            "stats",
+            "completion",
+        ]
     }
     assert set(COMMANDS) == expected
 

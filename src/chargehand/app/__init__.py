@@ -33,7 +33,7 @@ from chargehand.app._profile import Profile, machine_facts
 from chargehand.app._role_map import DEFAULT_ROLE, levels_of
 from chargehand.app._roles import REPOSITORY_ROLES, FoundRole, RoleFile, Roles, user_roles_path
 from chargehand.app._session import Detected, Found, Session
-from chargehand.app._start import ensure_worker
+from chargehand.app._start import ensure_worker, start_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
 from chargehand.app._worker import SLOTS, Worker
@@ -99,6 +99,7 @@ __all__ = [
     "set_user_value",
     "set_user_values",
     "shown_value",
+    "start_worker",
     "state_home",
     "trust_needed",
     "try_model",

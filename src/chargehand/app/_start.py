@@ -15,12 +15,17 @@ def ensure_worker(app: App) -> bool:
 
     It ends when nothing is left to do; for missions that wait for quota it stays, for nobody else may wake them.
     """
+    return start_worker(app) is not None
+
+
+def start_worker(app: App) -> subprocess.Popen[bytes] | None:
+    """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
     if any(member.role == "worker" for member in app.workers.members()):
-        return False
+        return None
     logs = app.home / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Path(logs, "worker.log").open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "chargehand", "worker", "--until-idle", "--wait-for-quota"],
             cwd="/",
             env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
@@ -29,4 +34,3 @@ def ensure_worker(app: App) -> bool:
             stderr=log,
             start_new_session=True,
         )
-    return True

@@ -77,7 +77,7 @@ def _failed(error: Exception, as_json: bool) -> int:
 
     if isinstance(error, ChargehandError):
         return show_failure(error, as_json=as_json)
-    kept = _keep_traceback(error)
+    kept = keep_traceback(error)
     name = type(error).__name__
     message = f"something in Chargehand itself went wrong: {name}: {error}"
     hint = f"the traceback is in {kept}" if kept else "the traceback could not be kept"
@@ -85,7 +85,7 @@ def _failed(error: Exception, as_json: bool) -> int:
     return INTERNAL
 
 
-def _keep_traceback(error: Exception) -> str:
+def keep_traceback(error: Exception) -> str:
     """Write the traceback into the state directory, else to a temporary file; return its place."""
     import tempfile
     import traceback

@@ -91,7 +91,7 @@ def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
     seen, told = 0, ""
     while not out.closed:
         state = app.look.state(mission)
-        settled = state.status in SETTLED and not _goes_on(state)
+        settled = state.status in SETTLED and not goes_on(state)
         for event in app.store.log.read(mission, after=seen):
             seen = event.seq
             yield event
@@ -103,7 +103,7 @@ def _followed(app: App, out: Output, mission: str) -> Iterator[Event]:
 
 def _tell_wait(app: App, out: Output, state: MissionState, told: str) -> str:
     """Say once why a mission that nobody has taken up waits, and anew where that changes; no event tells it."""
-    if out.as_json or (state.status != "planned" and not _goes_on(state)):
+    if out.as_json or (state.status != "planned" and not goes_on(state)):
         return told
     asleep = state.waits_for_quota
     reason = app.look.waits().get(state.id) if asleep is None else asleep.reason
@@ -113,7 +113,7 @@ def _tell_wait(app: App, out: Output, state: MissionState, told: str) -> str:
     return reason.message
 
 
-def _goes_on(state: MissionState) -> bool:
+def goes_on(state: MissionState) -> bool:
     """Tell whether a mission goes on by itself: another worker takes it up, or its moment comes."""
     if state.waits_for_quota is not None:
         return True

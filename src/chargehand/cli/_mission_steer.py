@@ -41,10 +41,7 @@ def send(out: Output, mission: str, text: str, *, critical: bool = False) -> int
     """Tell the agent something; what is critical it has to acknowledge."""
     with App.open() as app:
         found = find_mission(app, mission)
-        _check_message(text)
-        more = {"critical": "yes"} if critical else {}
-        ordered = app.order(found, "send", text=text, **more)
-        state = app.look.state(found) if ordered else app.steering.send(found, text, critical=critical)
+        state = send_to(app, found, text, critical=critical)
         sent = state.messages[-1]
         out.document(
             {
@@ -64,10 +61,22 @@ def send(out: Output, mission: str, text: str, *, critical: bool = False) -> int
 def cancel(out: Output, mission: str) -> int:
     """Stop the process that runs a mission, and wait for it; or close one that waits."""
     with App.open() as app:
-        found = find_mission(app, mission)
-        ordered = app.order(found, "cancel")
-        _show(out, _stopped(app, found) if ordered else app.steering.cancel(found))
+        _show(out, cancel_it(app, find_mission(app, mission)))
     return 0
+
+
+def send_to(app: App, mission: str, text: str, *, critical: bool = False) -> MissionState:
+    """Tell the agent of a mission something, by order where it runs. Raises `UsageError`, `RefusedError`."""
+    _check_message(text)
+    more = {"critical": "yes"} if critical else {}
+    ordered = app.order(mission, "send", text=text, **more)
+    return app.look.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
+
+
+def cancel_it(app: App, mission: str) -> MissionState:
+    """Stop a mission, waiting up to 30 s for what runs, or close one that waits. Raises `RefusedError`."""
+    ordered = app.order(mission, "cancel")
+    return _stopped(app, mission) if ordered else app.steering.cancel(mission)
 
 
 def discard(out: Output, mission: str) -> int:

@@ -84,9 +84,7 @@ def answer(out: Output, mission: str, text: str | None) -> int:
             if text is None:
                 _show_question(out, state, asked)
                 return 3
-        said = _checked(asked, text or "")
-        ordered = app.order(found, "answer", text=said)
-        answered = app.look.state(found) if ordered else app.steering.answer(found, said)
+        answered = answer_to(app, found, checked_answer(asked, text or ""))
         if ensure_worker(app):
             out.notice("a worker was started for it")
         out.document(result_document(answered))
@@ -94,7 +92,14 @@ def answer(out: Output, mission: str, text: str | None) -> int:
     return 0
 
 
-def _checked(asked: Question | None, text: str) -> str:
+def answer_to(app: App, mission: str, text: str) -> MissionState:
+    """Answer what a mission asks, by order where it runs. Raises `RefusedError`."""
+    ordered = app.order(mission, "answer", text=text)
+    return app.look.state(mission) if ordered else app.steering.answer(mission, text)
+
+
+def checked_answer(asked: Question | None, text: str) -> str:
+    """Return an answer as it is recorded. Raises `UsageError` where it is empty or too long."""
     if asked is not None and not text.strip():
         raise UsageError("the answer is empty", hint="say something the agent can go on with")
     if len(text.encode(errors="replace")) > _LONGEST:

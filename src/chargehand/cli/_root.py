@@ -14,6 +14,7 @@ from chargehand.cli._commands_agents import agent
 from chargehand.cli._commands_artifact import artifact
 from chargehand.cli._commands_checkpoint import checkpoint
 from chargehand.cli._commands_gateway import gateway
+from chargehand.cli._commands_mcp import mcp
 from chargehand.cli._commands_mission import mission
 from chargehand.cli._commands_models import model
 from chargehand.cli._commands_policy import policy
@@ -84,7 +85,7 @@ def chargehand(as_json: bool) -> None:
     """
 
 
-_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, format_, worker, gc, stats, completion)
+_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, format_, worker, mcp, gc, stats, completion)
 _GROUPS: tuple[click.Command, ...] = (
     mission,
     checkpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chargehand.app import App, Found, Resolved, Session, ensure_worker, require_tier, require_trust
@@ -127,13 +128,38 @@ def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
 
 def _detach(app: App, out: Output, options: RunOptions) -> int:
     """Record the mission and leave it to a worker."""
+    mission = record_mission(app, out, options)
+    ensure_worker(app)
+    state = app.look.state(mission)
+    out.document(result_document(state))
+    out.text(f"mission   {mission}")
+    out.text(f"a worker goes on with it; chargehand mission watch {mission} shows how")
+    return 0
+
+
+def _cast(app: App, found: Found, resolved: Resolved, options: RunOptions) -> Cast:
+    return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
+
+
+def record_mission(
+    app: App,
+    out: Output,
+    options: RunOptions,
+    *,
+    mission: str | None = None,
+    noted: Mapping[str, object] | None = None,
+) -> str:
+    """Record a mission for a worker and return its id; `mission` as in `create_mission`.
+
+    `noted` is kept beside the configuration in the mission's first event. Raises for whatever is wrong.
+    """
     wanted = _wanted(app, out, options)
     found = wanted.prepared
     resolved = app.configuration(
         found.project, found.depot, found.base, options=options.configuration(), head=options.base is None
     )
     cast = _cast(app, found, resolved, options)
-    mission = create_mission(
+    return create_mission(
         app.store,
         project=found.project.id,
         request=build_request(
@@ -146,19 +172,10 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
         ),
         repository=str(found.project.path),
         base=found.base,
-        config=_recorded(resolved),
+        config=_recorded(resolved) | dict(noted or {}),
+        mission=mission,
         user=app.user,
     )
-    ensure_worker(app)
-    state = app.look.state(mission)
-    out.document(result_document(state))
-    out.text(f"mission   {mission}")
-    out.text(f"a worker goes on with it; chargehand mission watch {mission} shows how")
-    return 0
-
-
-def _cast(app: App, found: Found, resolved: Resolved, options: RunOptions) -> Cast:
-    return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 
 async def _run(

@@ -49,7 +49,7 @@ from chargehand.core._events import (
     event_types,
     payload_digest,
 )
-from chargehand.core._ids import Kind, new_id
+from chargehand.core._ids import Kind, keyed_id, new_id
 from chargehand.core._message_payloads import (
     LONGEST_TEXT,
     Clarification,
@@ -366,6 +366,7 @@ __all__ = [
     "event_types",
     "fold",
     "fold_action",
+    "keyed_id",
     "message_document",
     "message_of",
     "nearest",

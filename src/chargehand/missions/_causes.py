@@ -279,11 +279,12 @@ REMEDIES: tuple[Remedy, ...] = (
         "person",
         "agent_ambiguous ambiguous answer_unknown command_invalid commit_not_found "
         "head_malformed head_of_other_mission "
-        "listen_invalid malformed_order mission_exists mission_held no_agent no_base "
+        "key_reused listen_invalid malformed_order mission_exists mission_held no_agent no_base "
         "action_held commit_message hook_exists hook_shared index_unmerged "
         "no_model no_question not_at_rest not_cancellable not_discardable "
         "not_forkable not_found not_pausable not_promotable not_promoted not_resumable not_running not_sendable "
         "note_empty object_not_found output_exists output_unwritable promoting request_too_long "
+        "port_taken rate_limited token_file "
         "rebase_promoted since_invalid tree_not_found unknown_order usage workspace_not_found",
         "say it as the message asks; `chargehand --help` lists the commands",
     ),

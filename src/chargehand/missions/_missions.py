@@ -107,9 +107,13 @@ def create_mission(
     base: Base,
     config: dict[str, object],
     user: str = "",
+    mission: str | None = None,
 ) -> str:
-    """Record a new mission of a user on a base and return its id; from now on any worker may take it."""
-    mission = new_id("mission")
+    """Record a new mission of a user on a base and return its id; from now on any worker may take it.
+
+    With an id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
+    """
+    mission = mission or new_id("mission")
     created = MissionCreated(project=project, repository=repository, request=request, config=config, user=user)
     store.log.append(mission, created, BaseResolved(base=base), durable=True)
     return mission

@@ -157,8 +157,8 @@ class CallRecord:
     `None` where it is not known; the provider's word is the one that counts. What is `replayed` has its reply from
     an earlier life of the attempt, for nothing: `call` was paid for then. `provider` is the address that was
     asked, empty for a script; `first_seconds` the time until the client got the first piece of a stream, or the
-    head of a reply in one piece. `skipped` says which models before this one do not take the request, and why; `converted`
-    what of the request was put into another form for this one.
+    head of a reply in one piece. `skipped` says which models before this one do not take the request, and why;
+    `converted` what of the request was put into another form for this one.
     """
 
     call: str

@@ -1,0 +1,120 @@
+"""The MCP server on stdin and stdout: a message a line, until EOF or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, BinaryIO
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+_LARGEST = 1 << 20
+_AHEAD = 16
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve the one client on stdin and stdout until it closes stdin.
+
+    A line that is no message, or longer than 1 MiB, is answered by an error of the protocol.
+    """
+    with _wire() as (source, target):
+        incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+
+        async def take() -> None:
+            async with incoming:
+                async for line in _lines(source):
+                    message = _parsed(line)
+                    if isinstance(message, types.JSONRPCError):
+                        await write.send(SessionMessage(message))
+                    else:
+                        await incoming.send(SessionMessage(message))
+
+        async def give() -> None:
+            async with outgoing:
+                async for each in outgoing:
+                    text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    await asyncio.to_thread(_put, target, text.encode() + b"\n")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+            group.start_soon(give)
+            await server.run(read, write, server.create_initialization_options())
+            group.cancel_scope.cancel()
+
+
+def _parsed(line: bytes | None) -> Any:
+    """Return a message, or the error that answers what is none."""
+    if line is None:
+        return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST} bytes")
+    try:
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        is_json = error.errors(include_input=False, include_url=False)[0]["type"] != "json_invalid"
+        if is_json:
+            return _refusal(types.INVALID_REQUEST, "this is no message of JSON-RPC 2.0")
+        return _refusal(types.PARSE_ERROR, "this is no JSON")
+
+
+def _refusal(number: int, message: str) -> types.JSONRPCError:
+    document = {"jsonrpc": "2.0", "id": None, "error": {"code": number, "message": message}}
+    return types.JSONRPCError.model_validate(document)
+
+
+def _put(target: BinaryIO, line: bytes) -> None:
+    target.write(line)
+    target.flush()
+
+
+async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
+    """Yield the lines that come, `None` for one that is too long."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | type[EOFError] | None] = asyncio.Queue(_AHEAD)
+
+    def read() -> None:
+        # A thread of its own that nobody waits for: a read cannot be broken off, and a signal must end us.
+        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop is gone
+            for line in _read(source):
+                asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
+            asyncio.run_coroutine_threadsafe(queue.put(EOFError), loop).result()
+
+    threading.Thread(target=read, name="mcp-stdin", daemon=True).start()
+    while True:
+        line = await queue.get()
+        if isinstance(line, type):
+            return
+        yield line
+
+
+def _read(source: BinaryIO) -> Iterator[bytes | None]:
+    while line := source.readline(_LARGEST + 1):
+        if len(line) <= _LARGEST:
+            if line.strip():
+                yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = source.readline(_LARGEST)
+        yield None
+
+
+@contextlib.contextmanager
+def _wire() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Take stdin and stdout for the protocol alone: what is started or printed meanwhile gets others."""
+    source, target = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (0, 1))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    try:
+        # closefd=False: the thread may still read when we end.
+        yield os.fdopen(source, "rb", closefd=False), os.fdopen(target, "wb", closefd=False)
+    finally:
+        os.dup2(target, 1)
