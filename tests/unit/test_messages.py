@@ -143,6 +143,15 @@ def test_who_speaks_is_filled_in_and_never_contradicted() -> None:
         message_of({**draft, "mission": "m-2"}, KNOWN)
 
 
+@pytest.mark.parametrize("name", ["command:" + "x" * 5_000, "command:\udcff", ""])
+def test_an_agent_whose_name_is_a_command_line_can_speak(name: str) -> None:
+    known = Addressed(id="a-1/1", mission="m-1", attempt="a-1", sender=name, recipient=name)
+    ended = with_message(DONE, known, None)
+    assert ended.message is not None
+    assert ended.message.sender == ended.message.recipient
+    assert 1 <= len(ended.message.sender) <= 200
+
+
 BODY = '{"type": "error_report", "status": "failure", "payload": {"summary": "a, ] b"}}'
 
 

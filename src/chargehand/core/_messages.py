@@ -33,7 +33,8 @@ MESSAGE_VERSION = 2
 LARGEST_MESSAGE = 4 << 20
 """Bytes of a message as JSON; a longer one is refused unread."""
 MessageStatus = Literal["success", "failure", "in_progress", "request_clarification"]
-_Name = Annotated[str, Meta(min_length=1, max_length=200)]
+_LONGEST_NAME = 200
+_Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
 _PLACE = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _SHOWN = 120
@@ -148,11 +149,17 @@ class Addressed:
 
     def fill(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return a document with what it leaves out; raises `MessageError` where it says something else."""
-        known = {"mission": self.mission, "attempt": self.attempt, "sender": self.sender}
+        known = {"mission": self.mission, "attempt": self.attempt, "sender": _named(self.sender)}
         for name, value in known.items():
             if document.get(name, value) != value:
                 raise MessageError(f"expected {value!r}", path=f"$.{name}", value=document[name])
-        return {"id": self.id, "recipient": self.recipient, **known, **document}
+        return {"id": self.id, "recipient": _named(self.recipient), **known, **document}
+
+
+def _named(name: str) -> str:
+    """Return a name that fits: that of an agent may be its whole command line, in bytes that are no text."""
+    clean = name.encode("utf-8", "replace").decode() or "unknown"
+    return clean if len(clean) <= _LONGEST_NAME else f"{clean[: _LONGEST_NAME - 1]}…"
 
 
 _UNKNOWN = Addressed(id="unknown", mission="unknown", attempt=None, sender="unknown", recipient="unknown")
