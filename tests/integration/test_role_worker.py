@@ -70,9 +70,9 @@ def test_an_edited_map_and_a_dropped_role_count_from_the_next_task_on_in_a_worke
     missions = (first, second, third, fourth)
     assert [each["status"] for each in missions] == ["promoted"] * 4
     assert [each["attempts"][0]["agent"] for each in missions] == ["one", "two", "one", "two"]
-    assert [each["role"]["role"] for each in missions] == ["developer", "developer", "scribe", "scribe"]
-    assert first["role"]["digest"] == second["role"]["digest"]
-    assert third["role"]["digest"] != fourth["role"]["digest"]
+    assert [each["role"] for each in missions] == ["developer", "developer", "scribe", "scribe"]
+    assert first["role_chosen"]["digest"] == second["role_chosen"]["digest"]
+    assert third["role_chosen"]["digest"] != fourth["role_chosen"]["digest"]
 
 
 def test_a_report_is_a_result_with_nothing_to_promote(desk: Desk, repo: Path) -> None:

@@ -242,6 +242,7 @@ def test_nothing_to_trust(desk: Desk) -> None:
         "digest": None,
         "trusted": False,
         "keys": [],
+        "roles": [],
     }
     assert "nothing in chargehand.toml needs trust" in desk("project", "trust").stdout
 

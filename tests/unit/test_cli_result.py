@@ -37,7 +37,7 @@ from chargehand.core import (
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
-    "cost_known", "seconds", "reasons", "cause", "question",
+    "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")

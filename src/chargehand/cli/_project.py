@@ -132,10 +132,11 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
             out.text(line)
         if (wanted or (asks and not trusted)) and not only_show:
             _agreed(out, yes)
-            granted = ([digest] if digest else []) + [each.digest for each in roles]
-            for content in granted:
+            # Trust of chargehand.toml vouches for its commands too: it is given only where it was asked for.
+            whole = [digest] if asks or found.resolved.untrusted else []
+            for content in (*whole, *(each.digest for each in roles)):
                 app.store.trust.grant(found.project.id, content, identity=app.identity())
-            trusted = True
+            trusted = trusted or bool(whole)
     out.document(
         {
             "project": found.project.id,
@@ -145,10 +146,11 @@ def trust(out: Output, *, repo: Path | None, base: str | None, only_show: bool, 
             "roles": [{"place": each.place, "digest": each.digest} for each in roles],
         }
     )
+    if not only_show and roles:
+        out.text(f"trusted: {', '.join(each.place for each in roles)}")
     if trusted:
-        named = [f"chargehand.toml with sha256 {digest}"] if digest else []
-        out.text(f"trusted: {', '.join([*named, *(each.place for each in roles)])}")
-    else:
+        out.text(f"trusted: chargehand.toml with sha256 {digest}")
+    elif only_show or not roles:
         out.text("not trusted" if wanted or asks else "nothing in chargehand.toml needs trust")
     return 0
 

@@ -295,7 +295,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "acknowledged": sorted(state.acknowledged),
         "received": state.received,
         "tier": state.tier,
-        "role": state.role,
+        "role_chosen": state.role,
         "reports": state.reports,
         "queued": state.queued,
         "unknown_events": state.unknown_events,

@@ -102,7 +102,7 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "agent",
-        "no_decision_record no_failing_test report_empty role_broke_checks role_wrote",
+        "no_decision_record no_failing_test report_empty role_broke_checks role_tool role_wrote",
         "the role asks for it (`chargehand role show ROLE`): give it more `--attempts`, or name another role",
     ),
     _remedy(
