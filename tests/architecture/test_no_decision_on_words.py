@@ -43,18 +43,25 @@ OTHER_TEXTS = dict.fromkeys(
 )
 """Modules of `agents` that handle texts which nobody said."""
 STUCK = "whether a command went wrong, told by our own last line: a hint to a model that goes in circles"
+ROLE = "a closed word of a role's file"
+CHECK = "a closed word of ours for how a check ended"
 PERSON = "what a person answers to a question is to be decided by"
 ALLOWED = {
     # file, the words as they stand: why nothing about an outcome follows from what an agent said
     ("agents/_acp.py", "answer.get('stopReason') != 'end_turn'"): "a closed word of the protocol",
     ("agents/_acp_forms.py", "text.lower()"): PERSON,
     ("agents/_native.py", "text.endswith('[exit code 0]')"): STUCK,
+    ("agents/_role_file.py", "role.output != 'change'"): ROLE,
+    ("agents/_role_file.py", "role.output == 'change'"): ROLE,
     ("agents/_transcript.py", "_EXIT.search(text)"): STUCK,
     ("agents/_transcript.py", "_TIMED_OUT.search(text)"): STUCK,
     ("missions/_admission.py", "answer.lower()"): PERSON,
     ("missions/_admission.py", "answer.lower().startswith(_USE)"): PERSON,
     ("missions/_context.py", "'tree' in output"): "a key of a recorded step, made by us",
-    ("missions/_judgement.py", "check.reason == 'exit_code'"): "a closed word of ours",
+    ("missions/_contracts.py", "check.reason == 'collection_error'"): CHECK,
+    ("missions/_contracts.py", "known.reason == 'no_tests_ran'"): CHECK,
+    ("missions/_judgement.py", "check.reason == 'exit_code'"): CHECK,
+    ("missions/_kept_calls.py", "content.count(b'\\n')"): "how many lines our own file has",
     ("missions/_policy.py", "answer.strip().lower()"): PERSON,
 }
 

@@ -133,7 +133,7 @@ async def test_a_connection_is_used_again_until_its_provider_closes_it() -> None
 
 
 def idle(up: HttpUpstream) -> list[Any]:
-    return [] if up._wire is None else list(vars(up._wire)["_idle"])
+    return [each for wire in up._wires.values() for each in vars(wire)["_idle"]]
 
 
 async def lines_after(up: HttpUpstream) -> list[Any]:

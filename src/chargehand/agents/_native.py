@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from chargehand.agents._asking import Asking
 from chargehand.agents._claims import (
     ASKED_AGAIN,
     addressed,
@@ -19,7 +19,6 @@ from chargehand.agents._claims import (
     read_finish,
     said_in,
 )
-from chargehand.agents._compaction import compact
 from chargehand.agents._contract import (
     Abilities,
     Assignment,
@@ -33,15 +32,12 @@ from chargehand.agents._conversation import (
     ASK,
     FINISH,
     Said,
-    dump_reply,
-    to_messages,
     unanswered,
 )
 from chargehand.agents._judged import action_of, not_in_role, refusal
 from chargehand.agents._mcp_tools import McpTools
 from chargehand.agents._model_client import (
     QUOTA,
-    UNCARRIED,
     ModelClient,
     NotKeptError,
     load_client,
@@ -71,7 +67,6 @@ from chargehand.agents._recorded import (
 )
 from chargehand.agents._skills import find_skills, skill_list
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
-from chargehand.agents._text_protocol import describe
 from chargehand.agents._tools import MUTATING, Toolbox, ToolResult, checked_call
 from chargehand.agents._tools_model import ToolSpec
 from chargehand.core import (
@@ -79,21 +74,16 @@ from chargehand.core import (
     ClarificationRequest,
     ExhaustedError,
     MessageError,
-    NotFoundError,
     ProgressReport,
     UpstreamError,
 )
 
 _TURNS = 300
 """Replies of one attempt at most: far more than work that gets anywhere needs."""
-_TRIES = 3
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
 _NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
 _LONGEST_REASON = 1000
 _INSTRUCTION_BYTES = 20_000
-_CONTEXT = 128_000
-_REPLY_SHARE = 4
-"""A quarter of the context is left to the reply."""
 
 
 class NativeAgent:
@@ -172,8 +162,7 @@ class _Attempt:
         self._misread = {"reply": 0, "finish": 0}
         self._assignment = assignment
         self._context = context
-        self._client = client
-        self._models = {model.name: model for model in context.endpoint.models}
+        self._asking = Asking(context, client, system=system_prompt(assignment.role))
         self._model = context.endpoint.models[0]
         self._tools = Toolbox(
             context.sandbox,
@@ -183,15 +172,12 @@ class _Attempt:
             may_use=assignment.role.may_use,
         )
         self._mcp = McpTools(mcp, context, bounded=self._tools.bounded)
-        self._system = system_prompt(assignment.role)
         self._entries: list[Said] = []
         self._said = 0
-        self._ladder = Ladder(others=len(self._models) - 1)
+        self._ladder = Ladder(others=len(self._asking.models) - 1)
         self._trees: list[str | None] = []
         self._tree: str | None = assignment.tree
-        self._tokens: tuple[int, int] | None = None
         self._resumed = context.resumed
-        self._pictures: dict[str, bytes] = {}
 
     async def run(self) -> Outcome:
         """Let the model work until it finishes; raises what `NativeAgent.run` makes outcomes of."""
@@ -270,12 +256,13 @@ class _Attempt:
         notes = [*await self._mcp.refresh(number), *([] if step is None else [await self._climb(number, step)])]
 
         async def replied() -> object:
-            model = self._other_model() if step is not None and step.kind == "switch" else self._model
+            switched = step is not None and step.kind == "switch"
+            model = self._asking.other_than(self._model) if switched else self._model
             told = self._told(number)
             try:
                 if self._resumed is None:
                     raise NotKeptError
-                reply = await self._ask_models(model, told["notes"], kept=True)
+                reply = await self._asked(model, told["notes"], kept=True)
             except NotKeptError:
                 told = await self._tell(number, notes)
                 reply = await self._replied(number, model, told["notes"])
@@ -325,104 +312,35 @@ class _Attempt:
         resumed, self._resumed = self._resumed, None
         return [resumed_message(ignored_lost=resumed == "lost")] if resumed is not None else []
 
-    def _other_model(self) -> EndpointModel:
-        names = list(self._models)
-        return self._models[names[(names.index(self._model.name) + 1) % len(names)]]
-
     async def _replied(self, number: int, model: EndpointModel, notes: Sequence[str]) -> dict[str, Any]:
         """Return a reply; while no model has quota for it the mission waits, and its attempt goes on from here."""
         assert self._context.endpoint is not None
         try:
-            return await self._ask_models(model, notes)
+            return await self._asked(model, notes)
         except UpstreamError as error:
             rest = self._context.endpoint.meter().quota
             if error.code != QUOTA or rest is None:
                 raise
             return await self._context.park(f"turn/{number}/quota", rest)
 
-    async def _ask_models(
-        self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False
-    ) -> dict[str, Any]:
-        """Ask a model, and where it gives no reply the others in turn.
-
-        With `kept` only for what was paid for already; raises `NotKeptError` where that is nothing.
-        """
-        order = [model, *(other for other in self._models.values() if other.name != model.name)]
-        entries = [*self._entries, *map(_note, notes)]
-        first: UpstreamError | ExhaustedError | None = None
-        for candidate in order:
-            try:
-                return await self._ask_model(candidate, entries, kept=kept)
-            except NotKeptError:
-                continue
-            except (UpstreamError, ExhaustedError) as error:
-                if error.code == "budget":
-                    raise
-                first = error if first is None or error.code == QUOTA else first
-        if kept:
-            raise NotKeptError
-        assert first is not None
-        raise first
-
-    async def _ask_model(self, model: EndpointModel, entries: Sequence[Said], *, kept: bool) -> dict[str, Any]:
-        specs = self._specs()
-        system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
-        limit = (model.context or _CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
-        shown = model.images and any(entry.image is not None for entry in entries)
-        for attempt in range(1, _TRIES + 1):
-            picture = self._picture if shown else None
-            messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
-            fitting = compact(messages, limit=limit, pins=pins, calibration=self._tokens)
-            try:
-                response = await self._client.request(
-                    model, fitting.messages, specs if model.tools else (), on_text=self._show, kept=kept
-                )
-            except UpstreamError as error:
-                # A picture that a provider refuses must not end the work: it stands in every later call.
-                refused = shown and error.code in ("model_failed", UNCARRIED)
-                shown = shown and not refused
-                if attempt == _TRIES or (error.code in ("model_failed", QUOTA, UNCARRIED) and not refused):
-                    raise
-            else:
-                return {
-                    "model": model.name,
-                    "native": model.tools,
-                    "message": dump_reply(response),
-                    "size": fitting.size,
-                }
-        raise AssertionError("the last try returns or raises")
-
-    def _picture(self, artifact: str) -> bytes | None:
-        """Return a picture that was read, `None` where it is gone; it is kept once and sent with every call."""
-        if artifact not in self._pictures:
-            with contextlib.suppress(NotFoundError):
-                self._pictures[artifact] = self._context.artifact(artifact)
-        return self._pictures.get(artifact)
-
-    def _show(self, text: str) -> None:
-        if self._context.on_output is not None:
-            self._context.on_output("stdout", text.encode(errors="replace"))
+    async def _asked(self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False) -> dict[str, Any]:
+        return await self._asking.ask(model, [*self._entries, *map(_note, notes)], self._specs(), kept=kept)
 
     def _heard(self, number: int, output: Any) -> _Turn:
         """Take a recorded reply into the conversation."""
         self._said = output["said"]
         self._context.delivered(self._said, acknowledged=True)
         self._entries += map(_note, output["notes"])
-        self._model = self._models.get(output["model"], self._model)
+        self._model = self._asking.models.get(output["model"], self._model)
         reply = read_reply(output)
         said = Said.by_model(reply, output["message"])
         self._entries.append(said)
-        self._calibrate(output)
+        self._asking.learn(output)
         if reply.problem is not None:
             self._entries.append(Said(kind="user", text=reply.problem))
         elif not reply.calls:
             self._entries.append(Said(kind="user", text=no_tool_message()))
         return _Turn(number=number, reply=said, problem=reply.problem)
-
-    def _calibrate(self, output: Any) -> None:
-        tokens = output["message"]["usage"].get("input_tokens") or 0
-        if tokens and output.get("size"):
-            self._tokens = (tokens, output["size"])
 
     async def _carry_out(self, turn: _Turn) -> Outcome | None:
         """Do what a reply asks for, one call after the other; return the end where it finishes."""

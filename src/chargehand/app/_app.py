@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import pwd
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways
-from chargehand.app._network import SandboxNetwork
+from chargehand.app._network import PackageMirrors, SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
 from chargehand.app._roles import Roles
@@ -64,7 +63,6 @@ from chargehand.missions import (
     DepotReader,
     Look,
     Missions,
-    Registries,
     Services,
     Steering,
     Tier,
@@ -76,7 +74,6 @@ from chargehand.missions import (
 from chargehand.policy import Rules
 from chargehand.sandbox import (
     Guest,
-    MirrorRequest,
     ProbeReport,
     Toolchain,
     ToolSeen,
@@ -453,7 +450,7 @@ class App:
             version=__version__,
             open_agent=lambda request: requested_agent(resolved, request),
             open_gateway=gateways,
-            open_registries=self._registries,
+            open_registries=PackageMirrors(environ=self.environ, scratch=self._local.scratch(self.member.id)),
             open_egress=SandboxNetwork(
                 config=resolved.config.sandbox, scratch=self._local.scratch(self.member.id)
             ),
@@ -464,17 +461,6 @@ class App:
             checks_at_once=self.engine.checks_at_once or cores(),
             user=self.user,
         )
-
-    @contextlib.asynccontextmanager
-    async def _registries(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
-        from chargehand.sandbox import RegistryConfig, RegistryMirror
-
-        config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
-        scratch = self._local.scratch(self.member.id)
-        scratch.mkdir(exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=scratch, prefix="registries-") as directory:
-            async with RegistryMirror(Path(directory, "mirror.sock"), config=config, log=log) as mirror:
-                yield mirror
 
     @contextlib.asynccontextmanager
     async def mission_session(

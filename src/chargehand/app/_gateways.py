@@ -18,7 +18,7 @@ from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.models import Divergence, Providers
+    from chargehand.models import Divergence, Gateway, Providers
 
 _OPEN_FILES = 16_384
 
@@ -59,8 +59,7 @@ class AttemptGateways:
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
         meter = _Meter(on_call)
-        self.scratch.mkdir(exist_ok=True, mode=0o700)
-        socket = self.scratch / f"gateway-{attempt}.sock"
+        socket = self._socket(attempt)
         secrets, token = self._secrets(served), new_token()
         async with contextlib.AsyncExitStack() as stack:
             calls = None
@@ -87,14 +86,23 @@ class AttemptGateways:
                 )
             )
             await gateway.listen_unix(socket)
-            yield Endpoint(
-                socket=socket,
-                token=gateway.token,
-                models=tuple(map(self._endpoint_model, served)),
-                environment=_environment(gateway.token, served[0].name),
-                revoke=gateway.revoke,
-                meter=meter.read,
-            )
+            yield self._endpoint(gateway, socket, served, meter.read)
+
+    def _endpoint(
+        self, gateway: Gateway, socket: Path, served: Sequence[ServedModel], meter: Callable[[], Metered]
+    ) -> Endpoint:
+        return Endpoint(
+            socket=socket,
+            token=gateway.token,
+            models=tuple(map(self._endpoint_model, served)),
+            environment=_environment(gateway.token, served[0].name),
+            revoke=gateway.revoke,
+            meter=meter,
+        )
+
+    def _socket(self, attempt: str) -> Path:
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        return self.scratch / f"gateway-{attempt}.sock"
 
     def _ledger(self, mission: str, attempt: str, user: str) -> Ledger:
         limits = spending_limits(self.config.limits)

@@ -1,16 +1,18 @@
-"""Opens the way out of one sandbox: the hosts and limits of the configuration, a socket of its own."""
+"""Opens the ways out of sandboxes: the configured hosts, and the registries of packages."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.core import SandboxConfig
-from chargehand.missions import Egress
-from chargehand.sandbox import AllowList, EgressLimits, EgressRequest
+from chargehand.missions import Egress, Registries
+from chargehand.sandbox import AllowList, EgressLimits, EgressRequest, MirrorRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,25 @@ class SandboxNetwork:
         allowed = AllowList.parse(self.config.network)
         async with EgressProxy(socket, allowed, log=log, limits=limits_of(self.config)) as proxy:
             yield proxy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageMirrors:
+    """The `OpenRegistries` of one session; sockets lie in `scratch`, which is this process's own."""
+
+    environ: Mapping[str, str]
+    scratch: Path
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
+        """Serve the person's registries for the block; see `OpenRegistries`."""
+        from chargehand.sandbox import RegistryConfig, RegistryMirror
+
+        config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="registries-") as directory:
+            async with RegistryMirror(Path(directory, "mirror.sock"), config=config, log=log) as mirror:
+                yield mirror
 
 
 def limits_of(config: SandboxConfig) -> EgressLimits:

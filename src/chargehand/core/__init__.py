@@ -49,6 +49,7 @@ from chargehand.core._events import (
     event_types,
     payload_digest,
 )
+from chargehand.core._fold import apply, fold
 from chargehand.core._ids import Kind, keyed_id, new_id
 from chargehand.core._message_payloads import (
     LONGEST_TEXT,
@@ -180,7 +181,7 @@ from chargehand.core._records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core._state import SETTLED, AttemptState, MissionState, apply, fold
+from chargehand.core._state import SETTLED, AttemptState, MissionState
 from chargehand.core._steps import MISSION_STEPS, MissionStep, step_of
 from chargehand.core._text import printable, shown_path
 from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName

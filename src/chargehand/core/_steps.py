@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from chargehand.core import _payloads as p
+from chargehand.core import _payloads_messages as g
 from chargehand.core import _payloads_roles as r
 from chargehand.core import _payloads_work as w
 from chargehand.core._events import Payload
@@ -26,6 +27,10 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     w.ActionJudged: "execution",
     w.CommandFinished: "execution",
     w.ModelCalled: "execution",
+    w.ReplayDiverged: "execution",
+    g.MessageDelivered: "execution",
+    g.MessageAcknowledged: "execution",
+    g.MessageReceived: "execution",
     w.BudgetAlert: "execution",
     w.CheckpointMade: "execution",
     w.FilesSeen: "execution",

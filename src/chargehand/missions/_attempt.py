@@ -202,15 +202,7 @@ class AttemptRunner:
                 read_only=not assignment.role.writes,
             )
             sandbox = await stack.enter_async_context(place)
-            capture = Capture(
-                self._services,
-                self._journal,
-                self._control,
-                attempt=assignment.attempt,
-                workspace=workspace,
-                sandbox=sandbox,
-                on_output=self._on_output,
-            )
+            capture = self._capture(assignment.attempt, workspace, sandbox)
             context = Context(
                 self._services,
                 self._journal,
@@ -244,6 +236,17 @@ class AttemptRunner:
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(assignment.attempt, workspace, trigger, scan, since=since)
             return outcome, scan, critical
+
+    def _capture(self, attempt: str, workspace: Workspace, sandbox: Sandbox) -> Capture:
+        return Capture(
+            self._services,
+            self._journal,
+            self._control,
+            attempt=attempt,
+            workspace=workspace,
+            sandbox=sandbox,
+            on_output=self._on_output,
+        )
 
     @contextlib.asynccontextmanager
     async def _endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
