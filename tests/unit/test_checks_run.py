@@ -194,7 +194,7 @@ UNIT = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): self
         ({"test_a.py": UNIT.format("0")}, ("failed", "exit_code", 1)),
         ({}, ("failed", "no_tests_ran", 0)),
         ({"test_a.py": UNIT.format("self.skipTest('x')")}, ("failed", "no_tests_ran", 0)),
-        ({"test_a.py": "import nothing_of_that_name\n"}, ("failed", "exit_code", 1)),
+        ({"test_a.py": "import nothing_of_that_name\n"}, ("failed", "collection_error", 1)),
         ({"test_a.py": "import os\nos._exit(0)\n"}, ("error", "no_report", None)),
     ],
 )

@@ -310,6 +310,7 @@ def test_agents_and_where_they_come_from(desk: Desk) -> None:
         "cli": None,
         "model": None,
         "fallback": [],
+        "acknowledge": False,
         "mcp": [],
         "origin": str(desk.user_file),
     }
