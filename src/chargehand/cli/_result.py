@@ -187,7 +187,7 @@ def show_result(out: Output, state: MissionState) -> None:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
     _show_places(out, state)
     out.text(f"  {summary(state)}")
-    for line in (*next_steps(state), f"          chargehand mission show {state.id}"):
+    for line in next_steps(state, f"chargehand mission show {state.id}"):
         out.text(f"  {line}")
 
 
@@ -249,8 +249,8 @@ def _show_places(out: Output, state: MissionState) -> None:
         out.text(f"  applied   {state.applied.ref.removeprefix(_HEADS)}")
 
 
-def next_steps(state: MissionState) -> list[str]:
-    """Return the commands that make sense now."""
+def next_steps(state: MissionState, *more: str) -> list[str]:
+    """Return lines with the commands that make sense now, `more` after them."""
     steps = []
     branch = branch_of(state)
     applied = state.applied is not None and state.applied.state == "done"
@@ -272,7 +272,7 @@ def next_steps(state: MissionState) -> list[str]:
         steps.append(f"chargehand mission watch {state.id}")
     if state.checkpoints and not reported(state):
         steps.append(f"chargehand mission diff {state.id}")
-    return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate(steps)]
+    return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate([*steps, *more])]
 
 
 def full_document(state: MissionState) -> dict[str, Any]:
