@@ -130,6 +130,12 @@ def test_who_cannot_be_told_that_it_is_done_hears_it_in_words() -> None:
     assert fitted(done, CLIENTS["native"]).tools[0].arguments == {"summary": "It is done.", "evidence": []}
 
 
+def test_a_request_without_tools_gets_the_words_alone() -> None:
+    asked = ScriptedReply(text="I look.", tools=(ScriptedCall(name="fly", arguments={}),))
+    reply = fitted(asked, ())
+    assert (reply.text, reply.tools, reply.why) == ("I look.", (), "end")
+
+
 def test_a_call_in_the_clients_own_words_stays() -> None:
     own = ScriptedReply(tools=(ScriptedCall(name="Bash", arguments={"command": "ls", "description": "Look."}),))
     assert fitted(own, CLIENTS["claude"]) == own

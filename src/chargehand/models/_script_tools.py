@@ -73,8 +73,11 @@ def fitted(reply: ScriptedReply, offers: Sequence[Offer]) -> ScriptedReply:
     """Return a reply whose calls (bash, read, edit, write, search, finish) are calls of what is offered.
 
     What has no tool of its own is done by a shell; `finish` becomes words where none is offered. A call that names
-    an offered tool with its own arguments stays. Raises `ToolUnknownError`.
+    an offered tool with its own arguments stays. A request that offers no tool at all, such as for a title, gets
+    the words alone. Raises `ToolUnknownError`.
     """
+    if not offers:
+        return replace(reply, tools=())
     calls: list[ScriptedCall] = []
     text = reply.text
     for call in reply.tools:
