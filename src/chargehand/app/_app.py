@@ -19,7 +19,7 @@ from chargehand.app._config_files import load_user_file, state_home, user_config
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
 from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
-from chargehand.app._gateways import AttemptGateways
+from chargehand.app._gateways import AttemptGateways, Standings
 from chargehand.app._network import PackageMirrors, SandboxNetwork
 from chargehand.app._policy import load_rules
 from chargehand.app._profile import Profile, profile_for, read_machine
@@ -99,6 +99,7 @@ class App:
         self.clock = clock or SystemClock()
         self.controls = Controls()
         self._local = LocalWorkers(self.home, version=__version__)
+        self._standings = Standings()
         self._role = role
         self._loop: asyncio.AbstractEventLoop | None = None
         self._store: Store | None = None
@@ -433,6 +434,7 @@ class App:
             scratch=self._local.scratch(self.member.id),
             clock=self.clock,
             user=self.user,
+            standings=self._standings,
         )
         return Services(
             home=self.home,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._model_reports import kept_reports
@@ -18,9 +20,26 @@ from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.models import Divergence, Gateway, Providers
+    from chargehand.models import Divergence, Gateway, ProviderLimits, Providers
 
 _OPEN_FILES = 16_384
+
+
+class Standings:
+    """What this process knows of providers, shared by all its missions: who is down, who has no quota, who waits.
+
+    There is one record for each event loop and each set of limits.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Providers]] = WeakKeyDictionary()
+
+    def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
+        """Return what is known of providers that are given these limits."""
+        from chargehand.models import Providers
+
+        known = self._known.setdefault(asyncio.get_running_loop(), {})
+        return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +53,7 @@ class AttemptGateways:
     scratch: Path
     clock: Clock = field(default_factory=SystemClock)
     user: str = ""
-    _providers: list[Providers] = field(default_factory=list, init=False)
+    standings: Standings = field(default_factory=Standings)
 
     @contextlib.asynccontextmanager
     async def __call__(
@@ -80,7 +99,7 @@ class AttemptGateways:
                     on_loop=True,
                     clock=self.clock,
                     redact=Redactor(secrets).text,
-                    providers=self._standings(),
+                    providers=self.standings.of(provider_limits(self.config, self.environ), self.clock),
                     calls=calls,
                     token=token,
                 )
@@ -117,14 +136,6 @@ class AttemptGateways:
             attempts={attempt: number},
             reports=kept_reports(self.environ),
         )
-
-    def _standings(self) -> Providers:
-        """Return what is known of the providers, the same for every attempt of this process."""
-        from chargehand.models import Providers
-
-        if not self._providers:
-            self._providers.append(Providers(provider_limits(self.config, self.environ), clock=self.clock))
-        return self._providers[0]
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
         from chargehand.models import find_context

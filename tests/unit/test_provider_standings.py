@@ -1,0 +1,30 @@
+"""What one process knows of providers: all its missions share it, other event loops and limits do not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chargehand.app._gateways import Standings
+from chargehand.core import SystemClock
+from chargehand.models import ProviderLimits
+
+PLACE = "https://a.example"
+
+
+async def test_missions_with_the_same_limits_share_what_is_known() -> None:
+    standings, clock = Standings(), SystemClock()
+    known = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
+    known.of(PLACE).bad()
+    again = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
+    assert again is known
+    assert again.of(PLACE) is known.of(PLACE)
+    assert standings.of({PLACE: ProviderLimits(concurrency=3)}, clock) is not known
+
+
+def test_another_event_loop_begins_anew() -> None:
+    standings, clock = Standings(), SystemClock()
+
+    async def known() -> object:
+        return standings.of({}, clock)
+
+    assert asyncio.run(known()) is not asyncio.run(known())
