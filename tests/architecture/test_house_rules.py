@@ -69,6 +69,29 @@ def test_no_wait_loses_a_cancellation() -> None:
     assert not [name(path) for path in SOURCES if "asyncio.wait_for" in path.read_text()]
 
 
+def typed_reads(source: str) -> list[str]:
+    """Return the calls by which msgspec would learn a class."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    named = [(ast.unparse(call.func), call) for call in calls]
+    learns = re.compile(r"msgspec\.(convert|inspect\.\w+|(\w+\.)?(Decoder|schema\w*))")
+    return [
+        name
+        for name, call in named
+        if learns.fullmatch(name)
+        or (re.fullmatch(r"msgspec\.\w+\.decode", name) and any(key.arg == "type" for key in call.keywords))
+    ]
+
+
+def test_one_module_alone_lets_msgspec_learn_classes() -> None:
+    """Two threads that let it learn one class at once crash the process: use `core.decode_as` and its like."""
+    reads = ("json.decode(x, type=T)", "convert(x, T)", "msgpack.Decoder(T)", "json.schema(T)")
+    assert all(typed_reads(f"msgspec.{read}") for read in reads)
+    assert not typed_reads("msgspec.json.decode(x); msgspec.json.encode(x); msgspec.to_builtins(x)")
+    assert not [name(path) for path in SOURCES if path.name != "_typed.py" and typed_reads(path.read_text())]
+    hidden = re.compile(r"from msgspec(\.\w+)* import .*\b[a-z]")
+    assert not [name(path) for path in SOURCES if hidden.search(path.read_text())]
+
+
 def test_there_is_no_utils() -> None:
     assert not [path for path in SOURCES if re.search(r"(^|_)(utils?|helpers?|misc|common)$", path.stem)]
 

@@ -190,10 +190,11 @@ def _text(state: MissionState) -> str:
 
 @pytest.mark.timeout(900)
 def test_an_orchestrator_and_the_server_are_killed_and_each_task_is_done_once(desk: Desk, tmp_path: Path) -> None:
-    run_orchestrated(desk, tmp_path, 12)
+    run_orchestrated(desk, tmp_path, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_hundred_tasks_are_done_once(desk: Desk, tmp_path: Path) -> None:
-    run_orchestrated(desk, tmp_path, 100)
+@pytest.mark.parametrize("count", [12, 100])
+def test_many_tasks_are_done_once(desk: Desk, tmp_path: Path, count: int) -> None:
+    run_orchestrated(desk, tmp_path, count)

@@ -18,7 +18,7 @@ from chargehand.agents._mcp_schema import faults, plain_schema
 from chargehand.agents._mcp_wire import McpError, Server
 from chargehand.agents._recorded import whole
 from chargehand.agents._tools_model import Mistake, ToolResult, ToolSpec
-from chargehand.core import nearest, printable
+from chargehand.core import convert_to, nearest, printable
 from chargehand.policy import McpCall, Run
 from chargehand.sandbox import Converses
 
@@ -92,7 +92,7 @@ class McpTools:
         if not self._configured or not (due or self._context.is_recorded(name)):
             return ()
         output = await self._context.step(name, [each.name for each in self._configured], self._listed)
-        listing = msgspec.convert(output, Listing, from_attributes=True)
+        listing = convert_to(output, Listing, from_attributes=True)
         self._tools = {tool.name: tool for tool in listing.tools}
         return listing.problems
 

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from chargehand.agents._asking import Asking
 from chargehand.agents._claims import (
     ASKED_AGAIN,
@@ -76,6 +74,7 @@ from chargehand.core import (
     MessageError,
     ProgressReport,
     UpstreamError,
+    convert_to,
 )
 
 _TURNS = 300
@@ -270,7 +269,7 @@ class _Attempt:
 
         output = await self._context.step(name, [number], replied)
         if output["step"] is not None:
-            taken = msgspec.convert(output["step"], Step, from_attributes=True)
+            taken = convert_to(output["step"], Step, from_attributes=True)
             self._ladder.take(taken)
             if taken.kind == "roll_back":
                 self._tree = self._trees[taken.stuck.since] or self._tree

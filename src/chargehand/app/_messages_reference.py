@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from chargehand.core import LARGEST_MESSAGE, MESSAGE_CLASSES, MESSAGE_VERSION
+from chargehand.core import LARGEST_MESSAGE, MESSAGE_CLASSES, MESSAGE_VERSION, json_schema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _HEAD = f"""\
@@ -50,7 +48,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def _schema(name: str, kind: type) -> dict[str, Any]:
-    (own,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    own, parts = json_schema(kind)
     own_name = str(own["$ref"]).rpartition("/")[2]
     body = parts.pop(own_name)
     return {"$schema": _DIALECT, "$id": f"chargehand/messages/{MESSAGE_VERSION}/{name}", **body, "$defs": parts}

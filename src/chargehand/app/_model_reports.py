@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from chargehand.app._config_files import state_home
+from chargehand.core import convert_to
 
 if TYPE_CHECKING:
     from chargehand.models import Reported
@@ -37,7 +38,7 @@ class Reports:
         if self._known is None:
             self._known = self._read()
         try:
-            return msgspec.convert(self._known.get(_name(address, model)), Reported | None)
+            return convert_to(self._known.get(_name(address, model)), Reported | None)
         except msgspec.ValidationError:
             return None
 

@@ -17,7 +17,7 @@ import msgspec
 
 from chargehand.checks._areas import Areas
 from chargehand.checks._facts import Facts
-from chargehand.core import Change
+from chargehand.core import Change, unpack_as
 
 _SEAL = 16
 _LARGEST_ENTRY = 256 * 1024
@@ -117,7 +117,7 @@ def unsealed(key: str, entry: bytes) -> Facts | None:
     if entry[:_SEAL] != _seal(key, body):
         return None
     try:
-        return msgspec.msgpack.decode(body, type=Facts)
+        return unpack_as(body, Facts)
     except msgspec.MsgspecError:
         return None
 

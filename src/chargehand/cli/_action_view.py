@@ -9,7 +9,15 @@ import msgspec
 
 from chargehand.app import Actions, App
 from chargehand.cli._output import Output
-from chargehand.core import ACTION_ENDED, ActionState, Conflict, ExhaustedError, RefusedError, WaitingError
+from chargehand.core import (
+    ACTION_ENDED,
+    ActionState,
+    Conflict,
+    ExhaustedError,
+    RefusedError,
+    WaitingError,
+    convert_to,
+)
 from chargehand.durable import OutputLine
 from chargehand.workspace import conflict_report
 
@@ -117,9 +125,7 @@ def _show_why(out: Output, state: ActionState) -> None:
         out.text(f"next:     chargehand action answer {state.id} yes|no")
     told = state.result.get("conflicts")
     if told:
-        out.text(
-            conflict_report(msgspec.convert(told, tuple[Conflict, ...]), ours="tip", theirs="mission").rstrip()
-        )
+        out.text(conflict_report(convert_to(told, tuple[Conflict, ...]), ours="tip", theirs="mission").rstrip())
     if state.status == "done" and state.kind in ("merge", "rebase") and state.result.get("changed"):
         out.text(f"next:     chargehand mission promote {state.mission} judges it and lets it out")
 

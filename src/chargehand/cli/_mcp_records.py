@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from chargehand.core import json_schema
+
 _LONGEST_TEXT = 100_000
 
 MissionName = Annotated[str, Meta(min_length=1, max_length=64, description="The id of a mission.")]
@@ -259,7 +261,7 @@ class LogView(Gives, frozen=True):
 
 def schema_of(record: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a record, an object at its root as MCP wants it."""
-    (root,), definitions = msgspec.json.schema_components((record,), ref_template="#/$defs/{name}")
+    root, definitions = json_schema(record)
     name = root["$ref"].rpartition("/")[2]
     schema: dict[str, Any] = definitions.pop(name)
     schema.pop("title", None)

@@ -13,7 +13,7 @@ from chargehand.cli._mcp_records import DiffView, EventView, Listed, LogView, Mi
 from chargehand.cli._mission_log import goes_on
 from chargehand.cli._output import to_json
 from chargehand.cli._result import branch_of, result_document
-from chargehand.core import SETTLED, Event, MissionState, NotFoundError, printable, shown_path
+from chargehand.core import SETTLED, Event, MissionState, NotFoundError, convert_to, printable, shown_path
 from chargehand.missions import find_checkpoint
 
 _View = TypeVar("_View", bound=msgspec.Struct)
@@ -139,4 +139,4 @@ def _asked(state: MissionState) -> str:
 
 
 def _record(document: dict[str, Any], kind: type[_View]) -> _View:
-    return msgspec.convert(cleaned(to_json(document)), kind)
+    return convert_to(cleaned(to_json(document)), kind)

@@ -185,6 +185,7 @@ from chargehand.core._state import SETTLED, AttemptState, MissionState
 from chargehand.core._steps import MISSION_STEPS, MissionStep, step_of
 from chargehand.core._text import printable, shown_path
 from chargehand.core._tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core._typed import convert_to, decode_as, json_schema, unpack_as
 from chargehand.core._usage import AttemptUsage
 
 __all__ = [
@@ -359,7 +360,9 @@ __all__ = [
     "WaitingError",
     "apply",
     "chain_hash",
+    "convert_to",
     "decode",
+    "decode_as",
     "decode_message",
     "encode",
     "encode_json",
@@ -367,6 +370,7 @@ __all__ = [
     "event_types",
     "fold",
     "fold_action",
+    "json_schema",
     "keyed_id",
     "message_document",
     "message_of",
@@ -381,4 +385,5 @@ __all__ = [
     "sandbox_ids",
     "shown_path",
     "step_of",
+    "unpack_as",
 ]

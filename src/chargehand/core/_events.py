@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from chargehand.core._text import shown_path
+from chargehand.core._typed import decode_as
 
 GENESIS = "0" * 64
 
@@ -98,7 +99,7 @@ def decode(type: str, payload: bytes) -> Payload:
     Raises `KeyError` for a type this version does not know and `msgspec.ValidationError` for a
     malformed payload.
     """
-    return msgspec.json.decode(payload, type=_REGISTRY[type])
+    return decode_as(payload, _REGISTRY[type])
 
 
 def event_types() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from chargehand.core._events import Event, Payload, decode
 from chargehand.core._questions import Question
 from chargehand.core._records import Reason
 from chargehand.core._state import AttemptState, MissionState
+from chargehand.core._typed import convert_to
 from chargehand.core._usage import AttemptUsage
 
 _MOST_PLACES = 100
@@ -78,7 +79,7 @@ def _created(state: MissionState, event: p.MissionCreated) -> None:
 def _recorded(values: object) -> Config | None:
     """Return the configuration a mission was asked for with; `None` where another version wrote it unreadably."""
     try:
-        return msgspec.convert(values, Config)
+        return convert_to(values, Config)
     except msgspec.ValidationError:
         return None
 

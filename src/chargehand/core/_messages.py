@@ -27,6 +27,7 @@ from chargehand.core._message_payloads import (
     Violation,
 )
 from chargehand.core._message_upgrades import UPGRADES
+from chargehand.core._typed import convert_to
 
 _T = TypeVar("_T")
 MESSAGE_VERSION = 2
@@ -204,7 +205,7 @@ def message_of(document: object, addressed: Addressed | None = None) -> Message:
 def read_record(document: object, kind: type[_T]) -> _T:
     """Return a decoded document as a record; raises `MessageError` with the place of what is wrong."""
     try:
-        made = msgspec.convert(document, type=kind)
+        made = convert_to(document, kind)
         msgspec.json.encode(made)
     except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
         raise _invalid(document, error) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import ConfigError
+from chargehand.core import ConfigError, decode_as
 from chargehand.credentials._rules import checked_name, checked_value
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -85,7 +85,7 @@ class SecretsFile:
         if len(content) > _MOST_BYTES:
             raise self._wrong("is far too large", hint)
         try:
-            kept = msgspec.json.decode(content, type=Kept)
+            kept = decode_as(content, Kept)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise self._wrong(
                 'is not of the form {"secrets": {"NAME": "VALUE"}, "keyring": ["NAME"]}', hint

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import InfrastructureError, NotFoundError, UsageError, nearest, new_id
+from chargehand.core import InfrastructureError, NotFoundError, UsageError, decode_as, nearest, new_id
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
 _KEPT, _FRESH_SECONDS = 500, 60.0
@@ -116,7 +116,7 @@ class ActionPlaces:
     def get(self, action: str) -> ActionPlace:
         """Return where an action's lines are, by its whole id. Raises `NotFoundError`."""
         try:
-            return msgspec.json.decode((self.directory / action / _RECORD).read_bytes(), type=ActionPlace)
+            return decode_as((self.directory / action / _RECORD).read_bytes(), ActionPlace)
         except (OSError, msgspec.MsgspecError) as problem:
             raise self._unknown(action) from problem
 
@@ -220,4 +220,4 @@ def _is_old(path: Path) -> bool:
 def _decoded(content: bytes) -> Iterator[OutputLine]:
     for line in content.splitlines():
         with contextlib.suppress(msgspec.MsgspecError):
-            yield msgspec.json.decode(line, type=OutputLine)
+            yield decode_as(line, OutputLine)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from chargehand.core import new_id
+from chargehand.core import decode_as, new_id
 
 Role = Literal["command", "worker"]
 """A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on."""
@@ -192,4 +192,4 @@ def _is_locked(path: Path) -> bool:
 
 def _read(path: Path) -> Iterator[Member]:
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        yield msgspec.json.decode(path.read_bytes(), type=Member)
+        yield decode_as(path.read_bytes(), Member)

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed, Role, Snippets
 from chargehand.checks import Inspection
 from chargehand.core import (
@@ -31,6 +29,7 @@ from chargehand.core import (
     Reverted,
     SandboxDiedError,
     TierUnavailableError,
+    convert_to,
 )
 from chargehand.missions._acknowledging import Acknowledging
 from chargehand.missions._breaker import is_failure
@@ -90,12 +89,12 @@ class Left:
     def recall(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> Left:
         """Return what `record` made a document of; the changes are read from the depot."""
         return cls(
-            outcome=msgspec.convert(record["outcome"], Outcome),
+            outcome=convert_to(record["outcome"], Outcome),
             tree=record["tree"],
             changes=depot.diff(base.tree, record["tree"]),
-            findings=msgspec.convert(record["findings"], tuple[Finding, ...]),
-            reverted=msgspec.convert(record["reverted"], tuple[Reverted, ...]),
-            discarded=msgspec.convert(record["discarded"], tuple[Finding, ...]),
+            findings=convert_to(record["findings"], tuple[Finding, ...]),
+            reverted=convert_to(record["reverted"], tuple[Reverted, ...]),
+            discarded=convert_to(record["discarded"], tuple[Finding, ...]),
             degraded=record.get("degraded", ""),
             report=record.get("report"),
         )

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import msgspec
-
 from chargehand.agents import NO_ROLE, Agent, Assignment
 from chargehand.checks import report
 from chargehand.core import (
@@ -34,6 +32,7 @@ from chargehand.core import (
     VerdictGiven,
     VerdictStatus,
     WaitingError,
+    convert_to,
     new_id,
 )
 from chargehand.missions._admission import Admission
@@ -318,7 +317,7 @@ class MissionFlow:
 
         output = await self._journal.step(f"attempt/{number}/verdict", left.tree, judge, notes=told)
         self._fault("verdict")
-        verdict = msgspec.convert(output["verdict"], Verdict)
+        verdict = convert_to(output["verdict"], Verdict)
         end = (tests_as_asked(verdict) if role.must_add == "failing_test" else None) or after_checks(verdict)
         return _Tried(stand=stand, left=left, verdict=verdict, end=end, report=output["report"])
 
@@ -364,7 +363,7 @@ class MissionFlow:
             return (VerdictGiven(verdict=output["verdict"], attempt=begun.id if begun else None),)
 
         output = await self._journal.step(f"merge-verdict/{number}", left.tree, judge, notes=told)
-        merged = msgspec.convert(output["verdict"], Verdict)
+        merged = convert_to(output["verdict"], Verdict)
         return _Tried(stand=stand, left=left, verdict=merged, end=after_checks(merged), report=output["report"])
 
     @staticmethod
@@ -436,7 +435,7 @@ class MissionFlow:
             output = await self._journal.step(
                 name, candidate, judge, notes=lambda found: (VerdictGiven(verdict=found),)
             )
-            return msgspec.convert(output, Verdict)
+            return convert_to(output, Verdict)
 
         try:
             await self._promoter.promote(base, tree, verdict, validate=merged, approved=approved)

@@ -22,6 +22,7 @@ from chargehand.core import (
     MergeConflicted,
     Payload,
     Reason,
+    convert_to,
     encode_json,
     shown_path,
 )
@@ -162,7 +163,7 @@ async def recorded_meeting(
         return msgspec.to_builtins(await asyncio.to_thread(meet, depot, base, tree, mission=journal.mission))
 
     def told(output: Any) -> Sequence[Payload]:
-        meeting = msgspec.convert(output, Meeting | None)
+        meeting = convert_to(output, Meeting | None)
         if meeting is None or not meeting.count:
             return ()
         where = {"branch": meeting.base.branch, "commit": meeting.base.commit, "tree": tree}
@@ -170,7 +171,7 @@ async def recorded_meeting(
         return (conflicted(store, journal.mission, meeting.conflicts, count=meeting.count, attempt=by, **where),)
 
     output = await journal.step(f"merge/{number}", [base.commit, tree], found, notes=told)
-    return msgspec.convert(output, Meeting | None)
+    return convert_to(output, Meeting | None)
 
 
 def move_on(journal: Journal, meeting: Meeting, *, number: int) -> None:

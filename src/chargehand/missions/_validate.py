@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from chargehand.checks import CheckOutput, CheckPlan, base_tests_tree_plan, judge, run_checks
 from chargehand.core import (
     Bind,
@@ -23,6 +21,7 @@ from chargehand.core import (
     VerdictGiven,
     VerdictScope,
     VerdictStatus,
+    convert_to,
     sandbox_ids,
 )
 from chargehand.missions._environment import CandidateLayers
@@ -92,7 +91,7 @@ class Validator:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
 
         output = await self._journal.step("verdict/base", [tree, self._base_key], judged, notes=told)
-        verdict = msgspec.convert(output["verdict"], Verdict)
+        verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         return verdict
 

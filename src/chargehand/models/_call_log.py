@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
+from chargehand.core import convert_to
 from chargehand.models._call_names import RunNames
 from chargehand.models._contract import Dialect, Operation, Usage
 from chargehand.models._recording import body_pieces, decoded_body
@@ -239,7 +240,7 @@ class CallLog:
         elif "gone" in line:
             self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
         elif "call" in line:
-            self._waiting.append(msgspec.convert(line, KeptCall))
+            self._waiting.append(convert_to(line, KeptCall))
 
 
 def _line(kept: KeptCall) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import Clock, SystemClock, UpstreamError, UsageError
+from chargehand.core import Clock, SystemClock, UpstreamError, UsageError, convert_to
 from chargehand.models._attempts import AttemptOrdinals
 from chargehand.models._contract import Call, Dialect, Operation, Upstream, UpstreamReply
 from chargehand.models._redact import Redactor
@@ -292,7 +292,7 @@ def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str,
 
 def _read_line(line: bytes, name: str, number: int) -> Exchange:
     try:
-        return msgspec.convert(json.loads(line), Exchange)
+        return convert_to(json.loads(line), Exchange)
     except (ValueError, msgspec.ValidationError) as error:
         raise _invalid(name, number, str(error)) from error
 

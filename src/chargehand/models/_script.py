@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import UsageError, nearest
+from chargehand.core import UsageError, convert_to, nearest
 from chargehand.models._attempts import AttemptOrdinals, Turns
 from chargehand.models._contract import Call, Stop, UpstreamReply, Usage
 from chargehand.models._dialects import CODECS
@@ -255,7 +255,7 @@ class _RawLine:
 def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
     try:
         found = json.loads(line)
-        raw = msgspec.convert(found, _RawLine)
+        raw = convert_to(found, _RawLine)
         if raw.fault:
             _check_fault(raw.fault)
     except (ValueError, msgspec.ValidationError) as error:

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from chargehand.core import decode_as
 from chargehand.sandbox._mirror_cargo_config import CRATES_IO, CargoConfig, CargoSource
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRefusal, Reply, Trace
 from chargehand.sandbox._mirror_settings import shown_host, split_login
@@ -91,7 +92,7 @@ class CrateRegistry:
             url = f"{source.index}config.json"
             page = await self._upstream.page(url, accept="application/json", trace=trace, login=source.token)
             try:
-                service = msgspec.json.decode(page.body if page else b"", type=_Service)
+                service = decode_as(page.body if page else b"", _Service)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 raise MirrorRefusal(502, f"{shown_host(url)!r} has no usable config.json") from None
             self._services[source.name] = service
@@ -133,7 +134,7 @@ def _prefix(name: str) -> str:
 def _entry(page: bytes, crate: str, version: str) -> _Entry | None:
     for line in page.splitlines():
         try:
-            entry = msgspec.json.decode(line, type=_Entry)
+            entry = decode_as(line, _Entry)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue  # a line of a later format, which cargo too leaves out
         if entry.name == crate and entry.vers == version:

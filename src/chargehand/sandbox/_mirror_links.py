@@ -12,6 +12,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
+from chargehand.core import decode_as
+
 HTML_MEDIA = "text/html; charset=utf-8"
 JSON_MEDIA = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON_MEDIA}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -125,7 +127,7 @@ class _JsonPage(msgspec.Struct):
 
 def json_links(body: bytes, *, url: str) -> list[Link]:
     """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
-    found = msgspec.json.decode(body, type=_JsonPage).files
+    found = decode_as(body, _JsonPage).files
     return [link for item in found if (link := _json_link(item, base=url)) is not None]
 
 

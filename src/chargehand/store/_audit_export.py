@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Event, UsageError
+from chargehand.core import Event, UsageError, decode_as
 from chargehand.store._chain import AuditProblem, AuditReport, Line, line_problems, problem
 from chargehand.store._database import corrupt, typed_errors
 from chargehand.store._heads import Heads, SignedFile
@@ -63,7 +63,7 @@ class _End(_Record, frozen=True, kw_only=True, tag="end"):
     sha256: str
 
 
-_DECODER = msgspec.json.Decoder(_Header | _EventLine | _HeadLine | _KeyLine | _End)
+_Line = _Header | _EventLine | _HeadLine | _KeyLine | _End
 
 
 def export_log(store: Store, missions: Sequence[str]) -> Iterator[bytes]:
@@ -213,7 +213,7 @@ def _read(lines: Iterable[bytes]) -> _Reading:
     read, digest, number = _Reading(), hashlib.sha256(), 0
     for number, line in enumerate(lines, start=1):
         try:
-            record = _DECODER.decode(line)
+            record = decode_as(line, _Line)
             if number == 1:
                 read.missions = _begin(record)
             else:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Clock, NotFoundError, StoreError, UsageError
+from chargehand.core import Clock, NotFoundError, StoreError, UsageError, decode_as
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
 from chargehand.store._keys import KeyFiles, PublicKey
@@ -75,7 +75,7 @@ class SignedHead:
         try:
             if len(content) > _LONGEST:
                 raise ValueError(f"it has {len(content)} bytes")
-            wire = msgspec.json.decode(content, type=_Wire)
+            wire = decode_as(content, _Wire)
         except ValueError as error:  # msgspec's own errors are ValueErrors too
             shown = content[:_SHOWN].decode(errors="replace")
             raise UsageError(

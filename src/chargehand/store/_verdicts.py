@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Clock, Verdict
+from chargehand.core import Clock, Verdict, decode_as
 from chargehand.store._database import Database
 from chargehand.store._schema import verdicts
 
@@ -45,6 +45,6 @@ def _is(project: str, tree: str, plan_digest: str) -> sa.ColumnElement[bool]:
 
 def _decoded(kept: bytes) -> Verdict | None:
     try:
-        return msgspec.json.decode(kept, type=Verdict)
+        return decode_as(kept, Verdict)
     except msgspec.MsgspecError:
         return None

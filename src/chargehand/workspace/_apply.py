@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Change, Export
+from chargehand.core import Change, Export, decode_as
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._export import bring_objects
 from chargehand.workspace._files import replace_file
@@ -78,7 +78,7 @@ def _resume(depot: Depot, git: Git, wanted: _Journal) -> None:
     """Write the journal; where it was there already, clear away what a crashed fast-forward had written."""
     place = _journal(depot)
     try:
-        found = msgspec.json.decode(place.read_bytes(), type=_Journal)
+        found = decode_as(place.read_bytes(), _Journal)
     except (OSError, msgspec.MsgspecError):
         found = None
     if found == wanted:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Base, InfrastructureError
+from chargehand.core import Base, InfrastructureError, decode_as
 from chargehand.workspace._errors import Fault, disk_errors
 from chargehand.workspace._files import (
     discard_tree,
@@ -135,7 +135,7 @@ class Bases:
 
     def _load(self, place: Path) -> BaseLayers | None:
         try:
-            meta = msgspec.json.decode((place / "meta.json").read_bytes(), type=_Meta)
+            meta = decode_as((place / "meta.json").read_bytes(), _Meta)
         except (OSError, msgspec.MsgspecError):
             return None
         if meta.version != _VERSION:

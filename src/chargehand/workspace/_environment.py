@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Base
+from chargehand.core import Base, decode_as
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import disk_errors
 from chargehand.workspace._files import discard_tree, locked, remove_tree, replace_file, tree_bytes
@@ -93,7 +93,7 @@ class EnvironmentLayers:
         kept = self._depot.bases.kept(base.commit, name)
         if kept is not None:
             with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(kept, type=list[_Input])
+                return decode_as(kept, list[_Input])
         found = [
             (entry.path, entry.mode, entry.id)
             for entry in self._depot.entries(base.tree)

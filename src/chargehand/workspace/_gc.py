@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import InfrastructureError
+from chargehand.core import InfrastructureError, decode_as
 from chargehand.workspace._erase import Erasure, doomed_refs, erase
 from chargehand.workspace._files import discard_tree, locked_now, remove_tree
 from chargehand.workspace._git import private_git
@@ -172,7 +172,7 @@ def _stands_on(workspace: Holding) -> tuple[Path, ...]:
     """Return the base and the layer of a workspace; none where its state cannot be read."""
     try:
         content = (workspace.place / "state.json").read_bytes()
-        state = msgspec.json.decode(content, type=WorkspaceState)
+        state = decode_as(content, WorkspaceState)
     except (OSError, msgspec.MsgspecError):
         return ()
     base = workspace.root / "bases" / state.base.commit

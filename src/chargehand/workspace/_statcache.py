@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from chargehand.core import unpack_as
 from chargehand.workspace._files import replace_file
 
 _RACY_NS = 20_000_000  # file systems stamp by the kernel's tick: two writes within one look like one
@@ -32,7 +33,7 @@ class StatCache:
     def load(cls, path: Path) -> StatCache:
         """Return what `save` kept, an empty cache where there is none or it cannot be read."""
         try:
-            return cls(msgspec.msgpack.decode(path.read_bytes(), type=dict[tuple[int, int, int, int], bytes]))
+            return cls(unpack_as(path.read_bytes(), dict[tuple[int, int, int, int], bytes]))
         except (OSError, msgspec.MsgspecError):
             return cls()
 

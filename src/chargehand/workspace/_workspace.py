@@ -16,6 +16,7 @@ from chargehand.core import (
     InfrastructureError,
     MountPlan,
     NotFoundError,
+    decode_as,
     nearest,
     new_id,
 )
@@ -357,7 +358,7 @@ def read_state(depot: Depot, id: str) -> WorkspaceState:
             f"no workspace {id!r}", code="workspace_not_found", hint=nearest(id, known)
         ) from problem
     try:
-        return msgspec.json.decode(content, type=WorkspaceState)
+        return decode_as(content, WorkspaceState)
     except msgspec.MsgspecError as problem:
         raise InfrastructureError(f"the state of workspace {id!r} cannot be read", code="workspace") from problem
 

@@ -1,0 +1,72 @@
+"""Typed reading by msgspec that threads may begin at once: every typed read of the program goes through here.
+
+msgspec notes on a class what it learns of it before that is whole, so that classes may name themselves. Learning
+runs Python code, where another thread may come up, take what is noted for whole and follow null pointers (in 0.22:
+`StructInfo_Convert`, `DataclassInfo_Convert`). So one thread alone learns classes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+_T = TypeVar("_T")
+_D = TypeVar("_D")
+_LEARNING = threading.RLock()
+_JSON: dict[object, msgspec.json.Decoder[Any]] = {}
+_PACKED: dict[object, msgspec.msgpack.Decoder[Any]] = {}
+
+
+@overload
+def decode_as(content: bytes | str, kind: type[_T]) -> _T: ...
+@overload
+def decode_as(content: bytes | str, kind: Any) -> Any: ...
+def decode_as(content: bytes | str, kind: Any) -> Any:
+    """Return JSON as a value of `kind`, a class or any other type.
+
+    Raises `msgspec.DecodeError`, `msgspec.ValidationError`.
+    """
+    return _learnt(kind, _JSON, msgspec.json.Decoder).decode(content)
+
+
+@overload
+def unpack_as(content: bytes, kind: type[_T]) -> _T: ...
+@overload
+def unpack_as(content: bytes, kind: Any) -> Any: ...
+def unpack_as(content: bytes, kind: Any) -> Any:
+    """Return msgpack as a value of `kind`; raises as `decode_as`."""
+    return _learnt(kind, _PACKED, msgspec.msgpack.Decoder).decode(content)
+
+
+@overload
+def convert_to(document: object, kind: type[_T], *, from_attributes: bool = False) -> _T: ...
+@overload
+def convert_to(document: object, kind: Any, *, from_attributes: bool = False) -> Any: ...
+def convert_to(document: object, kind: Any, *, from_attributes: bool = False) -> Any:
+    """Return a document of plain values as a value of `kind`; raises `msgspec.ValidationError`.
+
+    `from_attributes` also takes other objects for what their attributes say.
+    """
+    _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
+    return msgspec.convert(document, kind, from_attributes=from_attributes)
+
+
+def json_schema(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the JSON schema of `kind`, and those of what it refers to as `#/$defs/NAME`, by name."""
+    _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
+    (own,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    return own, parts
+
+
+def _learnt(kind: Any, known: dict[object, _D], make: Callable[[Any], _D]) -> _D:
+    """Return what reads `kind`, made once; with it, msgspec has learnt every class that `kind` leads to."""
+    found = known.get(kind)
+    if found is None:
+        with _LEARNING:
+            found = known.get(kind)
+            if found is None:
+                found = known[kind] = make(kind)
+    return found
