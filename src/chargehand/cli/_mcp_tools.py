@@ -108,7 +108,7 @@ class Bench:
 
 
 _AT_ONCE = 4
-"""Calls that open the state directory at once: fewer than asyncio's threads (5 on one core), so the watcher has one."""
+"""Calls that open the state directory at once: fewer than asyncio has threads (5 on one core), for the watcher."""
 
 
 async def _first(changed: asyncio.Event, seconds: float) -> None:
