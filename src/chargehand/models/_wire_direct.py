@@ -129,6 +129,7 @@ class DirectWire:
         self._origin = origin
         self._idle: deque[_Line] = deque()
         self._open: set[_Line] = set()
+        self._ending: set[_Line] = set()
 
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
@@ -199,15 +200,17 @@ class DirectWire:
         """Give a connection up."""
         self._open.discard(line)
         line.transport.abort()
+        if not line.closed.done():  # the loop closes the socket in a later turn
+            self._ending.add(line)
+            line.closed.add_done_callback(lambda _: self._ending.discard(line))
 
     async def close(self) -> None:
         """Close all connections, those in use too."""
-        lines = list(self._open)
         self._idle.clear()
-        for line in lines:
+        for line in list(self._open):
             self.drop(line)
-        if lines:
-            await asyncio.wait([line.closed for line in lines])
+        if self._ending:
+            await asyncio.wait([line.closed for line in self._ending])
 
 
 class _Body:
