@@ -121,6 +121,26 @@ def test_a_message_reaches_the_next_attempt(desk: Desk, repo: Path) -> None:
     assert (over.code, over.error["code"]) == (1, "not_sendable")
 
 
+def test_a_critical_message_that_nobody_hears_freezes_the_agent_and_a_person_decides(
+    desk: Desk, repo: Path
+) -> None:
+    said = detach(desk, repo, agent="command:sh -c 'for i in $(seq 900); do date +%N > ticks; sleep 0.1; done'")
+    mission = said.document["mission"]
+    wait_until(lambda: bool(desk.state(said).attempts))
+    sent = desk.say("mission", "send", mission, "the wrong branch: stop", "--critical", cwd=repo)
+    assert (sent.code, sent.document["critical"]) == (0, True), sent
+    wait_until(lambda: desk.state(said).open_question is not None)
+    state = desk.state(said)
+    assert (state.status, state.acknowledged) == ("paused", set())
+    asked = desk.say("mission", "answer", mission, cwd=repo)
+    assert asked.code == 3
+    assert "the wrong branch: stop" in asked.document["text"]
+    assert asked.document["options"] == ["go on", "cancel", "deliver with the next attempt"]
+    answered = desk.say("mission", "answer", mission, "cancel", cwd=repo)
+    assert answered.code == 0, answered
+    wait_until(lambda: desk.state(said).status == "cancelled")
+
+
 def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: Path) -> None:
     said = desk.run(repo, "--detach", agent=shell("sleep 300"))
     wait_until(lambda: bool(desk.state(said).attempts))

@@ -259,14 +259,14 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
     if state.waits_for_quota is not None:
         steps.append("chargehand worker")
         steps.append(f'chargehand mission answer {state.id} "go on"')
-    elif state.status == "waiting" and state.open_question is not None:
+    elif state.status in ("waiting", "paused") and state.open_question is not None:
         steps.append(f"chargehand mission answer {state.id} TEXT")
     elif any(reason.code == FAILING_TEST for reason in state.reasons):
         steps.append(f"chargehand mission diff {state.id} | git apply")
         steps.append('chargehand run "make the new tests pass"   once they are committed')
     elif state.status == "waiting":
         steps.append(f"chargehand mission promote {state.id} --reason …")
-    if state.status == "paused":
+    elif state.status == "paused":
         steps.append(f"chargehand mission resume {state.id}")
     if state.status in ("planned", "running"):
         steps.append(f"chargehand mission watch {state.id}")
