@@ -161,7 +161,8 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, 
         for table in ("spending", "spending_alerts", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_take")
-        for column in ("epoch", "owner", "runnable"):
+        raw.execute("DROP INDEX missions_to_wake")
+        for column in ("epoch", "owner", "runnable", "wakes"):
             raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")
         raw.execute("UPDATE alembic_version SET version_num = '0001'")
     raw.close()
