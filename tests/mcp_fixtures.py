@@ -255,10 +255,12 @@ def fixture_server() -> Server[Any]:
 def main(token_file: Path) -> None:
     with contextlib.closing(bound(parsed_address("127.0.0.1:0"))) as listening:
         token = token_of(token_file)
-        print(url_of(listening), flush=True)
+
+        def announce() -> None:
+            print(url_of(listening), flush=True)
 
         async def serve(stop: Stop) -> None:
-            await serve_http(fixture_server(), listening, token=token, stop=stop)
+            await serve_http(fixture_server(), listening, token=token, stop=stop, announce=announce)
 
         run_async(serve)
 

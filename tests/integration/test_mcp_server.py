@@ -143,6 +143,13 @@ async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_tol
         assert service.stop(signal.SIGINT) == 0
 
 
+def test_who_is_told_the_address_can_end_the_server_in_good_order(desk: Desk, tmp_path: Path) -> None:
+    service = Service(environ=desk.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        service.start()
+        assert service.stop(number) == 0
+
+
 def run_orchestrated(desk: Desk, tmp_path: Path, count: int) -> None:
     """Let an orchestrator assign tasks, killing it and the server on the way; each task is done exactly once."""
     repo = repository(tmp_path / "repo")

@@ -225,6 +225,7 @@ class TestHostile:
         ("script", "words"),
         [
             ("sys.exit('no kitchen')", "ended with exit code 1: no kitchen"),
+            ("print('y' * 60_000, 'no oven', file=sys.stderr); os._exit(3)", "yyy no oven"),
             ("os.close(1); time.sleep(600)", "ended with exit code 137"),
             (
                 "greet(); say(id=heard()['id'], error={'code': 1, 'message': 'no\\x1b[31m way'})",
@@ -235,7 +236,7 @@ class TestHostile:
             ("print('[INFO] listening'); sys.stdout.flush(); time.sleep(600)", "lines were no message"),
             ("while True: print('x' * 100000)", f"more than {MOST >> 20} MiB"),
         ],
-        ids=["dies", "closes", "error", "version", "no version", "garbage", "flood"],
+        ids=["dies", "dies loudly", "closes", "error", "version", "no version", "garbage", "flood"],
     )
     async def test_one_without_a_list_is_told_of(self, opened: OpenedSandbox, script: str, words: str) -> None:
         table = Table(opened, served(script, seconds=2.0 if "600" in script else 20.0))
@@ -244,6 +245,20 @@ class TestHostile:
         assert words in problem
         assert table.tools.specs == ()
         assert len(problem) < 2_000
+
+    async def test_the_last_words_of_one_that_dies_are_heard(self, opened: OpenedSandbox) -> None:
+        script = """
+def work(message):
+    answer(message, content=[{"type": "text", "text": "x" * 300_000}])
+    sys.stderr.write("y" * 60_000 + " the end"); sys.stderr.flush(); os._exit(3)
+serve(work)
+"""
+        table = Table(opened, served(script))
+        await table.tools.refresh(1)
+        for _ in range(3):
+            result = await table.call("mcp_odd_t")
+            assert not result.failed
+            assert result.text.startswith("xxx")
 
     async def test_a_program_that_is_not_there_is_told_of(self, opened: OpenedSandbox) -> None:
         table = Table(opened, McpServer(name="odd", command=("no-such-program",), environment={}))

@@ -24,6 +24,7 @@ MOST = 16 << 20
 KILL = 9
 _PIECE = 65536
 _TAIL = 4096
+_LAST_WORDS_SECONDS = 1.0
 
 
 class Keeper:
@@ -38,11 +39,13 @@ class Keeper:
         self._talk: socket.socket | None = None
         self._changed = threading.Condition()
         self._stderr = b""
+        self._hearing = [threading.Thread(target=work) for work in (self._tell, self._overhear)]
 
     def serve(self) -> None:
         """Take talks until the server ends."""
-        for work in (self._tell, self._overhear, self._watch):
-            _thread.start_new_thread(work, ())
+        for hearing in self._hearing:
+            hearing.start()
+        _thread.start_new_thread(self._watch, ())
         while True:
             talk, _ = self._listener.accept()
             self._lend(talk)
@@ -72,7 +75,8 @@ class Keeper:
         while piece := os.read(stdout.fileno(), _PIECE):
             while not self._told(piece):
                 continue
-        os.killpg(self._server.pid, KILL)  # it closed its output: nobody can talk with it any more
+        if self._server.returncode is None:  # it closed its output: nobody can talk with it any more
+            os.killpg(self._server.pid, KILL)
 
     def _told(self, piece: bytes) -> bool:
         with self._changed:
@@ -97,6 +101,8 @@ class Keeper:
         import json
 
         code = self._server.wait()
+        for hearing in self._hearing:  # its last words may be in the pipes yet, which others can hold open
+            hearing.join(_LAST_WORDS_SECONDS)
         ended = {"code": code if code >= 0 else 128 - code, "stderr": self._stderr.decode(errors="replace")}
         write(f"{self._directory}/ended", json.dumps(ended))
         os._exit(0)

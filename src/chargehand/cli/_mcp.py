@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from chargehand.app import state_home
@@ -41,20 +42,23 @@ def serve(out: Output, *, http: str | None, token_file: Path | None, repo: Path 
     place = token_file or state_home(os.environ) / _TOKEN
     token = token_of(place)
     with contextlib.closing(bound(address)) as listening:
-        url = url_of(listening)
-        out.document({"url": url, "token_file": str(place)})
-        out.text(f"serving   {url}")
-        out.text(f"token     in {place}; clients send it as Authorization: Bearer TOKEN")
-        run_async(lambda stop: _http(stop, listening, token, cwd))
+
+        def announce() -> None:
+            url = url_of(listening)
+            out.document({"url": url, "token_file": str(place)})
+            out.text(f"serving   {url}")
+            out.text(f"token     in {place}; clients send it as Authorization: Bearer TOKEN")
+
+        run_async(lambda stop: _http(stop, listening, token, cwd, announce))
     return 0
 
 
-async def _http(stop: Stop, listening: socket.socket, token: str, cwd: Path) -> None:
+async def _http(stop: Stop, listening: socket.socket, token: str, cwd: Path, announce: Callable[[], None]) -> None:
     from chargehand.cli._mcp_http import serve_http
     from chargehand.cli._mcp_server import mission_server
 
     async with mission_server(environ=os.environ, cwd=cwd) as server:
-        await serve_http(server, listening, token=token, stop=stop)
+        await serve_http(server, listening, token=token, stop=stop, announce=announce)
 
 
 async def _stdio(stop: Stop, cwd: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,8 +175,13 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 
 
-async def serve_http(server: Server[Any], listening: socket.socket, *, token: str, stop: Stop) -> None:
-    """Serve until a signal; calls that are open then have a second to end."""
+async def serve_http(
+    server: Server[Any], listening: socket.socket, *, token: str, stop: Stop, announce: Callable[[], None]
+) -> None:
+    """Serve until a signal; calls that are open then have a second to end.
+
+    `announce` is called once requests are answered and a signal ends the server in good order.
+    """
     hosts = hosts_of(listening)
     app = server.streamable_http_app(
         streamable_http_path=PATH,
@@ -201,7 +206,7 @@ async def serve_http(server: Server[Any], listening: socket.socket, *, token: st
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_END_SECONDS,
     )
-    running = _Uvicorn(config)
+    running = _Uvicorn(config, announce)
 
     def end() -> bool:
         running.should_exit = True
@@ -212,7 +217,18 @@ async def serve_http(server: Server[Any], listening: socket.socket, *, token: st
 
 
 class _Uvicorn(uvicorn.Server):
-    """A server that leaves signals to the command."""
+    """A server that says when it serves, and leaves signals to the command."""
 
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        return contextlib.nullcontext()
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve."""
+        await super().startup(sockets)
+        self._announce()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none: they are the command's."""
+        yield
