@@ -8,16 +8,15 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from tests.contract._places import workspace
+from tests.mcp_table import Table, served
 
 from chargehand.agents import Desk, McpServer
 from chargehand.agents._mcp_relay import MOST
-from chargehand.agents._mcp_tools import McpTools, listing_step
-from chargehand.agents._tools import Toolbox, ToolResult
+from chargehand.agents._mcp_tools import listing_step
 from chargehand.core import WaitingError
 from chargehand.policy import McpCall
 from chargehand.sandbox import OpenedSandbox, ProcessTier, discover
@@ -41,57 +40,6 @@ async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
         sandbox = await tier.open(spec)
         stack.push_async_callback(sandbox.close)
         yield OpenedSandbox(sandbox, place / "upper", lambda: None)
-
-
-class Table:
-    """A desk with servers at it."""
-
-    def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
-        self.desk = Desk(opened)
-        self._servers = servers
-        self._calls = 0
-        self.sit()
-
-    def sit(self) -> None:
-        """Begin as a worker does."""
-        box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
-        self.tools = McpTools(self._servers, self.desk, bounded=box.bounded)
-
-    @property
-    def names(self) -> list[str]:
-        return [spec.name for spec in self.tools.specs]
-
-    async def call(self, name: str, **arguments: Any) -> ToolResult:
-        self._calls += 1
-        return await self.tools.call(f"turn/{self._calls}/call/0", name, arguments)
-
-
-def served(script: str, **keys: Any) -> McpServer:
-    """Return a server that is a small program; `heard` and `say` are there for it."""
-    return McpServer(name="odd", command=("python3", "-I", "-c", _TALK + script), **{"environment": {}, **keys})
-
-
-_TALK = """
-import json, os, sys, time
-def heard():
-    line = sys.stdin.readline()
-    if not line: sys.exit(0)
-    return json.loads(line)
-def say(**message):
-    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-def answer(message, **result):
-    if "id" in message: say(id=message["id"], result=result)
-HELLO = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "odd"}}
-def greet():
-    answer(heard(), **HELLO); heard()
-def tool(name="t", **more):
-    return {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}, **more}
-def serve(work):
-    greet()
-    while True:
-        message = heard()
-        answer(message, tools=[tool()]) if message["method"] == "tools/list" else work(message)
-"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -212,12 +160,12 @@ heard()
 class TestHostile:
     async def test_one_that_hangs_is_told_killed_and_started_anew(self, opened: OpenedSandbox) -> None:
         told = 'open("told.txt", "a").write(json.dumps(heard()["params"]) + "\\n")'
-        table = Table(opened, served(f"serve(lambda m: ({told}, time.sleep(601)))", seconds=1.0))
+        table = Table(opened, served(f"serve(lambda m: ({told}, time.sleep(601)))", seconds=2.0))
         await table.tools.refresh(1)
         for _ in range(2):
             result = await table.call("mcp_odd_t")
             assert result.failed
-            assert "no answer within 1 s" in result.text
+            assert "no answer within 2 s" in result.text
         look = "grep -c requestId told.txt; cat /proc/[0-9]*/cmdline | grep -c 'sleep(60[1])'"
         assert (await table.desk.sandbox.exec(["sh", "-c", look])).stdout == b"2\n0\n"
 

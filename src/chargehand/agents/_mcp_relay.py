@@ -25,6 +25,7 @@ KILL = 9
 _PIECE = 65536
 _TAIL = 4096
 _LAST_WORDS_SECONDS = 1.0
+_START_SECONDS = 2.0
 
 
 class Keeper:
@@ -226,8 +227,15 @@ def talk(directory: str, program: list[str]) -> int:
 
 def kill(directory: str) -> int:
     """End the server with all that is of its session, and its keeper."""
+    import time
+
+    deadline = time.monotonic() + _START_SECONDS
+    while not (pids := read(f"{directory}/pids").split()):
+        if not os.path.exists(f"{directory}/socket") or time.monotonic() > deadline:
+            return 1
+        time.sleep(0.02)  # it is being started
     try:
-        server, keeper = map(int, read(f"{directory}/pids").split())
+        server, keeper = map(int, pids)
     except ValueError:
         return 1
     for end, number in ((os.kill, keeper), (os.killpg, server)):

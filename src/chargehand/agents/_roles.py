@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -44,10 +43,6 @@ class Role:
     def may_use(self, tool: str) -> bool:
         """Tell whether a tool is in the role's list."""
         return tool == FINISH_TOOL or any(fnmatchcase(tool, pattern) for pattern in self.tools)
-
-    def own_tools(self, known: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the known tools that the role has."""
-        return tuple(name for name in known if self.may_use(name))
 
 
 NO_ROLE = Role(name="", summary="", prompt="", tools=("*",), writes=True)

@@ -26,7 +26,6 @@ _SETTING_FILES = frozenset(
     {".npmrc", ".yarnrc", ".yarnrc.yml", "pip.conf", "pip.ini", "uv.toml", "bunfig.toml", ".pypirc"}
 )
 
-_Named = Iterator[tuple[str, str]]
 Pairs = Iterable[tuple[str, str]]
 
 

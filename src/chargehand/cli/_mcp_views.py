@@ -53,12 +53,13 @@ def exact(app: App, name: str) -> str:
 
 def mission_view(app: App, mission: str) -> MissionView:
     """Return how a mission stands. Raises `NotFoundError`."""
+    seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
     state = app.look.state(mission)
     own = {
         "settled": is_settled(state),
         "repository": shown_path(state.repository),
         "request": _asked(state),
-        "last_seq": app.store.log.last_seq(mission),
+        "last_seq": seen,
     }
     return _record(result_document(state) | own, MissionView)
 

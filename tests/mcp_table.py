@@ -1,0 +1,61 @@
+"""A desk at which MCP servers sit: those of the SDK, and small programs that break every rule there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chargehand.agents import Desk, McpServer
+from chargehand.agents._mcp_tools import McpTools
+from chargehand.agents._tools import Toolbox, ToolResult
+from chargehand.sandbox import OpenedSandbox
+
+
+class Table:
+    """A desk with servers at it."""
+
+    def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
+        self.desk = Desk(opened)
+        self._servers = servers
+        self._calls = 0
+        self.sit()
+
+    def sit(self) -> None:
+        """Begin as a worker does."""
+        box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
+        self.tools = McpTools(self._servers, self.desk, bounded=box.bounded)
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.tools.specs]
+
+    async def call(self, name: str, **arguments: Any) -> ToolResult:
+        self._calls += 1
+        return await self.tools.call(f"turn/{self._calls}/call/0", name, arguments)
+
+
+def served(script: str, **keys: Any) -> McpServer:
+    """Return a server that is a small program; `heard` and `say` are there for it."""
+    return McpServer(name="odd", command=("python3", "-I", "-c", _TALK + script), **{"environment": {}, **keys})
+
+
+_TALK = """
+import json, os, sys, time
+def heard():
+    line = sys.stdin.readline()
+    if not line: sys.exit(0)
+    return json.loads(line)
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def answer(message, **result):
+    if "id" in message: say(id=message["id"], result=result)
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "odd"}}
+def greet():
+    answer(heard(), **HELLO); heard()
+def tool(name="t", **more):
+    return {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}, **more}
+def serve(work):
+    greet()
+    while True:
+        message = heard()
+        answer(message, tools=[tool()]) if message["method"] == "tools/list" else work(message)
+"""
