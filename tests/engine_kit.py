@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,17 +28,23 @@ class Worker:
     def __init__(self, process: Process, id: str) -> None:
         self.process = process
         self.id = id
+        self._unread: deque[str] = deque()
 
     async def line(self) -> str:
         """Return the next thing it says, an empty string at its end."""
+        return self._unread.popleft() if self._unread else await self._heard()
+
+    async def _heard(self) -> str:
         assert self.process.stdout
         return (await asyncio.wait_for(self.process.stdout.readline(), WAIT)).decode().strip()
 
     async def ask(self, order: str) -> str:
-        """Give an order, and return the next thing it says."""
+        """Give an order, and return what it says to that; what a mission said meanwhile is kept for `line`."""
         assert self.process.stdin
         self.process.stdin.write(f"{order}\n".encode())
-        return await self.line()
+        while (said := await self._heard()).startswith(("start ", "end ")):
+            self._unread.append(said)
+        return said
 
     async def end(self) -> str:
         """Let it end, and return all that it still says."""
