@@ -74,6 +74,30 @@ async def test_a_step_that_failed_is_done_again(store: Store) -> None:
     assert work.times == 1
 
 
+async def test_what_a_process_before_recorded_within_a_step_counts_for_its_time(store: Store) -> None:
+    async def outer(clock: SteppedClock, *, breaks: bool) -> object:
+        here = Journal(store, "m-1", clock=clock)
+
+        async def inner() -> object:
+            clock.advance(30)
+            return 1
+
+        async def whole() -> object:
+            await here.step("s/1", 1, inner)
+            clock.advance(5)
+            if breaks:
+                raise OSError("killed")
+            return 2
+
+        await here.step("s", 1, whole)
+        return here.state.seconds_of()
+
+    with pytest.raises(OSError, match="killed"):
+        await outer(SteppedClock(), breaks=True)
+    assert await outer(SteppedClock(), breaks=False) == 35.0
+    assert await outer(SteppedClock(), breaks=False) == 35.0
+
+
 @pytest.mark.parametrize(("size", "kept"), [(8190, True), (8191, False), (1_000_000, False)])
 async def test_an_output_over_8_kb_lies_beside_the_log(store: Store, size: int, kept: bool) -> None:
     output = "x" * size  # and two quotes

@@ -28,7 +28,9 @@ async def main():
             file.write(word + "\\n")
     async with Slots(directory, places=places).place(on_wait=lambda before: say("wait")):
         say("in")
-        await asyncio.sleep(seconds)
+        while seconds < 0 and not Path(log + ".go").exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(max(0.0, seconds))
         say("out")
 
 asyncio.run(main())
@@ -37,7 +39,10 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def others(tmp_path: Path, count: int, *, places: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let processes take their turns; what they did is written to `log`."""
+    """Let processes take their turns; what they did is written to `log`.
+
+    Each holds its place for so many seconds; negative: until there is `log.go`.
+    """
     words = [sys.executable, "-c", HOLD, str(tmp_path / "slots"), str(places), str(tmp_path / "log"), str(seconds)]
     started = [subprocess.Popen(words) for _ in range(count)]
     try:
@@ -61,14 +66,15 @@ def until(condition: object, seconds: float = 20.0) -> None:
 
 
 def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> None:
-    with others(tmp_path, 6, places=2, seconds=0.15) as processes:
+    with others(tmp_path, 6, places=2, seconds=-1) as processes:
+        until(lambda: sorted(told(tmp_path)) == ["in"] * 2 + ["wait"] * 4)
+        (tmp_path / "log.go").touch()
         assert [process.wait(30) for process in processes] == [0] * 6
     words, inside = [word for word in told(tmp_path) if word != "wait"], 0
     for word in words:
         inside += 1 if word == "in" else -1
         assert inside <= 2, words
     assert words.count("in") == words.count("out") == 6
-    assert "wait" in told(tmp_path)
 
 
 def test_the_place_and_the_ticket_of_the_killed_block_nobody(tmp_path: Path) -> None:

@@ -120,9 +120,11 @@ class Journal:
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
             return self.recall(done)
+        # What a process before did of it, and recorded within it, took its time too.
+        before = self.state.seconds_of(f"{name}/") if done is None else 0.0
         started, stood = self.clock.monotonic(), self.stood
         output = await work()
-        seconds = self.clock.monotonic() - started - (self.stood - stood)
+        seconds = before + self.clock.monotonic() - started - (self.stood - stood)
         done_now = StepFinished(step=name, input=digest, output=output, seconds=seconds)
         finished = kept_step(self._store, self.mission, done_now)
         self.note(*(notes(output) if notes else ()), finished)
