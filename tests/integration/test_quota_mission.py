@@ -130,7 +130,10 @@ def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(sh
         assert (state.status, server.asked) == ("waiting", [1, 0, 0, 0, 0])
         assert [q.identity == CLOCK for q in state.questions.values()] == [False, True, True, False]
         with shop.opened() as app:
+            assert len(list((app.home / "calls").iterdir())) == 1, "the attempt is not over"
             assert app.steering.cancel(state.id).status == "cancelled"
+            assert list((app.home / "calls").iterdir()) == []
+            assert "calls" in {row.kind for row in app.store.artifacts.list(state.id)}
             assert app.look.sleepers() == {}
     shop.clock.advance(10 * HOURS)
     shop.woken()

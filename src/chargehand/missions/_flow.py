@@ -282,7 +282,9 @@ class MissionFlow:
 
         name = WORK.format(number=number)
         record = await self._journal.step(name, [tree, feedback], work, notes=told)
-        await put_away(self._services, self._journal, number)
+        over = self._journal.state.attempt(number)
+        if over is not None:
+            await asyncio.to_thread(put_away, self._services.store, self._journal.mission, over.id)
         return self._recall(record, stand)
 
     def _recall(self, record: Any, stand: _Stand) -> Left:
@@ -473,6 +475,7 @@ class MissionFlow:
                     )
                 )
                 self._admission.tell(self._request, running.number)
+                put_away(self._services.store, self._journal.mission, running.id)
         if state.status != "promoted":
             self._journal.note(MissionFinished(status=status, reasons=(reason,)))
 

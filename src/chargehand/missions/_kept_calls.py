@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from chargehand.core import ReplayDiverged
-from chargehand.missions._journal import Journal
-from chargehand.missions._services import Services
 from chargehand.models import Divergence
+from chargehand.store import Store
 
 
 def kept_calls(home: Path, attempt: str) -> Path:
@@ -16,21 +14,16 @@ def kept_calls(home: Path, attempt: str) -> Path:
     return home / "calls" / f"{attempt}.jsonl"
 
 
-async def put_away(services: Services, journal: Journal, number: int) -> None:
-    """Make an artifact of the calls of an attempt that is over; nothing where it made none, or that was done."""
-    over = journal.state.attempt(number)
-    if over is not None:
-        await asyncio.to_thread(_put_away, services, journal.mission, kept_calls(services.home, over.id))
-
-
-def _put_away(services: Services, mission: str, path: Path) -> None:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    if content.count(b"\n") > 1:
-        services.store.artifacts.put(content, kind="calls", mission=mission)
-    path.unlink(missing_ok=True)
+def put_away(store: Store, mission: str, *attempts: str) -> None:
+    """Make an artifact of the calls of each attempt that is over; nothing where it made none, or that was done."""
+    for path in (kept_calls(store.home, attempt) for attempt in attempts):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        if content.count(b"\n") > 1:
+            store.artifacts.put(content, kind="calls", mission=mission)
+        path.unlink(missing_ok=True)
 
 
 def diverged(attempt: str, divergence: Divergence) -> ReplayDiverged:

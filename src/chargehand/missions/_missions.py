@@ -38,6 +38,7 @@ from chargehand.missions._hold import hold
 from chargehand.missions._inspection import Inspector
 from chargehand.missions._journal import Journal, Unlogged
 from chargehand.missions._judgement import after_checks, end_attempts, person_may_promote
+from chargehand.missions._kept_calls import put_away
 from chargehand.missions._line import standings
 from chargehand.missions._places import Ground, Places, clear
 from chargehand.missions._policy import admit
@@ -198,7 +199,9 @@ class Missions:
                 )
             superseded = Reason(code="promoted", message="a person promoted what it had left")
             approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
-            journal.note(approval, *end_attempts(journal.state, superseded), durable=True)
+            ended = end_attempts(journal.state, superseded)
+            journal.note(approval, *ended, durable=True)
+            put_away(self._services.store, mission, *(each.attempt for each in ended))
             await flow.promote(base, tree, verdict, validator, approved=True)
             return journal.state
 

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from chargehand.core import (
     CLOCK,
-    AttemptFinished,
     MessageSent,
     MissionFinished,
     MissionPaused,
@@ -23,6 +22,7 @@ from chargehand.core import (
 from chargehand.missions._acknowledge import CANCEL, checked_answer, is_about_message
 from chargehand.missions._hold import hold
 from chargehand.missions._judgement import end_attempts
+from chargehand.missions._kept_calls import put_away
 from chargehand.missions._missions import Look
 from chargehand.missions._sleep import GO_ON, wakes_at
 from chargehand.store import Store
@@ -58,28 +58,20 @@ class Steering:
         """End a mission that has not come to its end."""
         reason = Reason(code="cancelled", message="a person cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
-        return self._note(
-            mission,
-            *self._ended(mission, reason),
-            finished,
-            among=("planned", "paused", "waiting"),
-            verb="cancel",
-            code="not_cancellable",
-        )
+        among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        return self._end(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
     def discard(self, mission: str) -> MissionState:
         """Settle a mission as not wanted; its checkpoints stay until `gc`."""
         if self.look.state(mission).status == "discarded":
             return self.look.state(mission)
         reason = Reason(code="discarded", message="a person discarded the mission")
+        finished = MissionFinished(status="discarded", reasons=(reason,))
         among: tuple[MissionStatus, ...] = (
             *("planned", "paused", "waiting"),
             *("refused", "failed", "exhausted", "cancelled"),
         )
-        finished = MissionFinished(status="discarded", reasons=(reason,))
-        return self._note(
-            mission, *self._ended(mission, reason), finished, among=among, verb="discard", code="not_discardable"
-        )
+        return self._end(mission, finished, among=among, verb="discard", code="not_discardable")
 
     def send(self, mission: str, text: str, *, critical: bool = False) -> MissionState:
         """Keep a message for the agent's next attempt."""
@@ -140,9 +132,14 @@ class Steering:
             self.store.log.append(mission, *payloads, epoch=epoch, durable=True)
         return self.look.state(mission)
 
-    def _ended(self, mission: str, reason: Reason) -> list[AttemptFinished]:
-        """Return the ends of the attempts that would have gone on."""
-        return end_attempts(self.look.at_rest(mission), reason)
+    def _end(
+        self, mission: str, finished: MissionFinished, *, among: tuple[MissionStatus, ...], verb: str, code: str
+    ) -> MissionState:
+        """Settle a mission, and the attempts that would have gone on."""
+        ended = end_attempts(self.look.at_rest(mission), finished.reasons[0])
+        state = self._note(mission, *ended, finished, among=among, verb=verb, code=code)
+        put_away(self.store, mission, *(each.attempt for each in ended))
+        return state
 
     def _at_rest(self, mission: str) -> MissionStatus:
         """Return the status it had before we held it: what looks as if it ran is our own hold."""
