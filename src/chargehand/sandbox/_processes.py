@@ -43,9 +43,9 @@ def processes_below(first: int) -> tuple[ProcessSeen, ...]:
     children: dict[int, list[_Stat]] = {}
     for stat in _stats():
         children.setdefault(stat.parent, []).append(stat)
-    found = list(_below(first, children))
-    inside = {stat.pid: _inside_pid(stat.pid) for stat in found}
-    return tuple(_seen(stat, inside) for stat in sorted(found, key=lambda stat: inside[stat.pid])[:_MOST])
+    found = {stat.pid: stat for stat in _below(first, children)}
+    inside = {pid: number for pid in found if (number := _inside_pid(pid)) is not None}
+    return tuple(_seen(found[pid], inside) for pid in sorted(inside, key=inside.__getitem__)[:_MOST])
 
 
 def _below(pid: int, children: dict[int, list[_Stat]]) -> Iterator[_Stat]:
@@ -82,11 +82,12 @@ def _seen(stat: _Stat, inside: dict[int, int]) -> ProcessSeen:
     )
 
 
-def _inside_pid(pid: int) -> int:
+def _inside_pid(pid: int) -> int | None:
+    """Return a process's id as it is inside, `None` where it ended since it was found."""
     for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
-    return 0
+    return None
 
 
 def _read(path: str) -> str:
