@@ -88,8 +88,8 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
 
 
 _CALL_NOTE = (
-    "20 kB to the upstream, 2 kB back, connection kept; the gateway reserves and settles each call on the disk and"
-    " notes it in the mission's log, the proxy only checks its key"
+    "20 kB to the upstream, 2 kB back, connection kept; the gateway has reserve and reply on the disk, settles"
+    " each call and notes it in the mission's log, the proxy only checks its key"
 )
 
 

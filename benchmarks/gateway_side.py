@@ -19,6 +19,7 @@ TOKEN_TEXT = "a few letters of output"
 PIECES = {"reply": 40, "many": 4_000, "paced": 50}
 """How many tokens the stream of each model has; the whole reply of `reply` is as long as its text."""
 PACE_SECONDS = 0.04
+_TOKEN = "cht-a-token-for-everybody-in-the-benchmark"
 _FLUSH = 64
 _LIMIT_USD = 1e6
 
@@ -101,10 +102,10 @@ async def _upstream() -> None:
 
 
 async def _gateway(place: Path, upstream_port: int) -> None:
-    """Serve as an attempt is served: money in the store's ledger, each call an event of the mission's log."""
+    """Serve as an attempt is served: money in the store, calls in the log, replies in the attempt's file."""
     from chargehand.core import MissionCreated, MissionRequest, SystemClock
     from chargehand.missions import Journal, called
-    from chargehand.models import Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
+    from chargehand.models import CallLog, Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
     from chargehand.store import SpendingLimits, open_store
 
     async with contextlib.AsyncExitStack() as stack:
@@ -122,6 +123,10 @@ async def _gateway(place: Path, upstream_port: int) -> None:
             attempt = f"a-{number}"
             limits = SpendingLimits(attempt_usd=_LIMIT_USD, mission_usd=_LIMIT_USD, day_usd=_LIMIT_USD)
             ledger = store.spending.ledger(mission="m-1", attempt=attempt, limits=limits)
+            calls = None
+            if kept:
+                calls = CallLog(place / f"{attempt}.jsonl", secrets={"key": "no-secret-is-this"}, token=_TOKEN)
+                stack.callback(calls.close)
             price = Price(input=1.0, output=4.0)
             gateway = Gateway(
                 [
@@ -132,6 +137,8 @@ async def _gateway(place: Path, upstream_port: int) -> None:
                 attempt=attempt,
                 on_call=told if kept else lambda _: None,
                 on_loop=True,
+                calls=calls,
+                token=_TOKEN,
             )
             await stack.enter_async_context(gateway)
             await gateway.listen_unix(place / f"{attempt}.sock")

@@ -158,7 +158,7 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, 
     waiting = desk.run(repo, agent=shell("touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
     with sqlite3.connect(desk.home / "store.db") as raw:  # as the first version kept it
-        for table in ("spending", "spending_alerts", "inspections"):
+        for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_take")
         raw.execute("DROP INDEX missions_to_wake")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from chargehand.core import ExhaustedError, SteppedClock
-from chargehand.store import SpendingLimits, open_store
+from chargehand.store import SpendingLimits, Store, open_store
 
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}
@@ -56,6 +57,25 @@ def _empty_store() -> Path:
     atexit.register(kept.cleanup)
     open_store(Path(kept.name, "home")).close()
     return Path(kept.name, "home")
+
+
+def counted(store: Store) -> dict[tuple[str, str, str], int]:
+    """Return what is kept for limits to count, but for what is nothing."""
+    with store.database.read() as connection:
+        rows = connection.exec_driver_sql("SELECT scope, subject, day, booked FROM spending_totals").all()
+    return {(scope, subject, day): booked for scope, subject, day, booked in rows if booked}
+
+
+def summed(store: Store) -> dict[tuple[str, str, str], int]:
+    """Return the same by adding up every call."""
+    sums: Counter[tuple[str, str, str]] = Counter()
+    with store.database.read() as connection:
+        for row in connection.exec_driver_sql("SELECT * FROM spending").mappings():
+            micro = row["settled"] if row["known"] else row["reserved"]
+            user = ("nobody", "", row["day"]) if row["user"] is None else ("user", row["user"], row["day"])
+            others = [(scope, row[scope], "") for scope in ("attempt", "task", "mission", "day")]
+            sums.update({each: micro for each in (user, *others) if each[1] is not None})
+    return {each: micro for each, micro in sums.items() if micro}
 
 
 class SpendingMachine(RuleBasedStateMachine):
@@ -183,6 +203,11 @@ class SpendingMachine(RuleBasedStateMachine):
             today = self.sums(lambda b, a=attempt: b.attempt == a and b.day == self.today)
             assert total(attempt=attempt, day=self.today) == today
         assert total() == self.sums(lambda b: True)
+
+    @invariant()
+    def what_limits_count_is_the_sum_of_the_calls(self) -> None:
+        if hasattr(self, "store"):
+            assert counted(self.store) == summed(self.store)
 
     @property
     def today(self) -> str:

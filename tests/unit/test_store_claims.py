@@ -131,7 +131,7 @@ def test_missions_of_the_first_version_go_on_where_they_had_not_ended(tmp_path: 
 def as_version_1(home: Path) -> None:
     """Take out of a store what the first version did not have."""
     with sqlite3.connect(home / "store.db") as raw:
-        for table in ("spending", "spending_alerts", "inspections"):
+        for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         for index in ("missions_to_take", "missions_to_wake"):
             raw.execute(f"DROP INDEX {index}")

@@ -73,13 +73,17 @@ def test_a_current_store_opens_without_the_migration_machinery(home: Path) -> No
 
 
 def test_every_connection_is_set_up_as_promised(store: Store) -> None:
-    with store.database.read() as normal, store.database.write(durable=True) as durable:
-        for connection, synchronous in ((normal, 1), (durable, 2)):
+    with store.database.read() as normal, store.database.write(durable=True) as full:
+        for connection, synchronous in ((normal, 1), (full, 2)):
             connection.execute(sa.select(_schema.missions)).all()
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
             assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
             assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
             assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+    for durable, synchronous in ((False, 1), (True, 2)):
+        with store.database.quick(durable=durable) as writer:
+            assert writer.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+            assert writer.execute("PRAGMA secure_delete").fetchone() == (1,)
 
 
 def test_the_migrations_make_the_schema_that_the_program_uses(store: Store) -> None:
@@ -142,8 +146,8 @@ def test_a_home_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_a_typed_error_and_loses_nothing(store: Store) -> None:
     lines = store.log.append("m-1", CREATED)
-    with store.database.plain() as durable:
-        durable.connection.driver_connection.execute("PRAGMA max_page_count=40")
+    with store.database.quick(durable=True) as writer:
+        writer.execute("PRAGMA max_page_count=40")
     error = None
     while error is None:
         try:

@@ -312,7 +312,7 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
     with open_store(home) as store:
         lines = store.log.append("m-1", created)
     with sqlite3.connect(home / "store.db") as raw:
-        for table in ("spending", "spending_alerts", "inspections"):
+        for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_wake")
         raw.execute("ALTER TABLE missions DROP COLUMN wakes")

@@ -51,8 +51,13 @@ class Ledger(Protocol):
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
         """Reserve for a call; return the limits of which this books four fifths for the first time.
 
-        Raises `ExhaustedError` (`budget`) that names the limit, and reserves nothing then.
+        What is reserved outlives this process, and a power cut once `secure` returned. Raises `ExhaustedError`
+        (`budget`) that names the limit, and reserves nothing then.
         """
+        ...
+
+    def secure(self) -> None:
+        """Wait until the disk has everything that was reserved before."""
         ...
 
     def settle(self, call: str, usd: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What one attempt's gateway answered, on the disk before its client has it all: nothing is paid twice."""
+"""What one attempt's gateway answered, kept before its client has it all: nothing is paid twice."""
 
 from __future__ import annotations
 
@@ -121,6 +121,7 @@ class CallLog:
             gone = [kept.call for kept in self._waiting]
             self._waiting.clear()
             self._append([{"diverged": asdict(divergence), "gone": gone}])
+        self.sync()
         if self._tell is not None:
             self._tell(divergence)
         return None
@@ -142,12 +143,11 @@ class CallLog:
         body: bytes,
         usage: Usage,
     ) -> None:
-        """Write a whole reply and return once the disk has it; raises `OSError`."""
+        """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
         plain = decoded_body(body, headers.get("content-type", ""))
         with self._lock:
             clean = self._names.answered(self._hidden(plain))
-            back = self._names.expand(self._redactor.expand(clean))
-            hidden = b"".join(body_pieces(back)) != b"".join(body_pieces(plain))
+            hidden = not self._comes_back(clean, plain)
             parts = dict(asked.parts)
             kept = KeptCall(
                 call=call,
@@ -167,12 +167,30 @@ class CallLog:
             self._append([*({"part": name, "value": self._values[name]} for name in new), _line(kept)])
             self._written.update(new)
 
+    def sync(self) -> None:
+        """Wait until the disk has what was written before, while others may write. Raises `OSError`."""
+        with self._lock:
+            if self._file is None:
+                return
+            descriptor = os.dup(self._file)  # `close` may come meanwhile
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
+
+    def _comes_back(self, clean: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
+        """Tell whether what is kept gives the whole reply again; mostly nothing in it was changed, nor will be."""
+        if clean == plain and "{{" not in json.dumps(clean):
+            return True
+        back = self._names.expand(self._redactor.expand(clean))
+        return b"".join(body_pieces(back)) == b"".join(body_pieces(plain))
 
     def _hidden(self, reply: Mapping[str, Any]) -> dict[str, Any]:
         if "sse" not in reply:
@@ -198,7 +216,6 @@ class CallLog:
         left = memoryview(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         while left:
             left = left[os.write(self._file, left) :]
-        os.fdatasync(self._file)
 
     def _divergence(self, asked: Asked, *, hidden: bool) -> Divergence:
         first = self._waiting[0]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _ID = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
+_MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
 _ANY = "{{chargehand-any}}"
-_PASSING: tuple[tuple[re.Pattern[str], str], ...] = (
+_PASSING: tuple[tuple[str, re.Pattern[str], str], ...] = (  # what begins with a word, what of it is kept
     # codex puts these before the output of every command.
-    (re.compile(r"^(Chunk ID: )[0-9a-f]{6}$", re.MULTILINE), rf"\g<1>{_ANY}"),
-    (re.compile(r"^(Wall time: )[0-9.]+( seconds)$", re.MULTILINE), rf"\g<1>{_ANY}\g<2>"),
+    ("Chunk ID: ", re.compile(r"^(Chunk ID: )[0-9a-f]{6}$", re.MULTILINE), rf"\g<1>{_ANY}"),
+    ("Wall time: ", re.compile(r"^(Wall time: )[0-9.]+( seconds)$", re.MULTILINE), rf"\g<1>{_ANY}\g<2>"),
     # claude marks each of its calls in the system's part.
-    (re.compile(r"(x-anthropic-billing-header: [^\n]*?\bcch=)[0-9a-f]+"), rf"\g<1>{_ANY}"),
+    (
+        "x-anthropic-billing-header: ",
+        re.compile(r"(x-anthropic-billing-header: [^\n]*?\bcch=)[0-9a-f]+"),
+        rf"\g<1>{_ANY}",
+    ),
 )
 
 
@@ -33,7 +38,9 @@ class RunNames:
 
     def answered(self, value: Any) -> Any:
         """Return decoded JSON of a reply with names for those ids that some request held."""
-        return _each(value, lambda text: _ID.sub(lambda found: self._names.get(found[0], found[0]), text))
+        if not self._names:
+            return value
+        return _each(value, lambda text: _renamed(text, lambda real: self._names.get(real, real)))
 
     def expand(self, value: Any) -> Any:
         """Return decoded JSON with the ids of this run in place of their names."""
@@ -41,15 +48,20 @@ class RunNames:
         return _each(value, lambda text: _NAMED.sub(lambda found: real.get(found[0], found[0]), text))
 
     def _asked(self, text: str) -> str:
-        for pattern, kept in _PASSING:
-            text = pattern.sub(kept, text)
-        return _ID.sub(lambda found: self._name(found[0]), text)
+        for word, pattern, kept in _PASSING:
+            if word in text:
+                text = pattern.sub(kept, text)
+        return _renamed(text, self._name)
 
     def _name(self, id: str) -> str:
         return self._names.setdefault(id, f"{{{{chargehand-id-{len(self._names) + 1}}}}}")
 
 
 _NAMED = re.compile(r"\{\{chargehand-id-[0-9]+\}\}")
+
+
+def _renamed(text: str, name: Callable[[str], str]) -> str:
+    return _ID.sub(lambda found: name(found[0]), text) if _MIDDLE.search(text) else text
 
 
 def _each(value: Any, change: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
-from chargehand.models._call_log import Asked, CallLog, KeptCall
+from chargehand.models._call_log import CallLog
 from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel, Upstream
 from chargehand.models._dialects import RULES
 from chargehand.models._gateway_bill import Desk
@@ -26,7 +26,7 @@ from chargehand.models._gateway_embed import EMBED_RULES, embedders, embedding_u
 from chargehand.models._gateway_exchange import JSON_HEADERS, Order
 from chargehand.models._gateway_fault import CODES, GatewayFault
 from chargehand.models._gateway_hedge import QUIET_SECONDS
-from chargehand.models._gateway_kept import ONLY_KEPT, Replayed, Tape
+from chargehand.models._gateway_kept import ONLY_KEPT, Replayed, Shelf, Tape
 from chargehand.models._gateway_retry import Retries
 from chargehand.models._gateway_route import (
     Route,
@@ -104,7 +104,7 @@ class Gateway:
         token: str = "",
     ) -> None:
         self.token = token or new_token()
-        self._calls = calls
+        self._shelf = None if calls is None else Shelf(calls)
         self._models = tuple(models)
         self._clock = clock or SystemClock()
         self._desk = Desk(
@@ -176,6 +176,8 @@ class Gateway:
         for path in self._sockets:
             path.unlink(missing_ok=True)
         self._sockets.clear()
+        if self._shelf is not None:
+            self._shelf.close()
         await self._desk.close()
 
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
@@ -202,27 +204,24 @@ class Gateway:
         if found.operation == "count":
             return await self._counted(found, request)
         orders = self._orders(found, request)
-        if self._calls is not None:
-            return await self._answered_before(self._calls, orders, request, answer)
+        if self._shelf is not None:
+            return await self._answered_before(self._shelf, orders, request, answer)
         return self._chain(orders, answer)
 
     async def _answered_before(
-        self, calls: CallLog, orders: list[Order], request: HttpRequest, answer: HttpAnswer
+        self, shelf: Shelf, orders: list[Order], request: HttpRequest, answer: HttpAnswer
     ) -> Chain | Replayed:
         """Return who gives again what an earlier life was answered, else who asks and keeps the answer."""
         first = orders[0]
-
-        def look() -> tuple[Asked, KeptCall | None]:
-            asked = calls.asked(first.rules.name, first.operation, first.body, turn=first.turn)
-            return asked, calls.find(asked)
-
-        asked, kept = await asyncio.to_thread(look)
+        tape = Tape(
+            dialect=first.rules.name, operation=first.operation, body=first.body, turn=first.turn, shelf=shelf
+        )
+        kept = await shelf.look(tape)
         if kept is not None:
-            return Replayed(calls, kept, answer, self._desk, turn=first.turn)
+            return Replayed(shelf.calls, kept, answer, self._desk, turn=first.turn)
         if request.headers.get(ONLY_KEPT) == "only":
             self._turns[first.operation] -= 1  # it is asked again, and that is the turn
             raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
-        tape = Tape(calls=calls, asked=asked)
         return self._chain([replace(order, tape=tape) for order in orders], answer)
 
     def _chain(self, orders: list[Order], answer: HttpAnswer) -> Chain:

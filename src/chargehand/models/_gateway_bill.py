@@ -83,7 +83,11 @@ class Desk:
         Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
         """
         bill = Bill(self, served, turn=turn, noted=noted or Noted())
-        admission = self._clerk.ask(functools.partial(self._admit, bill.id, served, bound))
+        reserved: list[float] = []
+        admission = self._clerk.ask(functools.partial(self._admit, bill.id, served, bound, reserved))
+        # Right behind it in line, so that no other call of this gateway is sent before this one is on the disk.
+        bill.on_disk = self._clerk.ask(functools.partial(self._secure, reserved))
+        bill.on_disk.add_done_callback(_heard)
         try:
             bill.grant = await asyncio.shield(admission)
         except GatewayFault as fault:
@@ -97,7 +101,16 @@ class Desk:
             self.spawn(self._told([functools.partial(self._on_alert, one) for one in bill.grant.alerts]))
         return bill
 
-    def _admit(self, call: str, served: ServedModel, bound: Bound) -> Grant:
+    def _admit(self, call: str, served: ServedModel, bound: Bound, reserved: list[float]) -> Grant:
+        grant = self._granted(call, served, bound)
+        reserved.append(grant.usd)
+        return grant
+
+    def _secure(self, reserved: list[float]) -> None:
+        if any(reserved):  # what is refused or free leaves nothing that a power cut could take
+            self.ledger.secure()
+
+    def _granted(self, call: str, served: ServedModel, bound: Bound) -> Grant:
         if self._limited and served.price is not None:
             # Mostly all of it can be had, and what is left need not be asked for: that is a query of its own.
             with contextlib.suppress(ExhaustedError):
@@ -173,6 +186,7 @@ class Bill:
         self.turn = turn
         self.grant = Grant(limit=None, usd=0.0)
         self.sent = False
+        self.on_disk: asyncio.Future[None] | None = None
         self._desk = desk
         self._served = served
         self._noted = noted
@@ -184,6 +198,11 @@ class Bill:
         """Note that the reply begins now; only the first time counts."""
         if self._first is None:
             self._first = self._desk.clock.monotonic() - self._started
+
+    async def secured(self) -> None:
+        """Return once a power cut cannot take the reserve; raises what the ledger raised."""
+        if self.on_disk is not None:
+            await asyncio.shield(self.on_disk)
 
     async def close(
         self, status: CallStatus, http_status: int, *, metered: Metered = UNKNOWN, reason: str = ""
@@ -217,6 +236,12 @@ class Bill:
             )
             self._closing = self._desk.spawn(self._desk.settle(self.id, cost, record))
         await asyncio.shield(self._closing)
+
+
+def _heard(outcome: asyncio.Future[None]) -> None:
+    """Take note of a failure that nobody may be there to hear of: the call that it belongs to has failed then."""
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _each(parts: Sequence[Callable[[], None]]) -> None:

@@ -1,4 +1,4 @@
-"""One thread for what may block: the books of one gateway."""
+"""One thread for what may block: the books of one gateway, or the file of its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Clerk:
     would only wait for each other: a database takes one writer at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "gateway-books") -> None:
+        self._name = name
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -27,7 +28,7 @@ class Clerk:
         """Return the outcome of `work`, which is done also where nobody waits for it."""
         outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gateway-books", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._jobs.put((work, outcome))
         return outcome

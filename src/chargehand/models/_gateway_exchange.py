@@ -21,7 +21,7 @@ from chargehand.models._gateway_dialect import (
 )
 from chargehand.models._gateway_fault import GatewayFault, LostReply, NextModel
 from chargehand.models._gateway_hedge import QUIET_SECONDS, head_or_gone
-from chargehand.models._gateway_kept import Tape
+from chargehand.models._gateway_kept import Reply, Tape
 from chargehand.models._gateway_quota import no_quota, quota_fault
 from chargehand.models._gateway_resets import asked_wait
 from chargehand.models._gateway_retry import AGAIN, Retries
@@ -323,22 +323,34 @@ class Exchange:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = _used(reply) or self._rules.metered(content)
-        await self._kept(bill, reply, {**JSON_HEADERS, **headers}, [body], metered)
-        await self._good(bill, reply, metered)
+        await self._booked(bill, reply, {**JSON_HEADERS, **headers}, [body], metered)
         await self._sent(reply.status, self._heads({**JSON_HEADERS, **headers}, bill), body)
 
-    async def _kept(
+    async def _booked(
         self, bill: Bill, reply: UpstreamReply, headers: Mapping[str, str], sent: list[bytes], metered: Metered
     ) -> None:
-        """Have a whole reply on the disk before its call is settled, and before its client has all of it."""
-        if self._order.tape is not None:
-            body = b"".join(sent)
-            await self._order.tape.keep(self._order.served, bill.id, reply.status, headers, body, metered.usage)
+        """Keep and book a whole reply; then no power cut takes it or its reserve, and its client may have its end.
 
-    async def _good(self, bill: Bill, reply: UpstreamReply, metered: Metered) -> None:
-        if self._order.standing is not None:
-            self._order.standing.good()
+        It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
+        disk works meanwhile.
+        """
+        order, on_disk = self._order, None
+        if order.tape is not None:
+            kept = Reply(
+                served=order.served,
+                call=bill.id,
+                status=reply.status,
+                headers=headers,
+                body=b"".join(sent),
+                usage=metered.usage,
+            )
+            on_disk = await order.tape.shelf.keep(order.tape, kept)
+        if order.standing is not None:
+            order.standing.good()
         await bill.close("ok", reply.status, metered=metered)
+        await bill.secured()
+        if on_disk is not None:
+            await on_disk
 
     def _heads(self, headers: Mapping[str, str], bill: Bill) -> dict[str, str]:
         return {**kept_headers(headers, bill.id), **self._order.shown}
@@ -364,21 +376,19 @@ class Exchange:
                 sent.append(out)
                 if tally.ended:
                     break
-                await self._forwarded(out, headers)
+                await self._forwarded(bill, out, headers)
                 forward.check()
             else:
                 out = forward.finish()
                 sent.append(out)
                 if not tally.ended:
-                    await self._forwarded(out, headers)
+                    await self._forwarded(bill, out, headers)
                     out = b""
                     forward.check()
                     self._check_end(tally)
-            if not tally.failed:
-                await self._kept(bill, reply, headers, sent, _used(reply) or tally.metered())
-            await self._settled(bill, reply, tally)
+            await self._settled(bill, reply, headers, sent, tally)
             self._task = None
-            await self._forwarded(out, headers)
+            await self._forwarded(bill, out, headers)
             await self._answer.end()
             # Read to its end, the upstream's connection can be used again.
             with contextlib.suppress(TimeoutError, GatewayFault):
@@ -386,18 +396,21 @@ class Exchange:
                     async for _ in pieces:
                         pass
 
-    async def _settled(self, bill: Bill, reply: UpstreamReply, tally: Tally) -> None:
+    async def _settled(
+        self, bill: Bill, reply: UpstreamReply, headers: Mapping[str, str], sent: list[bytes], tally: Tally
+    ) -> None:
         """Close the bill before the client sees the end: its next call finds the money that this one left."""
         if tally.failed:
             reason = f"upstream_error: {self._redact(tally.failed)}"
             await bill.close("cut", reply.status, metered=self._partial(), reason=reason)
         else:
-            await self._good(bill, reply, _used(reply) or tally.metered())
+            await self._booked(bill, reply, headers, sent, _used(reply) or tally.metered())
 
-    async def _forwarded(self, out: bytes, headers: Mapping[str, str]) -> None:
+    async def _forwarded(self, bill: Bill, out: bytes, headers: Mapping[str, str]) -> None:
         if not out:
             return
         if not self._answer.begun:
+            await bill.secured()
             await self._answer.begin(200, headers)
         await self._answer.write(out)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from chargehand.models._call_log import Asked, CallLog, KeptCall
-from chargehand.models._contract import CallRecord, ServedModel, Usage
+from chargehand.models._contract import CallRecord, Dialect, Operation, ServedModel, Usage
 from chargehand.models._gateway_bill import Desk
+from chargehand.models._gateway_clerk import Clerk
 from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._http import HttpAnswer
 
@@ -19,29 +21,96 @@ ONLY_KEPT = "x-chargehand-kept"
 _log = logging.getLogger(__name__)
 
 
+class Shelf:
+    """The kept calls of one gateway: looked at and added to by one thread, in the order of requests."""
+
+    def __init__(self, calls: CallLog) -> None:
+        self.calls = calls
+        self._clerk = Clerk("gateway-calls")
+
+    async def look(self, tape: Tape) -> KeptCall | None:
+        """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
+        looking = self._clerk.ask(functools.partial(tape.look, self.calls))
+        if self.calls.waiting:
+            return await looking
+        looking.add_done_callback(_heard)
+        return None
+
+    async def keep(self, tape: Tape, reply: Reply) -> asyncio.Future[None]:
+        """Return once a reply is in its file, with what ends once the disk has it."""
+        written = self._clerk.ask(functools.partial(tape.keep, self.calls, reply))
+        on_disk = self._clerk.ask(functools.partial(_sync, self.calls, reply.call))
+        await written
+        return on_disk
+
+    def close(self) -> None:
+        """End the thread once it has done what it was asked. Idempotent."""
+        self._clerk.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole reply as its client gets it."""
+
+    served: ServedModel
+    call: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    usage: Usage
+
+
 @dataclass(slots=True, kw_only=True)
 class Tape:
-    """Keeps the reply to one request."""
+    """One request, and its reply once that is there."""
 
-    calls: CallLog
-    asked: Asked
+    dialect: Dialect
+    operation: Operation
+    body: Mapping[str, Any]
+    turn: int
+    shelf: Shelf
+    _asked: Asked | None = None
 
-    async def keep(
-        self, served: ServedModel, call: str, status: int, headers: Mapping[str, str], body: bytes, usage: Usage
-    ) -> None:
-        """Return once the disk has the reply; where it cannot, the client gets it all the same."""
-        # Shielded: a client that leaves now must not leave half of what is written to the next life.
-        await asyncio.shield(
-            asyncio.to_thread(self._keep, served, call, status, headers=headers, body=body, usage=usage)
-        )
+    def look(self, calls: CallLog) -> KeptCall | None:
+        """Take the request apart and return what it was answered before."""
+        self._asked = calls.asked(self.dialect, self.operation, self.body, turn=self.turn)
+        return calls.find(self._asked)
 
-    def _keep(self, served: ServedModel, call: str, status: int, **reply: Any) -> None:
+    def keep(self, calls: CallLog, reply: Reply) -> None:
+        """Write the reply; where that cannot be, the client gets it all the same."""
+        if self._asked is None:
+            return  # what is wrong with it was told then
+        served = reply.served
         try:
-            self.calls.keep(
-                self.asked, call=call, model=served.name, upstream=served.model, status=status, **reply
+            calls.keep(
+                self._asked,
+                call=reply.call,
+                model=served.name,
+                upstream=served.model,
+                status=reply.status,
+                headers=reply.headers,
+                body=reply.body,
+                usage=reply.usage,
             )
         except OSError as error:
-            _log.error("the reply to call %s cannot be kept: %s", call, error.strerror)
+            _told(reply.call, error)
+
+
+def _sync(calls: CallLog, call: str) -> None:
+    try:
+        calls.sync()
+    except OSError as error:
+        _told(call, error)
+
+
+def _told(call: str, error: OSError) -> None:
+    _log.error("the reply to call %s cannot be kept: %s", call, error.strerror)
+
+
+def _heard(looking: asyncio.Future[KeptCall | None]) -> None:
+    error = None if looking.cancelled() else looking.exception()
+    if error is not None:
+        _log.error("a request cannot be kept: %s", error)
 
 
 class Replayed:

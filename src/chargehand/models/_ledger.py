@@ -43,6 +43,9 @@ class MemoryLedger:
             self._booked[call] = usd
             return self._alert(spent + usd)
 
+    def secure(self) -> None:
+        """Do nothing: there is no disk to wait for."""
+
     def settle(self, call: str, usd: float | None) -> None:
         """Book what a call cost; `None` leaves its reserve booked."""
         if usd is not None:

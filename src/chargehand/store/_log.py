@@ -35,6 +35,7 @@ from chargehand.core import MissionCreated as Created
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
 from chargehand.store._schema import SLEEPING, TAKEABLE, erasures, events, missions
+from chargehand.store._sqlite import Prepared, Transaction
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
@@ -86,20 +87,21 @@ class EventLog:
         if not _ID.fullmatch(mission):
             raise UsageError(f"{mission!r} cannot be a mission's id", hint="lower case letters, digits and dashes")
         bodies = [(payload.type, encode(payload)) for payload in payloads]
-        with self._database.write(durable=durable) as connection:
-            tip = connection.execute(_tip, {"mission": mission}).one_or_none()
-            if epoch is not None and (tip is None or tip.epoch != epoch):
+        with self._database.quick(durable=durable) as connection:
+            tip = _tip.run(connection, {"mission": mission}).fetchone()
+            if epoch is not None and (tip is None or tip[2] != epoch):
                 raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
             lines = tuple(self._chained(_head(tip), mission, bodies))
             self._open_or_refuse(connection, payloads, line=lines[0])
-            connection.execute(_add_lines, [_columns(line) for line in lines])
-            connection.execute(_move_head, _head_values(lines[-1]))
+            for line in lines:
+                _add_line.run(connection, _columns(line))
+            _move_head.run(connection, _head_values(lines[-1]))
             runnable = _runnable_after(payloads)
             if runnable is not None:
-                connection.execute(_set_runnable, {"mission": mission, "wanted": runnable})
+                _set_runnable.run(connection, {"mission": mission, "wanted": runnable})
             wakes = _wakes_after(payloads)
             if wakes is not None:
-                connection.execute(_set_wakes, {"mission": mission, "moment": wakes or None})
+                _set_wakes.run(connection, {"mission": mission, "moment": wakes or None})
         if durable:
             with typed_errors(self._database.home):
                 self._heads.put(mission, head=Head(seq=lines[-1].seq, hash=lines[-1].hash))
@@ -237,7 +239,7 @@ class EventLog:
             yield event
             prev = event.hash
 
-    def _open_or_refuse(self, connection: sa.Connection, payloads: Sequence[Payload], *, line: Event) -> None:
+    def _open_or_refuse(self, connection: Transaction, payloads: Sequence[Payload], *, line: Event) -> None:
         first, *others = payloads
         creates = isinstance(first, Created)
         if any(isinstance(payload, Created) for payload in others) or (creates and line.seq > 1):
@@ -250,7 +252,7 @@ class EventLog:
         if not isinstance(first, Created | ActionCreated) or not (creates or own):
             raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
         row = MissionRow(id=line.mission, project=first.project, created=line.time, last_seq=0, last_hash=GENESIS)
-        connection.execute(sa.insert(missions), {**asdict(row), "runnable": int(creates)})
+        _open.run(connection, {**asdict(row), "runnable": int(creates)})
 
     def _only(self, name: str, *, found: list[str], exact: str) -> str:
         if exact in found:
@@ -280,21 +282,24 @@ _lines = (
     .where(events.c.mission == sa.bindparam("mission"), events.c.seq > sa.bindparam("after"))
     .order_by(events.c.seq)
 )
-_tip = sa.select(missions.c.last_seq, missions.c.last_hash, missions.c.epoch).where(
-    missions.c.id == sa.bindparam("mission")
+_tip = Prepared(
+    sa.select(missions.c.last_seq, missions.c.last_hash, missions.c.epoch).where(
+        missions.c.id == sa.bindparam("mission")
+    )
 )
-_move_head = (
+_move_head = Prepared(
     sa.update(missions)
     .where(missions.c.id == sa.bindparam("mission"))
     .values(last_seq=sa.bindparam("seq"), last_hash=sa.bindparam("hash"))
 )
 
 
-_add_lines = sa.insert(events)
-_set_runnable = (
+_add_line = Prepared(sa.insert(events))
+_open = Prepared(sa.insert(missions))
+_set_runnable = Prepared(
     sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(runnable=sa.bindparam("wanted"))
 )
-_set_wakes = (
+_set_wakes = Prepared(
     sa.update(missions).where(missions.c.id == sa.bindparam("mission")).values(wakes=sa.bindparam("moment"))
 )
 _held = (missions.c.id == sa.bindparam("mission")) & (missions.c.epoch == sa.bindparam("seen"))
@@ -334,8 +339,8 @@ def _wakes_after(payloads: Sequence[Payload]) -> str | None:
     return None
 
 
-def _head(tip: sa.Row[*tuple[Any, ...]] | None) -> Head:
-    return Head(seq=0, hash=GENESIS) if tip is None else Head(seq=tip.last_seq, hash=tip.last_hash)
+def _head(tip: tuple[int, str, int] | None) -> Head:
+    return Head(seq=0, hash=GENESIS) if tip is None else Head(seq=tip[0], hash=tip[1])
 
 
 def _head_values(line: Event) -> dict[str, Any]:

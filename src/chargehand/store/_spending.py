@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
 from chargehand.core import Clock, ExhaustedError, Ledger, Spent, UsageError
 from chargehand.store._database import Database
-from chargehand.store._schema import spending, spending_alerts
+from chargehand.store._schema import spending, spending_alerts, spending_totals
+from chargehand.store._sqlite import Prepared, Transaction, driver
 
 _Scope = Literal["attempt", "task", "mission", "user", "day"]
 _KEYS: dict[_Scope, str] = {
@@ -162,7 +163,7 @@ class _AttemptLedger:
         if not self._most:
             return None
         with self._database.read() as connection:
-            booked = self._booked(connection, self._today())
+            booked = self._booked(driver(connection), self._today())
         return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
@@ -180,28 +181,30 @@ class _AttemptLedger:
             "known": 0,
             "time": self._time(),
         }
-        # On the disk before the call is made: money that a power cut makes one forget is spent all the same.
-        with self._database.write(durable=True) as connection:
-            if connection.execute(_FIND, {"called": call}).first() is not None:
+        with self._database.quick() as connection:
+            if _FIND.run(connection, {"called": call}).fetchone() is not None:
                 raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
             booked = self._booked(connection, day)
             self._refuse_beyond(booked, micro)
-            connection.execute(_RESERVE, row)
+            _RESERVE.run(connection, row)
             return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
+
+    def secure(self) -> None:
+        self._database.sync()
 
     def settle(self, call: str, usd: float | None) -> None:
         micro = None if usd is None else _micro(usd, ROUND_CEILING)
         # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
-        with self._database.write() as connection:
-            row = connection.execute(_FIND, {"called": call}).first()
-            if row is None or row.attempt != self._attempt:
+        with self._database.quick() as connection:
+            row = _FIND.run(connection, {"called": call}).fetchone()
+            if row is None or row[0] != self._attempt:
                 raise UsageError(
                     f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
                 )
-            if row.settled is None:
-                cost = row.reserved if micro is None else micro
-                values = {"called": call, "cost": cost, "is_known": int(micro is not None)}
-                connection.execute(_SETTLE, values)
+            _, reserved, settled = row
+            if settled is None:
+                cost = reserved if micro is None else micro
+                _SETTLE.run(connection, {"called": call, "cost": cost, "is_known": int(micro is not None)})
 
     def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
@@ -217,7 +220,7 @@ class _AttemptLedger:
             hint=f"raise {key} with `chargehand config set {key} USD`, or ask for less at once",
         )
 
-    def _alerts(self, connection: sa.Connection, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
+    def _alerts(self, connection: Transaction, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
         """Note and return the limits of which four fifths are booked and nobody was told yet."""
         alerts = []
         for scope, limit in self._most.items():
@@ -225,26 +228,24 @@ class _AttemptLedger:
                 alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
         return tuple(alerts)
 
-    def _tell(self, connection: sa.Connection, scope: _Scope, day: str) -> bool:
+    def _tell(self, connection: Transaction, scope: _Scope, day: str) -> bool:
         """Note that this very limit is told of; `False` where it was. Once raised it is a limit not told of."""
-        subject = self._whose.subject(scope, day)
-        told, limit = spending_alerts.c, self._most[scope]
-        same = (told.scope == scope) & (told.subject == subject) & (told.limit_micro == limit)
-        if connection.execute(sa.select(told.scope).where(same)).first() is not None:
+        limit: dict[str, object] = {"scope": scope, "subject": self._whose.subject(scope, day)}
+        limit["limit_micro"] = self._most[scope]
+        if _TOLD.run(connection, limit).fetchone() is not None:
             return False
-        row = {"scope": scope, "subject": subject, "limit_micro": limit, "time": self._time()}
-        connection.execute(sa.insert(spending_alerts), row)
+        _TELL.run(connection, {**limit, "time": self._time()})
         return True
 
-    def _booked(self, connection: sa.Connection, day: str) -> dict[_Scope, int]:
+    def _booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
         """Return what each limit that is set counts, by one transaction's view."""
         if not self._most:
             return {}
         columns = tuple((scope, self._whose.column(scope)) for scope in self._most)
         whose = self._whose
         values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
-        row = connection.execute(_count(columns, whose.user is None), {**values, "day": day}).one()
-        return {scope: int(micro) for scope, micro in zip(self._most, row, strict=True)}
+        row = _count(columns, whose.user is None).run(connection, {**values, "day": day, "nobody": ""}).fetchone()
+        return dict(zip(self._most, row, strict=True))
 
     def _today(self) -> str:
         return self._clock.now().astimezone(UTC).date().isoformat()
@@ -257,12 +258,19 @@ def _sum(each: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return sa.func.coalesce(sa.func.sum(each), 0)
 
 
-# A call waits for these: they are made once, which takes longer than carrying them out.
-_FIND = sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled).where(
-    spending.c.call == sa.bindparam("called")
+_FIND = Prepared(
+    sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled).where(
+        spending.c.call == sa.bindparam("called")
+    )
 )
-_RESERVE = sa.insert(spending)
-_SETTLE = (
+_TOLD = Prepared(
+    sa.select(spending_alerts.c.scope).where(
+        *(spending_alerts.c[name] == sa.bindparam(name) for name in ("scope", "subject", "limit_micro"))
+    )
+)
+_TELL = Prepared(sa.insert(spending_alerts))
+_RESERVE = Prepared(sa.insert(spending))
+_SETTLE = Prepared(
     sa.update(spending)
     .where(spending.c.call == sa.bindparam("called"))
     .values(settled=sa.bindparam("cost"), known=sa.bindparam("is_known"))
@@ -270,21 +278,21 @@ _SETTLE = (
 
 
 @cache
-def _count(columns: tuple[tuple[_Scope, str], ...], nobody: bool) -> sa.Select[*tuple[Any, ...]]:
+def _count(columns: tuple[tuple[_Scope, str], ...], nobody: bool) -> Prepared:
     """Return the query for what limits count, each by its column; `nobody`: the user is one that is not named."""
-    sums = (
-        sa.select(_sum(_BOOKED)).where(*_counted(column, nobody)).scalar_subquery().label(scope)
-        for scope, column in columns
+    totals = (_total(column, nobody and column == "user").label(scope) for scope, column in columns)
+    return Prepared(sa.select(*totals))
+
+
+def _total(column: str, nobody: bool) -> sa.ColumnElement[int]:
+    scope = "nobody" if nobody else column
+    kept = spending_totals.c
+    booked = sa.select(kept.booked).where(
+        kept.scope == sa.literal_column(f"'{scope}'"),
+        kept.subject == sa.bindparam(scope),
+        kept.day == (sa.bindparam("day") if column == "user" else sa.literal_column("''")),
     )
-    return sa.select(*sums)
-
-
-def _counted(column: str, nobody: bool) -> list[sa.ColumnElement[bool]]:
-    own = spending.c[column] == sa.bindparam(column)
-    if column != "user":
-        return [own]
-    whose = spending.c.user.is_(None) if nobody else own
-    return [whose, spending.c.day == sa.bindparam("day")]
+    return sa.func.coalesce(booked.scalar_subquery(), sa.literal_column("0"))
 
 
 def _micro(usd: float, rounding: str) -> int:

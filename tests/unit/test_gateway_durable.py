@@ -1,0 +1,174 @@
+"""What the disk has, and before what: a power cut takes no reply that was given, and one reserve at most."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway_kit import SSE, Desk, Reply, gateway, openai_stream, openai_whole
+
+from chargehand.core import Spent, StoreError
+from chargehand.models import CallLog, MemoryLedger, Price
+
+TOKEN = "cht-0123456789abcdef0123456789abcdef"
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+class Disk(MemoryLedger):
+    """A ledger whose disk is as slow as a test wants it, or fails."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__(10.0)
+        self.ready = threading.Event()
+        self.fails = fails
+        self.reserved: list[str] = []
+        self.on_disk: list[str] = []
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        self.reserved.append(call)
+        return super().reserve(call, usd)
+
+    def secure(self) -> None:
+        assert self.ready.wait(30)
+        if self.fails:
+            raise StoreError("the disk failed", code="store_io", hint="")
+        self.on_disk = list(self.reserved)
+
+
+class SlowLog(CallLog):
+    """Kept calls whose disk is as slow as a test wants it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, secrets={}, token=TOKEN)
+        self.ready = threading.Event()
+        self.synced = 0
+
+    def sync(self) -> None:
+        assert self.ready.wait(30)
+        super().sync()
+        self.synced += 1
+
+
+def reply(stream: bool) -> Reply:
+    return Reply(headers=SSE, pieces=openai_stream("hel", "lo")) if stream else Reply(pieces=[openai_whole()])
+
+
+@asynccontextmanager
+async def asking(desk: Desk, *, stream: bool = False) -> AsyncIterator[asyncio.Task[httpx.Response]]:
+    async with asyncio.TaskGroup() as group:
+        yield group.create_task(desk.post({**BODY, "stream": stream}))
+
+
+async def until(happened: Any) -> None:
+    async with asyncio.timeout(30):
+        while not happened():
+            await asyncio.sleep(0.001)
+
+
+async def a_while() -> None:
+    """Let everything happen that can."""
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_provider_is_asked_at_once_and_heard_when_the_reserve_is_on_the_disk(
+    tmp_path: Path, stream: bool
+) -> None:
+    ledger = Disk()
+    async with gateway(tmp_path, reply(stream), ledger=ledger) as desk, asking(desk, stream=stream) as asked:
+        await until(lambda: desk.upstream.calls)
+        await a_while()
+        assert (ledger.on_disk, asked.done(), desk.records) == ([], False, [])
+        ledger.ready.set()
+        assert (await asked).status_code == 200
+        assert ledger.on_disk == ledger.reserved
+
+
+async def test_one_call_at_most_is_sent_before_its_reserve_is_on_the_disk(tmp_path: Path) -> None:
+    ledger = Disk()
+    async with (
+        gateway(tmp_path, reply(False), ledger=ledger) as desk,
+        asking(desk) as first,
+        asking(desk) as second,
+    ):
+        await until(lambda: desk.upstream.calls)
+        await a_while()
+        assert len(desk.upstream.calls) == len(ledger.reserved) == 1
+        ledger.ready.set()
+        assert [(await each).status_code for each in (first, second)] == [200, 200]
+    assert len(desk.upstream.calls) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reserve_that_cannot_be_kept_gives_no_reply_and_stays_booked(tmp_path: Path, stream: bool) -> None:
+    ledger = Disk(fails=True)
+    ledger.ready.set()
+    loop, unheard = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    async with gateway(tmp_path, reply(stream), ledger=ledger) as desk:
+        answer = await desk.post({**BODY, "stream": stream})
+    assert answer.status_code == 500
+    assert "hel" not in answer.text
+    (record,) = desk.records
+    assert record.booked_usd > 0
+    assert ledger.booked == record.booked_usd
+    assert unheard == []
+
+
+async def test_what_costs_nothing_waits_for_no_disk(tmp_path: Path) -> None:
+    ledger = Disk()
+    async with gateway(tmp_path, reply(False), ledger=ledger, price=Price(input=0.0, output=0.0)) as desk:
+        assert (await desk.post(BODY)).status_code == 200
+    assert ledger.on_disk == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_has_the_end_of_a_reply_once_the_disk_has_all_of_it(tmp_path: Path, stream: bool) -> None:
+    log = SlowLog(tmp_path / "calls.jsonl")
+    async with gateway(tmp_path, reply(stream), calls=log) as desk, asking(desk, stream=stream) as asked:
+        await until(lambda: desk.records)
+        await a_while()
+        assert (log.synced, asked.done()) == (0, False), "it is settled while the disk works, and not given yet"
+        assert (tmp_path / "calls.jsonl").read_bytes().count(b'"call"') == 1
+        log.ready.set()
+        assert (await asked).status_code == 200
+        assert log.synced == 1
+    log.close()
+
+
+async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(CallLog):
+        def asked(self, *given: Any, **more: Any) -> Any:
+            raise ValueError("not to be taken apart")
+
+    log = Broken(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    async with gateway(tmp_path, reply(False), calls=log) as desk:
+        assert (await desk.post(BODY)).status_code == 200
+        assert [record.status for record in desk.records] == ["ok"]
+    log.close()
+    assert "cannot be kept: not to be taken apart" in caplog.text
+
+
+def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:
+    """A pipe in place of the file cannot be waited for: what `sync` raises there is the disk's own word."""
+    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    log.sync()
+    reader, writer = os.pipe()
+    kept, log._file = log._file, writer
+    with pytest.raises(OSError, match="argument"):
+        log.sync()
+    log._file = kept
+    os.close(reader)
+    os.close(writer)
+    log.close()
+    log.sync()

@@ -1,0 +1,49 @@
+"""Looking for words before patterns finds the same: no key, id or passing word is left in what is kept."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.models._call_names import _ID, RunNames
+from chargehand.models._redact import _SHAPES, REDACTED, Redactor
+
+KEYS = [
+    *(f"gh{kind}_{'a1' * 12}" for kind in "pousr"),
+    *("sk-" + "a1" * 10, "github_pat_" + "a" * 24, "glpat-" + "b" * 20, "AIza" + "c" * 35, "xoxb-" + "1" * 12),
+    *("AKIA" + "A1" * 8, "ASIA" + "B2" * 8, "Bearer abc123defg", "bEaReR\t" + "z" * 24),
+]
+texts = st.text("ab1 -_\n.skBearer", max_size=12)
+
+
+@given(st.lists(texts | st.sampled_from(KEYS), max_size=6).map("".join))
+def test_what_has_the_shape_of_a_key_is_found(text: str) -> None:
+    assert Redactor().text(text) == _SHAPES.sub(lambda found: (found[1] or "") + REDACTED, text)
+
+
+@given(st.lists(texts | st.sampled_from(["token-4711", "token-47", "4711-x"]), max_size=6).map("".join))
+def test_what_is_secret_is_found(text: str) -> None:
+    hidden = Redactor({"A": "token-4711", "B": "4711-x"}).text(text)
+    assert ("token-4711" in text or "4711-x" in text) == ("[redacted:" in hidden)
+
+
+ids = st.uuids().map(str)
+
+
+@given(st.lists(st.text("-0af ", max_size=9) | ids, max_size=5).map("".join))
+def test_every_id_gets_a_name(text: str) -> None:
+    found = list(dict.fromkeys(_ID.findall(text)))
+    names = RunNames()
+    kept = names.asked(text)
+    assert kept.count("{{chargehand-id-") == len(_ID.findall(text))
+    assert names.expand(kept) == text
+    assert names.answered(" ".join(found)) == " ".join(
+        f"{{{{chargehand-id-{number}}}}}" for number in range(1, len(found) + 1)
+    )
+
+
+def test_an_id_that_no_request_held_keeps_its_own() -> None:
+    own = str(uuid.uuid4())
+    assert RunNames().answered({"id": own}) == {"id": own}
