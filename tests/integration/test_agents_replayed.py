@@ -5,6 +5,7 @@ Like tests/integration/test_agents_real.py they have to be on PATH.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from tests.integration.test_gateway_command import serving
 from tests.integration.test_replayed_crashes import TalkYard, replayed
 from tests.native_kit import ModelServer, call, says
 
-from chargehand.core import CliName, MissionState, ModelCalled, ReplayDiverged
+from chargehand.core import CheckpointMade, CliName, MissionState, ModelCalled, ReplayDiverged
+from chargehand.models import Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 REPLIES = (
@@ -66,25 +68,43 @@ def config(kind: str, name: CliName, model: ModelServer) -> str:
     return f'\n[agents.talks-1]\nkind = "{kind}"\ncli = "{name}"\n{named}model = "served-1"\n'
 
 
-@pytest.mark.parametrize(("kind", "name"), [("cli", "codex")])
-def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, name: CliName) -> None:
-    """`gateway record` and `gateway replay`, each behind the attempt's own gateway."""
+RECORDED: list[tuple[str, CliName]] = [*WAYS, ("acp", "claude")]
+PROVIDERS = {"claude": "anthropic-compatible", "codex": "openai-responses", "gemini": "gemini"}
+DEAR = Usage(input=20_000, output=1_000)
+LOOKS = [says("Again.", call("bash", command=f"sed -n {number}p calc/core.py")) for number in range(1, 41)]
+
+
+@pytest.mark.parametrize("dear", [False, True], ids=["to the end", "until the money is spent"])
+@pytest.mark.parametrize(("kind", "name"), RECORDED)
+def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, name: CliName, dear: bool) -> None:
+    """`gateway record` and `gateway replay`, each behind the attempt's own gateway, in two repositories.
+
+    They have no commit in common, for each makes its first one when it begins.
+    """
     installed(kind, name)
     desk = Desk(tmp_path)
-    (tmp_path / "script.jsonl").write_bytes(neutral(MENDED).dump())
-    trees = []
+    replies = [replace(each, usage=DEAR) for each in (*MENDED[:2], *LOOKS)] if dear else MENDED
+    (tmp_path / "script.jsonl").write_bytes(neutral(replies).dump())
+    runs = []
     for run in (("record", "r.jsonl", "--script", "script.jsonl"), ("replay", "r.jsonl")):
         with serving(desk, *run) as served:
             place = tmp_path / run[0]
             place.mkdir()
             shop = RealShop(place)
             shop.environ["SERVED_KEY"] = served.place["token"]
-            address = served.place["openai_base_url"]
-            shop.model("scripted", provider="openai-compatible", base_url=address, key="SERVED_KEY")
-            state = shop.agent(kind, name)
-            assert state.status == "promoted", (run, state.reasons, calls(shop, state))
-            trees.append(state.tree)
-    assert trees[0] == trees[1]
+            provider = PROVIDERS.get(name, "openai-compatible")
+            address = served.place[f"{provider.partition('-')[0]}_base_url"]
+            shop.model("scripted", provider=provider, base_url=address, key="SERVED_KEY")
+            state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5" if dear else "")
+            told = (run, state.reasons, calls(shop, state))
+            assert state.status == ("exhausted" if dear else "promoted"), told
+            kept = [each.checkpoint.tree for each in shop.payloads(state) if isinstance(each, CheckpointMade)]
+            paid = [each for each in calls(shop, state) if each.status == "ok" and not each.bare]
+            runs.append((kept[-1], len(paid), [each.code for each in state.reasons]))
+            assert (2 < len(paid) < 40) if dear else (state.tree, len(paid)) == (kept[-1], 3), told
+    assert runs[0] == runs[1]
+    first, second = (git(tmp_path / each / "repo", "rev-parse", "HEAD") for each in ("record", "replay"))
+    assert first != second
 
 
 def calls(shop: RealShop, state: MissionState) -> list[ModelCalled]:

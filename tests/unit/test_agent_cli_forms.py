@@ -197,3 +197,9 @@ def test_codex_asks_through_its_adapter_and_never_by_itself() -> None:
         provider = settings["model_providers"][settings["model_provider"]]
         assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8871/v1", "responses")
     assert "--ignore-user-config" in SPECS["codex"].words(LAUNCH)
+
+
+def test_claude_asks_through_its_adapter_and_lets_no_model_of_its_own_judge() -> None:
+    (text,) = SPECS["claude"].files(replace(LAUNCH, asks=True)).values()
+    assert json.loads(text) == {"permissions": {"defaultMode": "default"}}
+    assert SPECS["claude"].files(LAUNCH) == {}

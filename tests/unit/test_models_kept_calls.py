@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway_kit import DONE, JSON, SSE, USAGE, Reply, chunk, gateway, openai_stream, openai_whole
 
@@ -89,6 +90,24 @@ def test_what_differs_from_run_to_run_is_no_difference(path: Path) -> None:
     assert runs[0] not in held
 
 
+def test_what_a_new_life_may_say_otherwise_is_told_by_its_form_and_nothing_else_is(path: Path) -> None:
+    """A listing made anew, a commit made anew: its name of today stands in what was kept."""
+
+    def asks(life: Life, commit: str, day: str, seconds: str, number: str) -> str | None:
+        said = [f"HEAD is {commit}", f"Today's date is {day}", f"{number} passed in {seconds}s"]
+        return life.ask(*said, reply=f"I look at {commit}")
+
+    today, yesterday = (f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%d}" for days in (0, 1))
+    assert asks(Life(path), "8368f87", yesterday, "0.52", "3") is None
+    again = Life(path)
+    assert asks(again, "d2da67a", today, "11.04", "3") == "I look at d2da67a"
+    assert again.told == []
+    other = Life(path)
+    assert asks(other, "d2da67a", today, "11.04", "4") is None
+    assert other.told[0].pointer == "/messages/2/content"
+    assert (other.told[0].recorded, other.told[0].sent) == ('"3 passed in 0.52s"', '"4 passed in 11.04s"')
+
+
 def test_the_first_difference_is_told_and_the_rest_is_let_go(path: Path) -> None:
     first = Life(path)
     for words in (("a",), ("a", "b"), ("a", "b", "c")):
@@ -118,6 +137,7 @@ def test_a_call_that_was_on_its_way_beside_others_goes_out_again(path: Path) -> 
     assert [second.ask("a"), second.ask("b"), second.ask("c"), second.told] == ["1", None, "3", []]
 
 
+@settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=3_000))
 def test_a_file_that_was_cut_short_anywhere_gives_what_is_whole(
     cut: int, tmp_path_factory: pytest.TempPathFactory

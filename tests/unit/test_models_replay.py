@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
-from chargehand.core import UpstreamError
+from chargehand.core import SteppedClock, UpstreamError
 from chargehand.models import Call, Upstream, UpstreamReply
 from chargehand.models._faults import Faults, FaultyUpstream
 from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
@@ -123,6 +126,84 @@ async def test_a_turn_that_was_not_recorded_is_told(path: Path) -> None:
     assert "no turn 2 of attempt 1" in (await document(reply))["error"]["message"]
     dialect = await ReplayUpstream(recording).send(call(1, dialect="anthropic"))
     assert dialect.status == 409
+
+
+TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+
+
+def works(turn: int, said: str, *, bare: int = 0) -> Call:
+    return replace(call(turn, said=said, tools=[TOOL]), bare=bare)
+
+
+async def test_what_is_asked_beside_may_come_in_any_order(path: Path) -> None:
+    """A title is asked for while the work begins: which is first differs from run to run."""
+    then = [works(1, "mend it"), call(2, said="a title for it"), works(3, "go on", bare=1)]
+    recording, outcomes = await recorded(path, ScriptUpstream(Script.of("I mend.", "Title", "Done.")), *then)
+    replay = ReplayUpstream(recording)
+    now = [call(1, said="a title for it"), works(2, "mend it", bare=1), works(3, "go on", bare=1)]
+    assert [await outcome(replay, one) for one in now] == [outcomes[1], outcomes[0], outcomes[2]]
+
+
+async def test_what_is_asked_beside_and_was_not_then_ends_nothing(path: Path) -> None:
+    then = [works(1, "mend it"), call(2, said="a title for it"), works(3, "go on", bare=1)]
+    recording, outcomes = await recorded(path, ScriptUpstream(Script.of("I mend.", "Title", "Done.")), *then)
+    heard: list[Divergence] = []
+    replay = ReplayUpstream(recording, on_divergence=heard.append)
+    other = await replay.send(call(1, said="another title"))
+    assert (other.status, other.headers["x-should-retry"]) == (409, "false")
+    assert [each.pointer for each in heard] == ["/messages/0/content"]
+    assert await outcome(replay, works(2, "mend it", bare=1)) == outcomes[0]
+    assert (await replay.send(call(3, said="a title for it"))).status == 200
+    assert (await replay.send(call(4, said="one more"))).status == 410
+    assert await outcome(replay, works(5, "go on", bare=3)) == outcomes[2]
+    # Its own work is another matter.
+    assert (await replay.send(works(6, "something else", bare=3))).status == 410
+    assert len(heard) == 1
+
+
+async def test_another_request_of_the_work_ends_it_even_in_another_place(path: Path) -> None:
+    then = [works(1, "mend it"), works(2, "go on")]
+    recording, _ = await recorded(path, ScriptUpstream(Script.of("I mend.", "Done.")), *then)
+    replay = ReplayUpstream(recording)
+    assert (await replay.send(works(1, "break it"))).status == 409
+    assert (await replay.send(works(2, "go on"))).status == 409
+
+
+async def test_a_hash_of_today_stands_in_the_reply(path: Path) -> None:
+    """Another clone, another day: the first commit has another name, here in pieces of a stream."""
+    long = "".join(random.Random(1).choices("0123456789abcdef", k=40))
+
+    def asks(hash: str, day: date) -> Call:
+        words = f"Recent commits:\n{hash[:7]} first\nToday's date is {day}.\nHEAD is {hash}"
+        return replace(call(said=words, stream=True), turn=1)
+
+    upstream = ScriptUpstream(Script.of(f"I look at what the commit {long} says, and at {long[:7]}."))
+    recording, _ = await recorded(path, upstream, asks(long, date.today()))
+    today = "d2da67a" + "0" * 33
+    later = SteppedClock(datetime.now(UTC) + timedelta(days=40))
+    replay = ReplayUpstream(recording, clock=later)
+    status, _, body = await outcome(replay, asks(today, date.today() + timedelta(days=40)))
+    assert status == 200
+    assert streamed(body) == f"I look at what the commit {today} says, and at d2da67a."
+    # A day that is neither then's nor now's is a difference.
+    elsewhere = ReplayUpstream(recording, clock=later)
+    assert (await elsewhere.send(asks(today, date.today() + timedelta(days=400)))).status == 409
+
+
+def streamed(body: bytes) -> str:
+    events = [line.removeprefix("data: ") for line in body.decode().splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in json.loads(event).get("choices", [])]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def test_the_difference_in_a_long_text_is_shown_where_it_is(path: Path) -> None:
+    long = "You are an agent. " * 90
+    recording, _ = await recorded(path, ScriptUpstream(Script.of("1")), call(said=f"{long} Use a fork."))
+    reply = await ReplayUpstream(recording).send(call(said=f"{long} Use a spoon."))
+    message = (await document(reply))["error"]["message"]
+    assert 'Use a fork."' in message
+    assert 'Use a spoon."' in message
+    assert len(message) < 300
 
 
 async def test_a_resumed_attempt_goes_on_at_its_turn(path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gateway_kit import Reply, gateway, openai_whole
 from tests.unit._model_clients import read
 
 from chargehand.models import Call, Dialect, Script, ScriptUpstream
@@ -195,3 +197,35 @@ async def test_a_script_says_in_its_head_that_its_tools_are_to_fit(dialect: Dial
     assert (status, "shell" in body, "cmd" in body) == (200, True, True)
     status, body = await said(2)
     assert (status, "line 3" in body, "offers shell" in body) == (409, True, True)
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dialect: Dialect) -> None:
+    look = ScriptedReply(text="I look.", tools=(ScriptedCall(name="bash", arguments={"command": "ls"}),))
+    script = replace(Script.of(look, "Done."), neutral=True)
+    upstream = ScriptUpstream(script)
+    bare = {key: value for key, value in REQUESTS[dialect].items() if key != "tools"}
+
+    async def said(turn: int, request: dict[str, Any], before: int) -> str:
+        body = {"model": "m", **request}
+        sent = Call(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn, bare=before)
+        return (await read(await upstream.send(sent))).decode()
+
+    beside = [await said(1, bare, 0), await said(3, {**bare, "tools": []}, 1)]
+    assert ["As the script says." in each for each in beside] == [True, True]
+    # Whichever of those that are sent at once comes first.
+    assert "Done." in await said(4, REQUESTS[dialect], 2)
+    assert "I look." in await said(2, REQUESTS[dialect], 1)
+    assert len(upstream.calls) == 2
+    words = ScriptUpstream(replace(Script.of("Only words."), neutral=True))
+    sent = Call(id="c-1", dialect=dialect, body={"model": "m", **bare}, attempt="a", turn=1)
+    assert "Only words." in (await read(await words.send(sent))).decode()
+
+
+async def test_a_gateway_tells_what_offers_no_tool(tmp_path: Path) -> None:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
+        bare = {key: value for key, value in REQUESTS["openai"].items() if key != "tools"}
+        for request in (bare, REQUESTS["openai"], {**bare, "tools": []}, REQUESTS["openai"]):
+            assert (await desk.post({"model": "m", **request})).status_code == 200
+        assert [(each.turn, each.bare) for each in desk.upstream.calls] == [(1, 0), (2, 1), (3, 1), (4, 2)]
+        assert [each.bare for each in desk.records] == [True, False, True, False]

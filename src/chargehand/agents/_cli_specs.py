@@ -70,12 +70,20 @@ def _claude_environment(launch: Launch) -> Mapping[str, str]:
         "ANTHROPIC_DEFAULT_SONNET_MODEL": launch.model,
         "ANTHROPIC_DEFAULT_OPUS_MODEL": launch.model,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "0",  # a whole call after the end, for a person who is not there
         "CLAUDE_CODE_SUBAGENT_MODEL": launch.model,
         "DISABLE_AUTOUPDATER": "1",
         "DISABLE_ERROR_REPORTING": "1",
         "DISABLE_TELEMETRY": "1",
         "IS_SANDBOX": "1",  # else it refuses to work without questions where it runs as root
     }
+
+
+def _claude_files(launch: Launch) -> Mapping[str, str]:
+    """Return the settings for its adapter (ACP): unasked it lets a model of its own judge what it does, not us."""
+    if not launch.asks:
+        return {}
+    return {".claude/settings.json": json.dumps({"permissions": {"defaultMode": "default"}})}
 
 
 def _qwen_words(launch: Launch) -> tuple[str, ...]:
@@ -207,6 +215,7 @@ SPECS: Mapping[CliName, CliSpec] = {
             form=stream_json,
             words=_claude_words,
             environment=_claude_environment,
+            files=_claude_files,
             tried="2.1.197",
         ),
         CliSpec(

@@ -117,8 +117,8 @@ class ModelCalled(Payload):
     `booked_usd` is what the limits count: the cost, or the reserve where it is unknown. `reported_usd` is the cost
     by the provider's own word, which counts, `computed_usd` that by tokens and price. `provider` is the address
     that was asked, `operation` `reply` or `embed`, `first_seconds` the time until the reply began; `skipped` who
-    before it did not take the request and why, `converted` what of that has another form than it was given. Older
-    lines have none of these.
+    before it did not take the request and why, `converted` what of that has another form than it was given; `bare`
+    a request that offered no tool, as those for a title do. Older lines have none of these.
     """
 
     call: str
@@ -143,6 +143,7 @@ class ModelCalled(Payload):
     first_seconds: float | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    bare: bool = False
 
 
 @event("budget.alert")

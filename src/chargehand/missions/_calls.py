@@ -32,6 +32,7 @@ def called(record: CallRecord) -> ModelCalled:
         first_seconds=record.first_seconds,
         skipped=record.skipped,
         converted=record.converted,
+        bare=record.bare,
     )
 
 

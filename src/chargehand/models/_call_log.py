@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,8 @@ from chargehand.models._call_names import RunNames
 from chargehand.models._contract import Dialect, Operation, Usage
 from chargehand.models._recording import body_pieces, decoded_body
 from chargehand.models._redact import Redactor
-from chargehand.models._replay import Divergence, difference, normalised
+from chargehand.models._replay import Divergence, difference, first_difference, normalised, of_today
+from chargehand.models._run_marks import RunPairs
 
 FORMAT, VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
@@ -77,6 +79,7 @@ class CallLog:
         self._tell = on_diverged
         self._lock = threading.Lock()
         self._names = RunNames()
+        self._pairs = RunPairs(then=None, now=datetime.now(UTC))
         self._known: dict[bytes, str] = {}
         self._values: dict[str, Any] = {}
         self._written: set[str] = set()
@@ -108,7 +111,7 @@ class CallLog:
     def find(self, asked: Asked) -> KeptCall | None:
         """Return the reply that this request had before, `None` where it is to be sent."""
         with self._lock:
-            found = next((kept for kept in self._waiting if _answers(kept, asked)), None)
+            found = next((kept for kept in self._waiting if _answers(kept, asked)), None) or self._like(asked)
             if found is not None and not found.hidden:
                 self._waiting.remove(found)
                 return found
@@ -129,7 +132,7 @@ class CallLog:
     def body(self, kept: KeptCall) -> bytes:
         """Return the body of a kept reply with the token and the ids of this life."""
         reply = self._names.expand(self._redactor.expand(kept.reply))
-        return b"".join(body_pieces(reply))
+        return b"".join(body_pieces(of_today(reply, self._pairs.todays)))
 
     def keep(
         self,
@@ -200,6 +203,22 @@ class CallLog:
         data = self._redactor.stream([each.get("data") for each in events])
         return {"sse": [{**each, "data": kept} for each, kept in zip(events, data, strict=True)]}
 
+    def _like(self, asked: Asked) -> KeptCall | None:
+        """Return the first kept call that differs from a request only as two lives do."""
+        now = self._value(asked.parts)
+        for kept in self._waiting:
+            if (kept.operation, kept.dialect, _shape(kept.parts)) != (
+                asked.operation,
+                asked.dialect,
+                _shape(asked.parts),
+            ):
+                continue
+            if first_difference(self._value(kept.parts), now, alike=self._pairs.alike) is None:
+                self._pairs.keep()
+                return kept
+            self._pairs.forget()
+        return None
+
     def _part(self, value: Any) -> str:
         raw = hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
         name = self._known.get(raw)
@@ -227,7 +246,9 @@ class CallLog:
             )
         else:
             was_asked = {**self._value(first.parts), "dialect": first.dialect}
-            where, was, now = difference(was_asked, {**self._value(asked.parts), "dialect": asked.dialect})
+            now_asked = {**self._value(asked.parts), "dialect": asked.dialect}
+            where, was, now = difference(was_asked, now_asked, alike=self._pairs.alike)
+            self._pairs.forget()
         return Divergence(attempt=1, turn=asked.turn, pointer=where, recorded=was, sent=now)
 
     def _value(self, parts: Parts) -> dict[str, Any]:
@@ -272,6 +293,10 @@ def _names(parts: Parts) -> list[str]:
 def _answers(kept: KeptCall, asked: Asked) -> bool:
     same = (kept.operation, kept.dialect) == (asked.operation, asked.dialect)
     return same and kept.parts == asked.parts
+
+
+def _shape(parts: Parts) -> dict[str, int]:
+    return {key: len(name) if isinstance(name, list) else -1 for key, name in parts.items()}
 
 
 def _gaps(kept: list[KeptCall]) -> int:

@@ -8,18 +8,6 @@ from typing import Any
 
 _ID = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
 _MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
-_ANY = "{{chargehand-any}}"
-_PASSING: tuple[tuple[str, re.Pattern[str], str], ...] = (  # what begins with a word, what of it is kept
-    # codex puts these before the output of every command.
-    ("Chunk ID: ", re.compile(r"^(Chunk ID: )[0-9a-f]{6}$", re.MULTILINE), rf"\g<1>{_ANY}"),
-    ("Wall time: ", re.compile(r"^(Wall time: )[0-9.]+( seconds)$", re.MULTILINE), rf"\g<1>{_ANY}\g<2>"),
-    # claude marks each of its calls in the system's part.
-    (
-        "x-anthropic-billing-header: ",
-        re.compile(r"(x-anthropic-billing-header: [^\n]*?\bcch=)[0-9a-f]+"),
-        rf"\g<1>{_ANY}",
-    ),
-)
 
 
 class RunNames:
@@ -48,9 +36,6 @@ class RunNames:
         return _each(value, lambda text: _NAMED.sub(lambda found: real.get(found[0], found[0]), text))
 
     def _asked(self, text: str) -> str:
-        for word, pattern, kept in _PASSING:
-            if word in text:
-                text = pattern.sub(kept, text)
         return _renamed(text, self._name)
 
     def _name(self, id: str) -> str:

@@ -33,7 +33,8 @@ class Call:
 
     `turn` counts the calls of the attempt from 1, for each operation by itself; `seconds` bounds the wait for each
     piece of the reply. Gemini's body holds `model` and `stream` too, which on the wire stand in the path. `path`
-    is where it goes on the provider's host instead of the dialect's own place.
+    is where it goes on the provider's host instead of the dialect's own place. `bare` is how many of the calls
+    counted before it offered no tool.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     operation: Operation = "reply"
     path: str = ""
+    bare: int = 0
 
     @property
     def stream(self) -> bool:
@@ -158,7 +160,7 @@ class CallRecord:
     an earlier life of the attempt, for nothing: `call` was paid for then. `provider` is the address that was
     asked, empty for a script; `first_seconds` the time until the client got the first piece of a stream, or the
     head of a reply in one piece. `skipped` says which models before this one do not take the request, and why;
-    `converted` what of the request was put into another form for this one.
+    `converted` what of the request was put into another form for this one; `bare` that it offered no tool.
     """
 
     call: str
@@ -180,3 +182,4 @@ class CallRecord:
     first_seconds: float | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    bare: bool = False

@@ -41,7 +41,7 @@ from chargehand.models._gateway_route import (
     short,
 )
 from chargehand.models._gateway_screen import kept_betas, screened
-from chargehand.models._gateway_side import asked_count, counted, estimate
+from chargehand.models._gateway_side import asked_count, counted, estimate, is_bare
 from chargehand.models._health import Providers
 from chargehand.models._http import HttpAnswer, HttpLimits, HttpRequest, HttpServer
 from chargehand.models._meter import DEFAULT_OUTPUT, Bound, input_bound
@@ -118,6 +118,7 @@ class Gateway:
         )
         self._attempt = attempt
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
+        self._bares = 0
         self._providers = providers or Providers(clock=self._clock)
         self._call_seconds = call_seconds
         self._quiet_seconds = quiet_seconds
@@ -218,9 +219,10 @@ class Gateway:
         )
         kept = await shelf.look(tape)
         if kept is not None:
-            return Replayed(shelf.calls, kept, answer, self._desk, turn=first.turn)
+            return Replayed(shelf.calls, kept, answer, self._desk, turn=first.turn, bare=first.bare)
         if request.headers.get(ONLY_KEPT) == "only":
             self._turns[first.operation] -= 1  # it is asked again, and that is the turn
+            self._bares -= first.bare
             raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
         return self._chain([replace(order, tape=tape) for order in orders], answer)
 
@@ -264,11 +266,15 @@ class Gateway:
             body = screened(route.dialect, given)
             takers = able(chain, route.dialect, body)
             rules: DialectRules = RULES[route.dialect]
+            bare = is_bare(body)
         else:
+            bare = False
             takers, rules = embedders(chain, route, given), EMBED_RULES[route.dialect]
-        turn = self._turns[route.operation]
+        turn, bares = self._turns[route.operation], self._bares
         self._turns[route.operation] += 1
-        return [self._order(taker, rules, route, request, turn, many=len(chain) > 1) for taker in takers]
+        self._bares += bare
+        made = (self._order(taker, rules, route, request, turn, many=len(chain) > 1) for taker in takers)
+        return [replace(order, bare=bare, bares=bares) for order in made]
 
     def _order(
         self,

@@ -46,6 +46,7 @@ class Noted:
     operation: Operation = "reply"
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    bare: bool = False
 
 
 class Desk:
@@ -233,6 +234,7 @@ class Bill:
                 first_seconds=self._first,
                 skipped=_bounded(self._noted.skipped),
                 converted=_bounded(self._noted.converted),
+                bare=self._noted.bare,
             )
             self._closing = self._desk.spawn(self._desk.settle(self.id, cost, record))
         await asyncio.shield(self._closing)

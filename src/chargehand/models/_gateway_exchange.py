@@ -47,7 +47,7 @@ class Order:
 
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
     silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
-    and `converted` go into the record.
+    and `converted` go into the record, as does whether it is `bare`: offers no tool. `bares` came before it.
     """
 
     served: ServedModel
@@ -67,6 +67,8 @@ class Order:
     tape: Tape | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    bare: bool = False
+    bares: int = 0
 
 
 class Exchange:
@@ -138,7 +140,12 @@ class Exchange:
         while True:
             try:
                 order = self._order
-                noted = Noted(operation=order.operation, skipped=order.skipped, converted=order.converted)
+                noted = Noted(
+                    operation=order.operation,
+                    skipped=order.skipped,
+                    converted=order.converted,
+                    bare=order.bare,
+                )
                 bill = await self._desk.open(order.served, order.bound, turn=order.turn, noted=noted)
             except GatewayFault:
                 if lost is not None:
@@ -195,6 +202,7 @@ class Exchange:
             seconds=self._order.seconds,
             headers=self._order.headers,
             operation=self._order.operation,
+            bare=self._order.bares,
         )
         while True:
             reply = await self._reached(bill, call)

@@ -116,12 +116,15 @@ def _heard(looking: asyncio.Future[KeptCall | None]) -> None:
 class Replayed:
     """Answers one request with what its attempt had for it before; like a `Chain` to whoever runs it."""
 
-    def __init__(self, calls: CallLog, kept: KeptCall, answer: HttpAnswer, desk: Desk, *, turn: int) -> None:
+    def __init__(
+        self, calls: CallLog, kept: KeptCall, answer: HttpAnswer, desk: Desk, *, turn: int, bare: bool = False
+    ) -> None:
         self._calls = calls
         self._kept = kept
         self._answer = answer
         self._desk = desk
         self._turn = turn
+        self._bare = bare
 
     def cut(self, fault: GatewayFault) -> None:
         """Do nothing: the reply is whole already."""
@@ -141,6 +144,7 @@ class Replayed:
             usage=kept.usage,
             cost_usd=0.0,
             booked_usd=0.0,
+            bare=self._bare,
             reason="its attempt had this reply before, and paid for it then",
         )
         await self._desk.tell(record)

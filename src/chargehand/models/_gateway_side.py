@@ -40,6 +40,11 @@ class EmbedRules(OpenAIRules):
         return Metered(usage=Usage(input=tokens(mapping(document.get("usage")).get("prompt_tokens")), output=0))
 
 
+def is_bare(body: Mapping[str, Any]) -> bool:
+    """Return whether a request offers no tool, as those for a title, a summary or a look at the quota do."""
+    return not body.get("tools")
+
+
 def estimate(body: Mapping[str, Any]) -> int:
     """Return about how many tokens a request has: one for four bytes of it, rounded up."""
     said = {name: value for name, value in body.items() if name not in ("model", "stream")}

@@ -40,6 +40,7 @@ class Exchange:
     seconds: float = 0.0
     error: dict[str, str] | None = None
     operation: Operation = "reply"
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class RecordingWriter:
         line = asdict(exchange)
         if exchange.operation == "reply":
             del line["operation"]
-        self._append({key: value for key, value in line.items() if key != "error" or value is not None})
+        self._append({key: value for key, value in line.items() if key not in ("error", "at") or value})
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -163,6 +164,7 @@ class RecordingUpstream:
                 seconds=round(self._writer.clock.monotonic() - begun, 3),
                 error=problem,
                 operation=call.operation,
+                at=self._writer.clock.now().isoformat(timespec="seconds"),
             )
         )
 

@@ -12,6 +12,8 @@ from chargehand.models._dialects import CODECS, RULES
 from chargehand.models._sse import EVENT_STREAM, event_bytes
 from chargehand.models._talk import CallPiece, Said, TextPiece, ToolUse, pieces_of
 
+ONCE: Mapping[str, str] = {"x-should-retry": "false"}
+"""What tells official clients not to try again: of themselves they do after 409."""
 _TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
 _ANTHROPIC_ERRORS = {
     400: "invalid_request_error",

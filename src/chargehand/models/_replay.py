@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import operator
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from chargehand.core import UpstreamError
-from chargehand.models._attempts import AttemptOrdinals, Turns
-from chargehand.models._call_names import RunNames
-from chargehand.models._contract import Call, Operation, UpstreamReply
+from chargehand.core import Clock, SystemClock, UpstreamError
+from chargehand.models._attempts import AttemptOrdinals
+from chargehand.models._contract import Call, UpstreamReply
 from chargehand.models._decode import decode_document, decode_events
 from chargehand.models._recording import FORMAT, Exchange, Recording, body_pieces, read_source
 from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedReply, error_reply
+from chargehand.models._render import ONCE, ScriptedReply, error_reply
+from chargehand.models._replay_turns import RecordedTurn, RecordedTurns
+from chargehand.models._run_marks import RunPairs
 from chargehand.models._script import Script, ScriptLine
 from chargehand.models._trajectory import SUFFIX, load_trajectory
 
@@ -38,6 +39,7 @@ VOLATILE = frozenset(
 )
 """Fields of a request that may differ: who asks, under what name, and how much the budget lets through."""
 _LONGEST_SHOWN = 80
+_BEFORE = 30
 _ABSENT = object()
 
 
@@ -61,8 +63,11 @@ class Divergence:
 class ReplayUpstream:
     """Answers from a recording by attempt and turn with the recorded status, headers and body.
 
-    A call that is not what was recorded then gets 409, and so does every later one of its attempt; `lenient`
-    answers it by its turn all the same. `on_divergence` is told of each. A turn that was not recorded gets 410.
+    A call gets what its turn was answered, or, where programs ask several things at once, the first that the same
+    request of the attempt was. Ids, hashes, moments and durations may be those of another run (`RunPairs`). A call
+    that nothing recorded equals gets 409, and so does every later one of its attempt, but where it was beside the
+    attempt's work: without tools in an attempt that has them, or a count. `lenient` answers it by its turn all the
+    same. `on_divergence` is told of each. A turn that was not recorded gets 410. Neither is to be tried again.
     `redactor` must know the templates that the recording was made with, with today's values; `attempts` (id to
     number) says which attempt is which, else they are numbered as they come.
     """
@@ -75,59 +80,79 @@ class ReplayUpstream:
         attempts: Mapping[str, int] | None = None,
         lenient: bool = False,
         on_divergence: Callable[[Divergence], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._redactor = redactor or Redactor()
         self._attempts = AttemptOrdinals(attempts)
         self._lenient = lenient
         self._tell = on_divergence or _nobody
         self._diverged: dict[int, Divergence] = {}
-        # Ids that requests hold differ from run to run: by their order those of then are those of now.
-        self._then: defaultdict[int, RunNames] = defaultdict(RunNames)
-        self._now: defaultdict[int, RunNames] = defaultdict(RunNames)
-        self._turns: dict[Operation, Turns[Exchange]] = {name: Turns() for name in get_args(Operation)}
-        for exchange in recording.exchanges:
-            self._turns[exchange.operation].add(exchange.attempt, exchange.turn, exchange)
+        self._turns = RecordedTurns(recording, clock or SystemClock())
 
     async def send(self, call: Call) -> UpstreamReply:
         """Answer as the recording has it; raises `UpstreamError` where no reply came then."""
         attempt = self._attempts.of(call.attempt)
         if attempt in self._diverged:
             return _refused(call, self._diverged[attempt])
-        exchange = self._turns[call.operation].take(attempt, call.turn)
-        if exchange is None:
+        body = normalised(self._redactor.tree(call.body))
+        turns = self._turns.waiting(call, attempt)
+        pairs = self._turns.pairs(attempt)
+        found = next((turn for turn in turns if _difference(call, body, turn, pairs) is None), None)
+        if found is None and not (turns and self._turns.recorded(call, attempt)):
             message = f"the recording has no turn {call.turn} of attempt {attempt}"
-            return error_reply(call.dialect, 410, "recording_exhausted", message)
-        divergence = self._compare(call, exchange)
-        if divergence is not None:
+            return error_reply(call.dialect, 410, "recording_exhausted", message, headers=ONCE)
+        if found is None:
+            divergence = _divergence(call, body, turns[0], pairs)
             self._tell(divergence)
+            exchange = turns[0].next
             if not self._lenient or call.dialect != exchange.dialect or _streamed(exchange) != call.stream:
-                self._diverged[attempt] = divergence
+                if not self._turns.beside(call, attempt):
+                    self._diverged[attempt] = divergence
                 return _refused(call, divergence)
-        return self._replayed(exchange)
+            found = turns[0]
+        return self._replayed(self._turns.take(found, call), pairs)
 
     async def close(self) -> None:
         """Nothing is held open."""
 
-    def _compare(self, call: Call, exchange: Exchange) -> Divergence | None:
-        found: tuple[str, Any, Any] | None = ("", exchange.dialect, call.dialect)
-        if call.dialect == exchange.dialect:
-            sent = self._now[exchange.attempt].asked(normalised(self._redactor.tree(call.body)))
-            found = first_difference(self._then[exchange.attempt].asked(normalised(exchange.request)), sent)
-        if found is None:
-            return None
-        pointer, recorded, sent = found
-        return Divergence(
-            attempt=exchange.attempt, turn=call.turn, pointer=pointer, recorded=_short(recorded), sent=_short(sent)
-        )
-
-    def _replayed(self, exchange: Exchange) -> UpstreamReply:
+    def _replayed(self, exchange: Exchange, pairs: RunPairs) -> UpstreamReply:
         if exchange.status == 0:
             raise _as_recorded(exchange)
-        named = self._then[exchange.attempt].answered(exchange.reply)
-        pieces = body_pieces(self._now[exchange.attempt].expand(self._redactor.expand(named)))
+        pieces = body_pieces(of_today(self._redactor.expand(exchange.reply), pairs.todays))
         return UpstreamReply(
             status=exchange.status, headers=dict(exchange.headers), chunks=_pieces(pieces, exchange)
         )
+
+
+def _difference(
+    call: Call, body: Mapping[str, Any], turn: RecordedTurn, pairs: RunPairs
+) -> tuple[str, Any, Any] | None:
+    exchange = turn.next
+    if call.dialect != exchange.dialect:
+        return "", exchange.dialect, call.dialect
+    found = first_difference(normalised(exchange.request), body, alike=pairs.alike)
+    if found is None:
+        pairs.keep()
+    else:
+        pairs.forget()
+    return found
+
+
+def _divergence(call: Call, body: Mapping[str, Any], turn: RecordedTurn, pairs: RunPairs) -> Divergence:
+    pointer, recorded, sent = _difference(call, body, turn, pairs) or ("", None, None)
+    was, now = _shown(recorded, sent)
+    return Divergence(attempt=turn.attempt, turn=call.turn, pointer=pointer, recorded=was, sent=now)
+
+
+def of_today(reply: dict[str, Any], todays: Mapping[str, str]) -> dict[str, Any]:
+    """Return a reply with the ids of this run in place of those of then, also where a stream spreads them."""
+    if not todays:
+        return reply
+    names = {f"chargehand-run-{number}": was for number, was in enumerate(todays)}
+    then = Redactor(templates=names)
+    named = {"sse": then.stream(reply["sse"])} if "sse" in reply else then.tree(reply)
+    made: dict[str, Any] = Redactor(templates={name: todays[was] for name, was in names.items()}).expand(named)
+    return made
 
 
 async def _pieces(pieces: list[bytes], exchange: Exchange) -> AsyncIterator[bytes]:
@@ -149,7 +174,7 @@ def _nobody(divergence: Divergence) -> None:
 
 
 def _refused(call: Call, divergence: Divergence) -> UpstreamReply:
-    return error_reply(call.dialect, 409, "replay_diverged", str(divergence))
+    return error_reply(call.dialect, 409, "replay_diverged", str(divergence), headers=ONCE)
 
 
 def _streamed(exchange: Exchange) -> bool:
@@ -165,33 +190,52 @@ def normalised(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "stream": request.get("stream") is True}
 
 
-def first_difference(recorded: Any, sent: Any, pointer: str = "") -> tuple[str, Any, Any] | None:
-    """Return the JSON pointer of the first place where two trees differ, and what stands there in each."""
+def first_difference(
+    recorded: Any, sent: Any, pointer: str = "", *, alike: Callable[[str, str], bool] = operator.eq
+) -> tuple[str, Any, Any] | None:
+    """Return the JSON pointer of the first place where two trees differ, and what stands there in each.
+
+    `alike` says which texts count as the same.
+    """
     if isinstance(recorded, Mapping) and isinstance(sent, Mapping):
         keys = [*recorded, *(key for key in sent if key not in recorded)]
         pairs = [(str(key), recorded.get(key, _ABSENT), sent.get(key, _ABSENT)) for key in keys]
     elif isinstance(recorded, list) and isinstance(sent, list):
         longest = range(max(len(recorded), len(sent)))
         pairs = [(str(n), _at(recorded, n), _at(sent, n)) for n in longest]
+    elif isinstance(recorded, str) and isinstance(sent, str):
+        return None if alike(recorded, sent) else (pointer, recorded, sent)
     else:
         same = recorded == sent and isinstance(recorded, bool) == isinstance(sent, bool)
         return None if same else (pointer, recorded, sent)
     for key, was, now in pairs:
         escaped = key.replace("~", "~0").replace("/", "~1")
-        found = first_difference(was, now, f"{pointer}/{escaped}")
+        found = first_difference(was, now, f"{pointer}/{escaped}", alike=alike)
         if found is not None:
             return found
     return None
 
 
-def difference(recorded: Any, sent: Any) -> tuple[str, str, str]:
+def difference(
+    recorded: Any, sent: Any, *, alike: Callable[[str, str], bool] = operator.eq
+) -> tuple[str, str, str]:
     """Return where two trees differ first, and what stands there in each, shortened."""
-    pointer, was, now = first_difference(recorded, sent) or ("", recorded, sent)
-    return pointer, _short(was), _short(now)
+    pointer, was, now = first_difference(recorded, sent, alike=alike) or ("", recorded, sent)
+    return pointer, *_shown(was, now)
 
 
 def _at(items: list[Any], position: int) -> Any:
     return items[position] if position < len(items) else _ABSENT
+
+
+def _shown(was: Any, now: Any) -> tuple[str, str]:
+    """Return two values shortened; of long texts, from shortly before the place where they part."""
+    if isinstance(was, str) and isinstance(now, str):
+        same = next((n for n, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), _BEFORE)
+        start = max(0, same - _BEFORE)
+        if start and max(len(was), len(now)) > _LONGEST_SHOWN:
+            was, now = f"…{was[start:]}", f"…{now[start:]}"
+    return _short(was), _short(now)
 
 
 def _short(value: Any) -> str:

@@ -17,9 +17,10 @@ from chargehand.models._attempts import AttemptOrdinals, Turns
 from chargehand.models._contract import Call, Stop, UpstreamReply, Usage
 from chargehand.models._dialects import CODECS
 from chargehand.models._faults import Fault, answer
-from chargehand.models._gateway_side import side_reply
+from chargehand.models._gateway_side import is_bare, side_reply
 from chargehand.models._recording import append_line, read_header, read_source
 from chargehand.models._render import (
+    ONCE,
     ScriptedCall,
     ScriptedReply,
     error_reply,
@@ -97,6 +98,10 @@ class Script:
             yield line.attempt, turn, line
 
 
+_BESIDE = ScriptLine(reply=ScriptedReply(text="As the script says."))
+"""What a request gets that takes no line: for a title, a summary, a look at the quota."""
+
+
 class ScriptUpstream:
     """Answers from a script by attempt and turn, so that a resumed attempt goes on where it was.
 
@@ -112,6 +117,8 @@ class ScriptUpstream:
         self._attempts = AttemptOrdinals(attempts)
         self._journal = journal
         self._named = {line.attempt for line in script.lines if line.attempt is not None}
+        # Whose lines work with tools: a request that offers none is beside that work.
+        self._working = {line.attempt or 0 for line in script.lines if script.neutral and line.reply.tools}
         self._turns: Turns[ScriptLine] = Turns()
         for attempt, turn, line in script.turns():
             self._turns.add(attempt or 0, turn, line)
@@ -119,14 +126,20 @@ class ScriptUpstream:
     async def send(self, call: Call) -> UpstreamReply:
         """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects.
 
-        Counts of tokens and embeddings take no line: they are made of the bytes, the same every time.
+        Counts of tokens and embeddings take no line: they are made of the bytes, the same every time. Neither does
+        a request without tools where the attempt's lines are neutral and work with tools: it gets a few words.
         """
         if call.operation != "reply":
             return side_reply(call)
         attempt = self._attempts.of(call.attempt)
-        line = self._turns.take(attempt, call.turn, like=attempt if attempt in self._named else 0)
+        like, turn = attempt if attempt in self._named else 0, call.turn
+        if like in self._working:
+            if is_bare(call.body):
+                return await self._said(call, _BESIDE)
+            turn -= call.bare
+        line = self._turns.take(attempt, turn, like=like)
         if line is None:
-            return self._missing(call, attempt)
+            return self._missing(call, attempt, turn)
         heard = newest_text(call.body)
         absent = [words for words in line.expect if words not in heard]
         if absent:
@@ -136,7 +149,7 @@ class ScriptUpstream:
                 line = replace(line, reply=fitted(line.reply, _offers(call)))
             except ToolUnknownError as error:
                 message = f"{self._script.name}, line {line.line}: {error.message}"
-                return error_reply(call.dialect, 409, "script_tool_unknown", message)
+                return error_reply(call.dialect, 409, "script_tool_unknown", message, headers=ONCE)
         self._count(call, attempt, line)
         if line.reply.delay:
             await asyncio.sleep(line.reply.delay)
@@ -167,19 +180,19 @@ class ScriptUpstream:
         finally:
             os.close(file)
 
-    def _missing(self, call: Call, attempt: int) -> UpstreamReply:
+    def _missing(self, call: Call, attempt: int, turn: int) -> UpstreamReply:
         message = (
-            f"{self._script.name} has no line for attempt {attempt}, turn {call.turn}: add "
-            f'{{"attempt": {attempt}, "turn": {call.turn}, "text": "…"}}'
+            f"{self._script.name} has no line for attempt {attempt}, turn {turn}: add "
+            f'{{"attempt": {attempt}, "turn": {turn}, "text": "…"}}'
         )
-        return error_reply(call.dialect, 410, "script_exhausted", message)
+        return error_reply(call.dialect, 410, "script_exhausted", message, headers=ONCE)
 
     def _unexpected(self, call: Call, line: ScriptLine, words: str, heard: str) -> UpstreamReply:
         shown = heard if len(heard) <= _LONGEST_SHOWN else f"…{heard[-_LONGEST_SHOWN:]}"
         message = (
             f"{self._script.name}, line {line.line} expects {words!r} in the newest message, which is {shown!r}"
         )
-        return error_reply(call.dialect, 409, "script_mismatch", message)
+        return error_reply(call.dialect, 409, "script_mismatch", message, headers=ONCE)
 
 
 def _offers(call: Call) -> tuple[Offer, ...]:
