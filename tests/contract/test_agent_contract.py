@@ -16,6 +16,7 @@ from _places import needs_bwrap, toolchain, workspace
 from tests.native_kit import call, says, scripted
 
 from chargehand.agents import (
+    MESSAGE,
     AcpAgent,
     Agent,
     AgentCase,
@@ -24,6 +25,7 @@ from chargehand.agents import (
     CommandAgent,
     Desk,
     NativeAgent,
+    Outcome,
     PatchAgent,
     _fake_acp,
     _fake_cli,
@@ -32,7 +34,10 @@ from chargehand.agents import (
 from chargehand.agents._cli import launch_of
 from chargehand.agents._cli_specs import SPECS, Launch
 from chargehand.agents._conformance_kit import OpenCase
-from chargehand.core import CliName
+from chargehand.agents._message_file import Look
+from chargehand.agents._message_forms import ENDS
+from chargehand.agents._repairing import Repairs
+from chargehand.core import Addressed, CliName
 from chargehand.models import Dialect, ScriptedReply, Usage
 from chargehand.policy import Effect
 from chargehand.sandbox import OpenedSandbox, ProcessTier, Toolchain
@@ -116,7 +121,19 @@ MISSES = "*** Begin Patch\n*** Update File: none.txt\n@@\n-a\n+b\n*** End Patch\
 
 class TestPatch(AgentContract):
     left_out: ClassVar = dict.fromkeys(
-        ("hang", "malformed", "garbage", "ask", "pay", "insist", "leak"), "it runs no program and calls no model"
+        (
+            "hang",
+            "malformed",
+            "garbage",
+            "ask",
+            "pay",
+            "insist",
+            "leak",
+            "garble-once",
+            "garble-twice",
+            "garble-always",
+        ),
+        "it runs no program and calls no model",
     )
 
     @pytest.fixture
@@ -130,6 +147,7 @@ HANGS = (
 )
 DONE = says("", call("finish", summary="done", evidence=["it is there"]))
 MAKES = says("I make it", call("bash", command="echo made > made.txt"))
+GARBLED = says("", call("finish", summary="done"))
 NATIVE = {
     "edit": (MAKES, DONE),
     "pay": (MAKES, DONE),
@@ -141,6 +159,9 @@ NATIVE = {
         DONE,
     ),
     "insist": (says("", call("bash", command="true")),) * 80,
+    "garble-once": (MAKES, GARBLED, DONE),
+    "garble-twice": (MAKES, GARBLED, GARBLED, DONE),
+    "garble-always": (MAKES, *[GARBLED] * 9),
 }
 
 
@@ -226,3 +247,66 @@ async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> 
     assert outcome.claim == "done"
     transcript = [json.loads(line) for line in case.desk.kept[-1].splitlines()]
     assert [each["text"] for each in transcript if each["kind"] == "text"] == ["I begin.", "It is made."] * 2
+
+
+KNOWN = Addressed(id="a-suite/end", mission="m-suite", attempt="a-suite", sender="it")
+
+
+def leaves(content: bytes | None) -> Look:
+    async def look() -> bytes | None:
+        return content
+
+    return look
+
+
+async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
+    desk = await seat()
+    repairs = Repairs(desk, KNOWN)
+    assert await repairs.again(look=leaves(None)) is None
+    right = b'{"type": "information_report", "status": "success", "payload": {"text": "a"}}'
+    assert await repairs.again(look=leaves(right)) is None
+    assert desk.steps == {}
+    wrong = b'{"type": "error_report", "status": "failure", "payload": {"summary": 3}}'
+    words = await repairs.again(look=leaves(wrong))
+    assert words is not None
+    assert "$.payload.summary" in words
+    assert '"type": "error_report", "status": "failure", "payload": {"summary": TEXT, "code"?: TEXT' in words
+    assert "task_completion" not in words
+    assert '"summary": 3' in words
+    every = await Repairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
+    assert every is not None
+    assert all(f'"type": "{kind.__struct_config__.tag}"' in every for kind in ENDS)
+    assert len(every) < 4_000
+    assert "\0" not in (await Repairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
+
+
+async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
+    desk, wrong = await seat(), leaves(b"{")
+    for _ in range(2):  # the second is the same run, begun anew after a crash
+        repairs = Repairs(desk, KNOWN)
+        assert await repairs.again(look=wrong)
+    assert list(desk.steps) == ["asked-again/0/1"]
+    later = Repairs(desk, KNOWN, run=1)
+    assert await later.again(look=wrong)
+    assert await later.again(look=wrong) is None, "one was asked for before the question"
+    assert sorted(desk.steps) == ["asked-again/0/1", "asked-again/1/1"]
+
+
+async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
+    desk = await seat()
+    repairs = Repairs(desk, KNOWN)
+    assert await repairs.again(look=leaves(b"{"))
+    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    assert (ended.claim, ended.code) == ("failed", "malformed_message")
+    assert "taken away" in ended.reason
+    assert (await Repairs(desk, KNOWN).ended(replace(ended, claim="done", code=""))).claim == "done"
+
+
+async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
+    desk = await seat()
+    repairs = Repairs(desk, KNOWN)
+    assert await repairs.again(look=leaves(b"{"), why_not="it told no session to go on in") is None
+    assert desk.steps == {}
+    await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
+    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    assert "is malformed, and was not asked for again (it told no session to go on in)" in ended.reason

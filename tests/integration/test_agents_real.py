@@ -204,6 +204,30 @@ def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliNa
         assert app.store.spending.total(mission=state.id).booked_usd <= 1.5
 
 
+@pytest.mark.parametrize(("kind", "name"), [way for way in WAYS if way != ("acp", "claude")])
+def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
+    shop: RealShop, kind: str, name: CliName
+) -> None:
+    """Not tried with claude's adapter: it asks the model, out of any script's turn, about such a command."""
+    installed(kind, name)
+    told = json.dumps({"type": "task_completion", "status": "success", "payload": {"summary": "I mended it."}})
+    leaves = [
+        call("bash", command=f"printf '%s' '{text}' > \"$CHARGEHAND_MESSAGE\"") for text in (told[:30], told)
+    ]
+    shop.model(
+        "scripted", neutral((*REPLIES[:2], says("", leaves[0]), says("Done."), says("", leaves[1]), says(LAST)))
+    )
+    state = shop.agent(kind, name)
+    events = shop.payloads(state)
+    assert state.status == "promoted", (state.reasons, [e for e in events if isinstance(e, AttemptFinished)])
+    assert [each.status for each in events if isinstance(each, ModelCalled)] == ["ok"] * 6
+    assert sum("/asked-again/" in step for step in state.steps) == 1
+    assert state.received[-1].message["payload"]["summary"] == "I mended it."
+    if kind == "cli":
+        assert shop.told(state)["metered"]["calls"] == (6 if SPECS[name].sums else 2)
+        assert shop.told(state)["agrees"] is True, shop.told(state)
+
+
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_a_probe_starts_it_inside_a_sandbox(shop: RealShop, kind: str, name: CliName) -> None:
     installed(kind, name)

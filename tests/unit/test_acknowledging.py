@@ -12,6 +12,7 @@ import pytest
 from chargehand.agents import abilities_of
 from chargehand.app import App
 from chargehand.core import (
+    AttemptStarted,
     Base,
     BaseResolved,
     MessageAcknowledged,
@@ -19,9 +20,11 @@ from chargehand.core import (
     MessageSent,
     MissionClaimed,
     MissionCreated,
+    MissionFinished,
     MissionPaused,
     MissionRequest,
     MissionState,
+    QuestionAnswered,
     QuestionAsked,
     RefusedError,
     SystemClock,
@@ -32,6 +35,7 @@ from chargehand.missions._acknowledge import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON,
 from chargehand.missions._acknowledging import Acknowledging
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
+from chargehand.missions._undelivered import owes_attempt, with_undelivered
 
 AT = "a-1"
 
@@ -134,6 +138,26 @@ async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
     assert not attempt.sandbox.frozen
     assert not attempt.asked
     assert attempt.payloads(QuestionAsked) == []
+
+
+async def test_a_message_that_no_attempt_got_is_told_as_undelivered(attempt: Attempt) -> None:
+    attempt.journal.note(AttemptStarted(attempt=AT, number=1, agent="a", workspace="w", tree="t"))
+    for text in ("heard", "too late", "for the next"):
+        attempt.control.tell("me", text, critical=text == "for the next")
+    heard, late, later = (each.message for each in attempt.state.messages)
+    attempt.journal.note(*(MessageDelivered(message=each, attempt=AT) for each in (heard, later)))
+    assert not owes_attempt(attempt.state, 1)
+    question = question_of(AT, later)
+    attempt.journal.note(QuestionAsked(question=question, tree="t", reasons=(), text="?"))
+    attempt.journal.note(QuestionAnswered(question=question, text=NEXT, identity="me"))
+    assert owes_attempt(attempt.state, 1)
+    assert not owes_attempt(attempt.state, 2), "there is no such attempt"
+    attempt.journal.note(*with_undelivered(attempt.state, MissionFinished(status="refused")))
+    assert set(attempt.state.undelivered) == {late, later}
+    assert {reason.code for reason in attempt.state.undelivered.values()} == {"not_delivered"}
+    assert "ended as refused" in attempt.state.undelivered[late].message
+    again = with_undelivered(attempt.state, MissionFinished(status="discarded"))
+    assert [type(each) for each in again] == [MissionFinished], "it is told once"
 
 
 async def test_what_is_not_critical_waits_for_nobody(attempt: Attempt) -> None:

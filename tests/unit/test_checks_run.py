@@ -204,6 +204,8 @@ def test_unittest_fails_closed(run: Run, files: TestFiles, expected: tuple[str, 
 
 CARGO_OK = "running 2 tests\ntest a ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n"
 CARGO_NONE = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured\n"
+BROKEN = ("failed", "no_test_failed", 1)
+UNLOADED = ("failed", "collection_error", 1)
 CARGO_IGNORED = "running 2 tests\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured\n"
 
 
@@ -221,6 +223,15 @@ CARGO_IGNORED = "running 2 tests\ntest result: ok. 0 passed; 0 failed; 2 ignored
         ("go", "test ./...", "?   \ta/c\t[no test files]\n", 0, ("failed", "no_tests_ran", 0)),
         ("go", "test ./...", "ok  \ta/b\t0.01s [no tests to run]\n", 0, ("failed", "no_tests_ran", 0)),
         ("go", "test ./...", "FAIL\ta/b\t0.01s\n", 1, ("failed", "exit_code", None)),
+        ("go", "test -v ./...", "--- PASS: TestA (0.00s)\nFAIL\ta/c [build failed]\n", 1, UNLOADED),
+        ("go", "test -v ./...", "--- FAIL: TestA (0.00s)\nFAIL\ta/c\t0.01s\n", 1, ("failed", "exit_code", 1)),
+        (
+            "npm",
+            "test",
+            "FAIL a.test.js\n  ● Test suite failed to run\nTests:       1 passed, 1 total\n",
+            1,
+            BROKEN,
+        ),
         ("npm", "test", "Tests:       1 skipped, 5 passed, 6 total\n", 0, ("passed", "", 5)),
         ("npm", "test", "Tests:       3 skipped, 3 total\n", 0, ("failed", "no_tests_ran", 0)),
         ("npm", "run test", " Tests  4 passed (4)\n", 0, ("passed", "", 4)),

@@ -74,7 +74,9 @@ def test_a_report_holds_what_there_is_to_mend_and_is_safe_to_show():
     )
     bad, none = document["failing"]
     assert (bad["name"], bad["output"], bad["reason"]) == ("bad", "the end", "exit_code")
-    assert bad["failing_tests"] == [{"name": "t::a", "message": "why", "file": "a.py", "line": 3}]
+    assert bad["failing_tests"] == [
+        {"name": "t::a", "message": "why", "file": "a.py", "line": 3, "outside": False}
+    ]
     assert (none["status"], none["output"], none["failing_tests"]) == ("missing", "", [])
     assert document["findings"][0]["path"] == "a\\xff\\x0a"
     assert document["findings"][0]["message"] == "m"
@@ -98,6 +100,10 @@ def test_junit_counts():
     first, second = counts.failing
     assert first == FailingTest(name="m::c", message="no", file="f.py", line=7)
     assert (second.file, second.line) == ("z.py", 5)
+    around = read(
+        "<testcase name='e'><error message='failed on setup with &quot;E&quot;'>f.py:1: E</error></testcase>"
+    )
+    assert (first.outside, around.failing[0].outside, around.ran) == (False, True, 1)
 
 
 @pytest.mark.parametrize(

@@ -233,14 +233,20 @@ def check(status: Any, reason: str = "", *, tests: int | None = 3, name: str = T
 
 
 def judged(
-    now: CheckResult, before: CheckResult, *names: str, change: Change = CHANGE, more: tuple[CheckResult, ...] = ()
+    now: CheckResult,
+    before: CheckResult,
+    *names: str,
+    change: Change = CHANGE,
+    more: tuple[CheckResult, ...] = (),
+    outside: bool = False,
 ) -> tuple[str, str]:
     """Return verdict and rule of a tester's tree."""
     status = "green" if now.status == "passed" else "red"
     verdict = Verdict(tree="t", scope="attempt", status=status, checks=(now, *more))
     passed = tuple(check("passed", name=each.name) for each in more)
     base = Verdict(tree="b", scope="base", status="green", checks=(before, *passed))
-    outputs = {TESTS: CheckOutput(tail="", failing=tuple(FailingTest(name=name, message="") for name in names))}
+    failing = tuple(FailingTest(name=name, message="", outside=outside) for name in names)
+    outputs = {TESTS: CheckOutput(tail="", failing=failing)}
     found = with_failing_test(verdict, base, outputs, (change,))
     return found.status, found.findings[-1].rule
 
@@ -250,6 +256,7 @@ def test_when_a_failing_test_counts() -> None:
     added, missing = ("red", "failing_test_added"), ("red", "no_failing_test")
     assert judged(fails, passes, "tests.test_new::test_it") == added
     assert judged(fails, passes, "test_new.TestIt::test_it") == added
+    assert judged(fails, passes, "tests.test_new::test_it", outside=True) == missing
     assert judged(check("failed", "exit_code"), passes) == added  # a runner that names no tests
     assert judged(fails, check("failed", "no_tests_ran", tests=0), "tests.test_new::test_it") == added
     assert judged(passes, passes) == missing

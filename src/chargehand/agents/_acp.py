@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +25,9 @@ from chargehand.agents._ending import clean_output, outcome_of, paid, redactor, 
 from chargehand.agents._events import AgentEvent
 from chargehand.agents._launch import require_launch
 from chargehand.agents._look import count_at, inner, objects_at, text_at
-from chargehand.agents._message_file import ended_with, offer_message
+from chargehand.agents._message_file import look_over, offer_message
 from chargehand.agents._prompts import person_message
+from chargehand.agents._repairing import Repairs
 from chargehand.agents._session_log import SessionLog
 from chargehand.core import AgentKind, ClarificationRequest, CliName
 from chargehand.models import Usage
@@ -43,7 +44,6 @@ _STDERR = 64 << 10
 class Run:
     """How the talk with an agent went."""
 
-    answers: tuple[str, ...] = ()
     ended: str = ""
     problem: str = ""
     result: ExecResult | None = None
@@ -59,7 +59,9 @@ class AcpAgent:
 
     kind: AgentKind = "acp"
     driven = False
-    abilities = Abilities(judged=True, asks=True, hears=True, resumes="replay", reports=True, acknowledges=True)
+    abilities = Abilities(
+        judged=True, asks=True, hears=True, resumes="replay", reports=True, acknowledges=True, mends=True
+    )
 
     def __init__(
         self,
@@ -82,12 +84,15 @@ class AcpAgent:
         known = addressed(assignment, self.name, "end")
         while True:
             answers = await answered_before(context)
-            outcome = await ended_with(context, await self._run(assignment, context, answers), known)
+            repairs = Repairs(context, known, run=len(answers))
+            outcome = await repairs.ended(await self._run(assignment, context, answers, repairs))
             if not isinstance(outcome.message, ClarificationRequest) or outcome.code != UNANSWERED:
                 return outcome
             await ask_person(context, len(answers) + 1, outcome.message)
 
-    async def _run(self, assignment: Assignment, context: AttemptContext, answers: tuple[str, ...]) -> Outcome:
+    async def _run(
+        self, assignment: Assignment, context: AttemptContext, answers: tuple[str, ...], repairs: Repairs
+    ) -> Outcome:
         if not isinstance(context.sandbox, Converses):
             return unable(f"sandboxes of tier {context.sandbox.tier!r} cannot talk with a running program")
         launch = self._launch(assignment, context)
@@ -99,9 +104,10 @@ class AcpAgent:
         log = SessionLog(redact=redactor(context.endpoint), show=shower(context))
         updates = Updates(log)
         client = AcpClient(context, updates)
-        run = Run(answers=answers)
+        run = Run()
+        talk = functools.partial(_talk, assignment, context, client.wire, updates, log, answers, repairs)
         began = time.monotonic()
-        finished = await paid(self._work(assignment, context, client, updates, log, launch, run), context.endpoint)
+        finished = await paid(self._work(assignment, context, client, log, launch, run, talk), context.endpoint)
         updates.flush()
         return await outcome_of(
             context,
@@ -130,10 +136,10 @@ class AcpAgent:
         assignment: Assignment,
         context: AttemptContext,
         client: AcpClient,
-        updates: Updates,
         log: SessionLog,
         launch: Launch | None,
         run: Run,
+        talk: Callable[[], Coroutine[Any, Any, str]],
     ) -> bool:
         """Start the agent, talk with it, and end it; always returns True."""
         environment = environment_of(self._spec, launch, context) | await offer_message(context.sandbox)
@@ -148,7 +154,7 @@ class AcpAgent:
             run,
         )
         async with opening as running:
-            talking = asyncio.ensure_future(_talk(assignment, context, client.wire, updates, log, run))
+            talking = asyncio.ensure_future(talk())
             try:
                 waited: list[asyncio.Future[Any]] = [running, talking, client.wire.failed]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -264,13 +270,19 @@ async def open_session(wire: Wire, hello: Mapping[str, Any]) -> str:
 
 
 async def _talk(
-    assignment: Assignment, context: AttemptContext, wire: Wire, updates: Updates, log: SessionLog, run: Run
+    assignment: Assignment,
+    context: AttemptContext,
+    wire: Wire,
+    updates: Updates,
+    log: SessionLog,
+    answers: tuple[str, ...],
+    repairs: Repairs,
 ) -> str:
-    """Send the prompt, and what persons say meanwhile after it; return why the agent stopped."""
+    """Send the prompt, after it what persons say meanwhile, and what to mend; return why the agent stopped."""
     hello = await greet(wire)
     session = await open_session(wire, hello)
     log.take(AgentEvent(kind="session", text=session))
-    heard, text = len(assignment.messages), "\n\n".join([briefing(assignment), *run.answers])
+    heard, text = len(assignment.messages), "\n\n".join([briefing(assignment), *answers])
     while True:
         context.delivered(heard, acknowledged=False)
         taken = functools.partial(context.delivered, heard, acknowledged=True)
@@ -281,11 +293,14 @@ async def _talk(
         taken()
         updates.flush()
         log.take(AgentEvent(kind="usage", usage=_usage(answer)))
-        words = context.heard()[heard:]
-        if not words or answer.get("stopReason") != "end_turn":
+        if answer.get("stopReason") != "end_turn":
             return text_at(answer, "stopReason")
+        words = context.heard()[heard:]
         heard += len(words)
-        text = "\n\n".join(map(person_message, words))
+        more = "\n\n".join(map(person_message, words)) or await repairs.again(look=look_over(wire))
+        if more is None:
+            return "end_turn"
+        text = more
 
 
 def _usage(answer: Mapping[str, Any]) -> Usage | None:

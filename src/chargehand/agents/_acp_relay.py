@@ -7,6 +7,7 @@ It lives where the agent lives and has its rights, no more: what it says is as t
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import queue
@@ -35,6 +36,16 @@ def read_file(order: dict[str, Any]) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise OSError(f"larger than {_LARGEST} bytes")
     return {"text": content.decode(errors="replace")}
+
+
+def peek_file(order: dict[str, Any]) -> dict[str, Any]:
+    """Return the first bytes of a plain file, as base64; nothing where there is none."""
+    if not os.path.lexists(order["path"]):
+        return {}
+    if os.path.islink(order["path"]) or not os.path.isfile(order["path"]):
+        raise OSError("no plain file")
+    with open(order["path"], "rb") as file:
+        return {"content": base64.b64encode(file.read(order["limit"])).decode()}
 
 
 def write_file(order: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +170,7 @@ def listen(agent: subprocess.Popen[bytes]) -> None:
     terminals = Terminals()
     orders = {
         "read": read_file,
+        "peek": peek_file,
         "write": write_file,
         **{
             f"terminal_{name}": getattr(terminals, name)

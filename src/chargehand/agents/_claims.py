@@ -144,11 +144,19 @@ def _bounded(text: str) -> str:
     return clean[:LONGEST_TEXT] or "(nothing)"
 
 
-def with_message(outcome: Outcome, known: Addressed, message: Message | MessageError | None) -> Outcome:
+def with_message(
+    outcome: Outcome,
+    known: Addressed,
+    message: Message | MessageError | None,
+    *,
+    times: int = 1,
+    why_not: str = "",
+) -> Outcome:
     """Return an outcome with the message that it is, and that its agent's own message makes of it.
 
-    Nothing makes a success of a run that ended badly; a message of failure, a question, or one that cannot be read
-    makes a failure of one that ended well.
+    `times` is how often a malformed one was left, `why_not` why it was not asked for again. Nothing makes a
+    success of a run that ended badly; a message of failure, a question, or one that cannot be read makes a failure
+    of one that ended well.
     """
     if outcome.claim != "done":
         kept = message if isinstance(message, ErrorReport | ClarificationRequest) else None
@@ -157,10 +165,15 @@ def with_message(outcome: Outcome, known: Addressed, message: Message | MessageE
         said = outcome.output.decode(errors="replace").strip()
         return replace(outcome, message=completion(known, said or outcome.reason))
     if isinstance(message, MessageError):
-        reason = f"the agent's message is malformed: {message.message}"
+        reason = f"the agent's message {_how_malformed(times, why_not)}: {message.message}"
         failed = replace(outcome, claim="failed", reason=reason, code="malformed_message")
         return replace(failed, message=failure(known, reason, "malformed_message"))
     return claimed(outcome, message)
+
+
+def _how_malformed(times: int, why_not: str) -> str:
+    often = f"was malformed {times} times in a row" if times > 1 else "is malformed"
+    return f"{often}, and was not asked for again ({why_not})" if why_not else often
 
 
 def claimed(outcome: Outcome, message: Message) -> Outcome:

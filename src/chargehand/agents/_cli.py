@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from chargehand.agents._briefing import briefing
 from chargehand.agents._claims import addressed, with_message
 from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
-from chargehand.agents._contract import Abilities, Assignment, AttemptContext, EndpointModel, Outcome
-from chargehand.agents._ending import clean_output, outcome_of, paid, redactor, unable
+from chargehand.agents._contract import Abilities, Assignment, AttemptContext, EndpointModel, Metered, Outcome
+from chargehand.agents._ending import clean_output, metered, outcome_of, paid, redactor, unable
 from chargehand.agents._launch import require_launch
 from chargehand.agents._lines import JsonLines
-from chargehand.agents._message_file import ended_with, offer_message
+from chargehand.agents._message_file import offer_message
+from chargehand.agents._repairing import Repairs
 from chargehand.agents._session_log import SessionLog
 from chargehand.core import AgentKind, CliName
 from chargehand.sandbox import ExecResult, Sandbox, Stream
 
 _OUTPUT_LIMIT = 64 << 20
+_LEAST_SECONDS = 1.0
+"""Of its time that must be left for a program to be asked again."""
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+"""A name that a program may give: it becomes a word of its own command line."""
 _WRITE = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
 
 
@@ -30,7 +37,7 @@ class CliAgent:
 
     kind: AgentKind = "cli"
     driven = False
-    abilities = Abilities(resumes="replay", reports=True)
+    abilities = Abilities(resumes="replay", reports=True, mends=True)
 
     def __init__(
         self, name: str, cli: CliName, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()
@@ -52,10 +59,31 @@ class CliAgent:
         await require_launch(context, program)
         await write_files(context.sandbox, self._spec.files(launch))
         environment = environment_of(self._spec, launch, context) | await offer_message(context.sandbox)
+        repairs, seconds = Repairs(context, addressed(assignment, self.name, "end")), 0.0
+        while True:
+            outcome, session = await self._start(launch, environment, context, assignment.seconds - seconds)
+            seconds += outcome.seconds
+            outcome = replace(outcome, seconds=seconds)
+            again = await self._again(repairs, outcome, session, assignment.seconds - seconds)
+            if again is None:
+                return await repairs.ended(outcome)
+            launch = replace(launch, prompt=again, session=session)
+
+    async def _again(self, repairs: Repairs, outcome: Outcome, session: str, left: float) -> str | None:
+        """Return what to tell the program where it ended well with a message that cannot be read."""
+        if outcome.claim != "done":
+            return None
+        why_not = "" if _SESSION.fullmatch(session) else "it told no session to go on in"
+        return await repairs.again(why_not=why_not or ("" if left > _LEAST_SECONDS else "its time is up"))
+
+    async def _start(
+        self, launch: Launch, environment: Mapping[str, str], context: AttemptContext, seconds: float
+    ) -> tuple[Outcome, str]:
+        """Run the program once, `seconds` at most; return how that ended, and the session that it told."""
+        program = self._command or (self._spec.program,)
         log = SessionLog(redact=redactor(context.endpoint), show=shower(context))
         lines = JsonLines()
-
-        show = clean_output(context)
+        show, since = clean_output(context), Metered() if self._spec.sums else metered(context.endpoint)
 
         def heard(stream: Stream, piece: bytes) -> None:
             if stream == "stdout":
@@ -67,7 +95,7 @@ class CliAgent:
         began = time.monotonic()
         running = context.sandbox.exec(
             (*program, *self._spec.words(launch)),
-            timeout=assignment.seconds,
+            timeout=seconds,
             environment=environment,
             output_limit=_OUTPUT_LIMIT,
             on_output=heard,
@@ -83,8 +111,9 @@ class CliAgent:
             problem=self._problem(log, lines, result),
             malformed=lines.malformed,
             seconds=time.monotonic() - began if result is None else result.seconds,
+            since=since,
         )
-        return await ended_with(context, outcome, addressed(assignment, self.name, "end"))
+        return outcome, log.session
 
     def _take(self, log: SessionLog, line: Mapping[str, object]) -> None:
         for event in self._spec.form(line):

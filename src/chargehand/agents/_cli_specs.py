@@ -15,11 +15,15 @@ from chargehand.core import CliName
 
 GATEWAY = "http://127.0.0.1:8871"
 _PROVIDER = "chargehand"
+_STREAM = ("--output-format", "stream-json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What one start of a CLI needs: `gateway` is its address inside, `asks` lets it ask before it acts (ACP)."""
+    """What one start of a CLI needs: `gateway` is its address inside, `asks` lets it ask before it acts (ACP).
+
+    With `session` it goes on in that session of its own, which an earlier start in the same sandbox left.
+    """
 
     prompt: str
     model: str
@@ -27,6 +31,7 @@ class Launch:
     token: str
     gateway: str = GATEWAY
     asks: bool = False
+    session: str = ""
 
 
 def _no_environment(_: Launch) -> Mapping[str, str]:
@@ -38,8 +43,9 @@ class CliSpec:
     """One CLI. `dialects` are those it can speak, the best first; `files` go below HOME.
 
     `acp` are the words with which it speaks the Agent Client Protocol, `None` where it does not. `whole` says that
-    every good run ends with an "end" event. `tried` is the version it was driven with, "" where it was not.
-    `outside` says why it cannot work behind the gateway, so that only a stand-in for it can be driven.
+    every good run ends with an "end" event, `sums` that a run which goes on in a session tells the tokens of all
+    of it. `tried` is the version it was driven with, "" where it was not. `outside` says why it cannot work behind
+    the gateway, so that only a stand-in for it can be driven.
     """
 
     name: CliName
@@ -51,13 +57,18 @@ class CliSpec:
     files: Callable[[Launch], Mapping[str, str]] = _no_environment
     acp: tuple[str, ...] | None = None
     whole: bool = True
+    sums: bool = False
     tried: str = ""
     outside: str = ""
 
 
 def _claude_words(launch: Launch) -> tuple[str, ...]:
     options = ("--output-format", "stream-json", "--verbose", "--model", launch.model)
-    return ("-p", launch.prompt, *options, "--dangerously-skip-permissions")
+    return ("-p", launch.prompt, *options, "--dangerously-skip-permissions", *_resumed(launch))
+
+
+def _resumed(launch: Launch) -> tuple[str, ...]:
+    return ("--resume", launch.session) if launch.session else ()
 
 
 def _claude_environment(launch: Launch) -> Mapping[str, str]:
@@ -87,7 +98,7 @@ def _claude_files(launch: Launch) -> Mapping[str, str]:
 
 
 def _qwen_words(launch: Launch) -> tuple[str, ...]:
-    return ("-p", launch.prompt, "--auth-type", "openai", "--yolo", "--output-format", "stream-json")
+    return ("-p", launch.prompt, "--auth-type", "openai", "--yolo", *_STREAM, *_resumed(launch))
 
 
 def _qwen_environment(launch: Launch) -> Mapping[str, str]:
@@ -109,7 +120,8 @@ def _qwen_files(launch: Launch) -> Mapping[str, str]:
 
 
 def _opencode_words(launch: Launch) -> tuple[str, ...]:
-    return ("run", "--format", "json", "-m", f"{_PROVIDER}/{launch.model}", launch.prompt)
+    session = ("--session", launch.session) if launch.session else ()
+    return ("run", "--format", "json", "-m", f"{_PROVIDER}/{launch.model}", *session, launch.prompt)
 
 
 def _opencode_environment(launch: Launch) -> Mapping[str, str]:
@@ -144,8 +156,10 @@ def _opencode_environment(launch: Launch) -> Mapping[str, str]:
 def _codex_words(launch: Launch) -> tuple[str, ...]:
     settings = _codex_settings(launch)
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    alone = ("--ephemeral", "--ignore-user-config", "--skip-git-repo-check", "-s", "danger-full-access")
-    return ("exec", "--json", *alone, "-m", launch.model, *options, launch.prompt)
+    # Not --ephemeral: what it keeps of the session lies in the HOME of the attempt, and lets it go on there.
+    alone = ("--ignore-user-config", "--skip-git-repo-check", "-s", "danger-full-access")
+    session = ("resume", launch.session) if launch.session else ()
+    return ("exec", "--json", *alone, "-m", launch.model, *options, *session, launch.prompt)
 
 
 def _codex_files(launch: Launch) -> Mapping[str, str]:
@@ -174,7 +188,7 @@ def _codex_environment(launch: Launch) -> Mapping[str, str]:
 
 
 def _gemini_words(launch: Launch) -> tuple[str, ...]:
-    return ("-p", launch.prompt, "-m", launch.model, "--yolo", "--output-format", "stream-json")
+    return ("-p", launch.prompt, "-m", launch.model, "--yolo", *_STREAM, *_resumed(launch))
 
 
 def _gemini_environment(launch: Launch) -> Mapping[str, str]:
@@ -198,7 +212,7 @@ def _gemini_files(launch: Launch) -> Mapping[str, str]:
 
 def _cursor_words(launch: Launch) -> tuple[str, ...]:
     options = ("--force", "--trust", "--workspace", "/workspace", "--model", launch.model)
-    return ("-p", "--output-format", "stream-json", *options, launch.prompt)
+    return ("-p", *_STREAM, *options, *_resumed(launch), launch.prompt)
 
 
 def _cursor_environment(launch: Launch) -> Mapping[str, str]:
@@ -226,6 +240,7 @@ SPECS: Mapping[CliName, CliSpec] = {
             words=_codex_words,
             environment=_codex_environment,
             files=_codex_files,
+            sums=True,
             tried="0.169.0",
         ),
         CliSpec(
@@ -268,6 +283,7 @@ SPECS: Mapping[CliName, CliSpec] = {
             environment=_qwen_environment,
             files=_qwen_files,
             acp=("--acp", "--auth-type", "openai"),
+            sums=True,
             tried="0.15.10",
         ),
     )

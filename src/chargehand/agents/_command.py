@@ -12,7 +12,8 @@ from chargehand.agents._claims import addressed
 from chargehand.agents._contract import Abilities, Assignment, AttemptContext, Claim, Outcome
 from chargehand.agents._ending import QUOTA_WAIT, clean_output, cleaned, metered, no_money, paid, redactor
 from chargehand.agents._launch import require_launch
-from chargehand.agents._message_file import ended_with, offer_message
+from chargehand.agents._message_file import offer_message
+from chargehand.agents._repairing import Repairs
 from chargehand.core import AgentKind
 from chargehand.sandbox import ExecResult, LimitName, Sandbox
 
@@ -20,6 +21,7 @@ REPORT = "/home/agent/.chargehand/report.json"
 """Where the report of the attempt before lies; its path stands in $CHARGEHAND_REPORT from the second run on."""
 _OUTPUT_LIMIT = 1_000_000
 _MISSING, _NOT_EXECUTABLE = 127, 126
+_ONCE = "a command is run once in an attempt"
 _LIMITS: Mapping[LimitName, str] = {
     "wall_time": "time",
     "output": "output (sandbox.output_mb)",
@@ -65,7 +67,7 @@ class CommandAgent:
             environment["CHARGEHAND_REPORT"] = REPORT
         await require_launch(context, self._command)
         environment |= await offer_message(context.sandbox)
-        known = addressed(assignment, self.name, "end")
+        repairs = Repairs(context, addressed(assignment, self.name, "end"))
         began = time.monotonic()
         running = context.sandbox.exec(
             self._command,
@@ -81,12 +83,12 @@ class CommandAgent:
             await context.park(QUOTA_WAIT, spent.quota, seconds=time.monotonic() - began)
         if result is None or (spent.refused and result.exit_code != 0 and not result.timed_out):
             outcome = replace(no_money(spent), seconds=time.monotonic() - began)
-            return await ended_with(context, outcome, known)
+            return await repairs.ended(outcome)
         outcome = _outcome(result, self._command[0])
         clean = redactor(context.endpoint)
         said = cleaned(clean, result.stdout).decode(errors="replace")
         outcome = replace(outcome, output=cleaned(clean, outcome.output), said=said)
-        return await ended_with(context, outcome, known)
+        return await repairs.ended(outcome, why_not=_ONCE)
 
 
 def _role(assignment: Assignment) -> dict[str, str]:

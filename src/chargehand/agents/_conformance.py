@@ -30,7 +30,9 @@ class AgentContract:
     - `garbage`: tells nothing but such things, and ends with exit code 0;
     - `ask`: asks a person something, and writes the answer into `made.txt` where the first person says it;
     - `pay`: calls its model twice, then does as `edit`; `insist`: calls it again and again, whatever is answered;
-    - `leak`: tells its whole environment, then does as `edit`.
+    - `leak`: tells its whole environment, then does as `edit`;
+    - `garble-once`, `garble-twice`, `garble-always`: writes `made.txt`, and ends with a message that cannot be
+      read; asked again, it leaves one of success after so many.
 
     `left_out` names the acts that this agent cannot do by its nature, each with the reason.
     """
@@ -53,6 +55,7 @@ class AgentContract:
             agent.abilities.asks,
             agent.abilities.hears,
             agent.abilities.acknowledges,
+            agent.abilities.mends,
             agent.abilities.resumes == "step",
         )
         assert len(agent.abilities.fallbacks()) == lacks.count(False)
@@ -112,6 +115,33 @@ class AgentContract:
         outcome = await self._run(case)
         assert outcome.claim == "failed", outcome
         assert outcome.code == "agent_failed"
+
+    @pytest.mark.parametrize(("act", "repairs"), [("garble-once", 1), ("garble-twice", 2)])
+    async def test_a_message_that_cannot_be_read_is_asked_for_again(
+        self, open_case: OpenCase, act: str, repairs: int
+    ) -> None:
+        """Twice at most; who cannot be asked fails, and says why it was not."""
+        case = await self._case(open_case, act)
+        outcome = await self._run(case)
+        if not case.agent.abilities.mends:
+            assert (outcome.claim, outcome.code) == ("failed", "malformed_message"), outcome
+            assert "was not asked for again" in outcome.reason
+            return
+        assert (outcome.claim, outcome.code) == ("done", ""), outcome
+        assert case.desk.made() == "made\n"
+        assert self._asked_again(case) == repairs
+
+    async def test_a_message_that_is_never_right_fails_after_two_repairs(self, open_case: OpenCase) -> None:
+        """It is asked for again exactly twice, and is no success."""
+        case = await self._case(open_case, "garble-always")
+        if not case.agent.abilities.mends:
+            return
+        outcome = await self._run(case)
+        assert (outcome.claim, outcome.code) == ("failed", "malformed_message"), outcome
+        assert "malformed 3 times in a row" in outcome.reason
+        assert self._asked_again(case) == (3 if case.agent.driven else 2), (
+            "a driven one's last answer goes nowhere"
+        )
 
     async def test_a_question_waits_for_its_answer(self, open_case: OpenCase) -> None:
         """The attempt ends at the question, and begins again with the answer."""
@@ -211,6 +241,13 @@ class AgentContract:
     @staticmethod
     def _told(case: AgentCase) -> Any:
         return [step for name, step in case.desk.steps.items() if name.startswith("told/")][-1]
+
+    @staticmethod
+    def _asked_again(case: AgentCase) -> int:
+        """Return how often it was told that its message cannot be read; a driven one's replies say that."""
+        told = "Nothing was finished" if case.agent.driven else "asked-again/"
+        found = [name for name, step in case.desk.steps.items() if told in name or told in str(step)]
+        return len(found)
 
     @staticmethod
     async def _nobody_lives(case: AgentCase) -> None:

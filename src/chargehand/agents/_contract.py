@@ -126,7 +126,7 @@ class Abilities:
     its next attempt. `resumes`: where it goes on after a crash: at its last step, or from the start, with `replay`
     given again the replies that it had, as long as it asks the same. `reports`: it tells its own use of tokens,
     which is held against the gateway's count. `acknowledges`: it is known when a message entered its work, else
-    what is critical stops it at once.
+    what is critical stops it at once. `mends`: it is asked again for a last message that cannot be read.
     """
 
     judged: bool = False
@@ -135,6 +135,7 @@ class Abilities:
     resumes: Literal["step", "replay", "start"] = "start"
     reports: bool = False
     acknowledges: bool = False
+    mends: bool = False
 
     def fallbacks(self) -> tuple[str, ...]:
         """Return in words what happens instead of what it cannot do."""
@@ -143,6 +144,7 @@ class Abilities:
             (self.asks, "it asks nobody: what it does not know it guesses"),
             (self.hears, "what you tell it while it works reaches it with its next attempt"),
             (self.acknowledges, "a critical message freezes it at once, and a person decides"),
+            (self.mends, "a last message of it that cannot be read fails its attempt: it is not asked again"),
             (self.resumes == "step", _BEGINS_ANEW[self.resumes]),
         )
         return tuple(words for able, words in said if not able)

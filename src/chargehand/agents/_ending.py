@@ -17,6 +17,7 @@ GRACE_SECONDS = 2.0
 """What a program gets to end by itself once its calls are refused for money."""
 QUOTA_WAIT = "quota"
 """What an attempt of a program waits for, by its own name for it."""
+NOTHING = Metered()
 _LOOK_SECONDS = 0.25
 _LONGEST_OUTPUT = 1_000_000
 _MISSING, _NOT_EXECUTABLE = 127, 126
@@ -89,15 +90,17 @@ async def outcome_of(
     problem: str,
     malformed: int,
     seconds: float,
+    since: Metered = NOTHING,
 ) -> Outcome:
     """Return what a run means, and keep what it told: its transcript, and its count of tokens beside ours.
 
-    `result` is `None` where it was stopped for money or want of quota; `problem` says what is wrong with an exit
-    code of 0. Raises `WaitingError` where it ended for want of quota; see `AttemptContext.park`.
+    `since` is what the attempt had called before this run. `result` is `None` where it was stopped for money or
+    want of quota; `problem` says what is wrong with an exit code of 0. Raises `WaitingError` where it ended for
+    want of quota; see `AttemptContext.park`.
     """
     spent = metered(context.endpoint)
     transcript = log.transcript()
-    told = log.document(spent, malformed=malformed)
+    told = log.document(_of_run(spent, since), malformed=malformed)
     if transcript:
         told["artifact"] = context.keep(transcript)
     number = 1
@@ -120,6 +123,16 @@ async def outcome_of(
         said=clean(log.said),
         exit_code=None if result is None else result.exit_code,
         truncated=False if result is None else result.truncated,
+    )
+
+
+def _of_run(spent: Metered, since: Metered) -> Metered:
+    return replace(
+        spent,
+        calls=spent.calls - since.calls,
+        input=spent.input - since.input,
+        output=spent.output - since.output,
+        unknown=spent.unknown - since.unknown,
     )
 
 

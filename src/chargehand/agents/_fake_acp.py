@@ -1,7 +1,8 @@
 """A stand-in for an ACP agent: speaks version 1 of the protocol over its standard streams and acts as it is told.
 
 `python3 -I -c SOURCE ACT`, inside a sandbox, with the standard library alone. It edits through the client's files,
-after asking for permission; `terminal` runs a command in the client's terminal, `ask` elicits.
+after asking for permission; `terminal` runs a command in the client's terminal, `ask` elicits. With `garble-once`,
+`garble-twice` and `garble-always` it ends as many turns with a message that cannot be read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 MADE, TALK = "made.txt", "talk.txt"
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
+_GARBLED = {"garble-once": 1, "garble-twice": 2, "garble-always": 99}
 _OPTIONS = [
     {"optionId": "always", "name": "Always", "kind": "allow_always"},
     {"optionId": "once", "name": "Once", "kind": "allow_once"},
@@ -97,9 +99,10 @@ class Agent:
                 case "session/new":
                     self._line.send(id=message["id"], result={"sessionId": "s-1"})
                 case "session/prompt":
-                    self._line.send(id=message["id"], **self._prompted())
+                    asked = message["params"]["prompt"][0]["text"]
+                    self._line.send(id=message["id"], **self._prompted(asked))
 
-    def _prompted(self) -> dict[str, Any]:
+    def _prompted(self, asked: str) -> dict[str, Any]:
         self._turns += 1
         if self._act == "fail":
             return {
@@ -112,7 +115,10 @@ class Agent:
             sys.stdout.write("a warning\n[]\n" + '{"jsonrpc": "2.0", "method": "session/update", "params": 3}\n')
         self._line.say("I begin.")
         try:
-            self._do()
+            if self._act in _GARBLED:
+                self._garble(asked)
+            else:
+                self._do()
         except Refused as error:
             self._line.say(f"I was refused: {error}")
             return {"result": {"stopReason": "refusal"}}
@@ -138,6 +144,17 @@ class Agent:
                 self._terminal()
                 return
         self._edit("made\n")
+
+    def _garble(self, asked: str) -> None:
+        """Leave a message, malformed as often as the act says; only the first turn makes the file."""
+        if self._turns > 1 and "could not be read" not in asked:
+            raise Refused("it was told nothing of what is wrong")
+        said = f"It is made, and told {self._turns} times."
+        message = {"type": "task_completion", "status": "success", "payload": {"summary": said}}
+        with open(os.environ["CHARGEHAND_MESSAGE"], "w") as file:
+            file.write(json.dumps(message)[: 40 if self._turns <= _GARBLED[self._act] else None])
+        if self._turns == 1:
+            self._edit("made\n")
 
     def _edit(self, content: str) -> None:
         path = os.path.abspath(MADE)

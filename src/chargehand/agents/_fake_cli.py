@@ -2,7 +2,8 @@
 
 `python3 -I -c SOURCE FORM ACT …`, inside a sandbox, with the standard library alone; further words are those that
 the real program would be given. It edits nothing but files in its working directory, and calls a model only for
-the acts `pay`, `insist`, `talk` and `talk-clock`.
+the acts `pay`, `insist`, `talk` and `talk-clock`. With `garble-once`, `garble-twice` and `garble-always` it leaves
+a message that cannot be read, as often as that says, and goes on in its session where its words name that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 MADE, TALK = "made.txt", "talk.txt"
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
 _IN, _OUT = 11, 3
+_SESSION = "s-1"
+_GARBLED = {"garble-once": 1, "garble-twice": 2, "garble-always": 99}
 
 
 class Tongue:
@@ -38,13 +41,13 @@ class Tongue:
         """Tell of the session."""
         match self._form:
             case "claude":
-                self.write({"type": "system", "subtype": "init", "session_id": "s-1"})
+                self.write({"type": "system", "subtype": "init", "session_id": _SESSION})
             case "opencode":
-                self.write({"type": "step_start", "sessionID": "s-1", "part": {"type": "step-start"}})
+                self.write({"type": "step_start", "sessionID": _SESSION, "part": {"type": "step-start"}})
             case "codex":
-                self.write({"type": "thread.started", "thread_id": "s-1"})
+                self.write({"type": "thread.started", "thread_id": _SESSION})
             case "gemini":
-                self.write({"type": "init", "session_id": "s-1", "model": "m"})
+                self.write({"type": "init", "session_id": _SESSION, "model": "m"})
 
     def say(self, text: str) -> None:
         """Say something."""
@@ -165,7 +168,30 @@ def hang() -> None:
         time.sleep(60)
 
 
-def main(form: str, act: str) -> int:
+def garble(act: str, words: list[str]) -> str:
+    """Leave a message, malformed as often as the act says; return what it did. Raises `ValueError`.
+
+    Only its first start makes the file; a later one has to be asked to go on in its session, with what is wrong.
+    """
+    place = os.path.expanduser("~/starts.txt")
+    starts = 1
+    if os.path.exists(place):
+        with open(place) as file:
+            starts = int(file.read()) + 1
+        if _SESSION not in words or "could not be read" not in words[-1] + words[1]:
+            raise ValueError(f"started anew: {words}")
+    with open(place, "w") as file:
+        file.write(str(starts))
+    said = f"It is made, and told {starts} times."
+    message = {"type": "task_completion", "status": "success", "payload": {"summary": said}}
+    with open(os.environ["CHARGEHAND_MESSAGE"], "w") as file:
+        file.write(json.dumps(message)[: 40 if starts <= _GARBLED[act] else None])
+    if starts == 1:
+        edit("made\n")
+    return said
+
+
+def main(form: str, act: str, *words: str) -> int:
     """Do one act; return the exit code."""
     tongue, used = Tongue(form), (_IN, _OUT)
     if act == "garbage":
@@ -182,6 +208,11 @@ def main(form: str, act: str) -> int:
     if act == "fail":
         tongue.fail("the model does not answer")
         return 1
+    if act in _GARBLED:
+        said = garble(act, list(words))
+        tongue.say(said)
+        tongue.end(said, used=used)
+        return 0
     if act == "leak":
         tongue.say(" ".join(f"{name}={value}" for name, value in os.environ.items()))
     if act in ("pay", "insist"):
@@ -209,4 +240,4 @@ def pay(act: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from chargehand.agents._claims import read_document, with_message
-from chargehand.agents._contract import AttemptContext, Outcome
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from chargehand.agents._acp_wire import AcpError, Wire
+from chargehand.agents._claims import read_document
+from chargehand.agents._contract import AttemptContext
 from chargehand.agents._ending import cleaned, redactor
 from chargehand.core import LONGEST_TEXT, Addressed, Message, MessageError
 from chargehand.sandbox import Sandbox
@@ -12,6 +17,8 @@ MESSAGE = "/home/agent/.chargehand/message.json"
 """Where it lies; its path stands in $CHARGEHAND_MESSAGE."""
 _NONE = 3
 _SECONDS = 10.0
+_LIMIT = 4 * LONGEST_TEXT + 1
+_NO_FILE = "the message is no plain file that can be read"
 _READ = '[ -e "$1" ] || [ -L "$1" ] || exit 3; [ -f "$1" ] && [ ! -L "$1" ] || exit 4; exec head -c "$2" -- "$1"'
 _MAKE = 'mkdir -p "${1%/*}" && rm -rf -- "$1"'
 
@@ -22,24 +29,57 @@ async def offer_message(sandbox: Sandbox) -> dict[str, str]:
     return {"CHARGEHAND_MESSAGE": MESSAGE}
 
 
-async def left_message(context: AttemptContext, known: Addressed) -> Message | MessageError | None:
-    """Return the message that a program left, what is wrong with it, or `None` where it left none."""
-    sandbox = context.sandbox
-    limit = 4 * LONGEST_TEXT + 1
-    argv = ["/bin/sh", "-c", _READ, "sh", MESSAGE, str(limit)]
-    result = await sandbox.exec(argv, timeout=_SECONDS, output_limit=2 * limit, cwd="/")
-    if result.exit_code == _NONE and not result.timed_out:
-        return None
-    if result.exit_code != 0 or result.timed_out:
-        return MessageError("the message is no plain file that can be read", value=MESSAGE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What lies in the file: a message, what is wrong with it, or `None`; `text` is what could not be read."""
+
+    message: Message | MessageError | None
+    text: str = ""
+
+
+Look = Callable[[], Awaitable[bytes | None]]
+"""Returns the first bytes of the file, `None` where there is none; raises `MessageError`."""
+
+
+def look_in(sandbox: Sandbox) -> Look:
+    """Return how to look while nothing else runs in a sandbox, which carries out one command at a time."""
+
+    async def look() -> bytes | None:
+        argv = ["/bin/sh", "-c", _READ, "sh", MESSAGE, str(_LIMIT)]
+        result = await sandbox.exec(argv, timeout=_SECONDS, output_limit=2 * _LIMIT, cwd="/")
+        if result.exit_code == _NONE and not result.timed_out:
+            return None
+        if result.exit_code != 0 or result.timed_out:
+            raise MessageError(_NO_FILE, value=MESSAGE)
+        return result.stdout
+
+    return look
+
+
+def look_over(wire: Wire) -> Look:
+    """Return how to look while an agent is talked with: its relay does."""
+
+    async def look() -> bytes | None:
+        try:
+            found = await wire.order("peek", path=MESSAGE, limit=_LIMIT)
+        except AcpError:
+            raise MessageError(_NO_FILE, value=MESSAGE) from None
+        content = found.get("content")
+        return None if content is None else base64.b64decode(str(content))
+
+    return look
+
+
+async def left_message(look: Look, context: AttemptContext, known: Addressed) -> Found:
+    """Return the message that a program left; the attempt's token is in nothing of it."""
     try:
-        return read_document(cleaned(redactor(context.endpoint), result.stdout), known)
+        content = await look()
     except MessageError as error:
-        return error
-
-
-async def ended_with(context: AttemptContext, outcome: Outcome, known: Addressed) -> Outcome:
-    """Return the outcome of a run together with the message that its program left."""
-    if outcome.claim in ("timed_out", "exhausted"):
-        return with_message(outcome, known, None)
-    return with_message(outcome, known, await left_message(context, known))
+        return Found(message=error)
+    if content is None:
+        return Found(message=None)
+    content = cleaned(redactor(context.endpoint), content)
+    try:
+        return Found(message=read_document(content, known))
+    except MessageError as error:
+        return Found(message=error, text=content.decode(errors="replace"))

@@ -95,7 +95,7 @@ class NativeAgent:
 
     kind: AgentKind = "native"
     driven = True
-    abilities = Abilities(judged=True, asks=True, hears=True, resumes="step", acknowledges=True)
+    abilities = Abilities(judged=True, asks=True, hears=True, resumes="step", acknowledges=True, mends=True)
 
     def __init__(self, name: str, *, models: tuple[str, ...], mcp: tuple[McpServer, ...] = ()) -> None:
         self.name = name

@@ -37,8 +37,9 @@ an `error_report`, an `information_report` or a `clarification_request`. What it
 ```
 
 A `critical` instruction has to be acknowledged within 10 s, pauses not counted. After 5 s it is sent once more;
-then the agent is frozen and a person is asked: go on, cancel, or deliver with the next attempt. An agent that
-cannot acknowledge (`acknowledge` in `chargehand agent list --json`) is frozen at once.
+then the agent is frozen and a person is asked: go on, cancel, or deliver with the next attempt, which makes one
+where attempts are left. An agent that cannot acknowledge (`acknowledge` in `chargehand agent list --json`) is
+frozen at once. What reached nobody before its mission ended is told (`message.undelivered`).
 """
 
 

@@ -18,12 +18,16 @@ _PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingTest:
-    """A test that did not pass: where it failed, as far as the report tells."""
+    """A test that did not pass: where it failed, as far as the report tells.
+
+    `outside` says that it did not come to its own words: what is set up before it, or taken down after it, broke.
+    """
 
     name: str
     message: str
     file: str | None = None
     line: int | None = None
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,4 +144,5 @@ class _Reader:
             message=printable(self._message)[:_MAX_MESSAGE],
             file=None if file is None else printable(file),
             line=int(line) if line is not None and line.isdecimal() else None,
+            outside=self._outcome == "error",
         )

@@ -19,6 +19,7 @@ _UNITTEST_UNLOADED = re.compile(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", 
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 _CARGO_RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
 _GO_PACKAGE = re.compile(r"^(?:ok|FAIL)[ \t]+\S+(?![^\n]*\[no tests to run\])[^\n]*$", re.MULTILINE)
+_GO_UNBUILT = re.compile(r"^FAIL[ \t]+\S+ \[(?:build|setup) failed\]$", re.MULTILINE)
 _GO_TEST = re.compile(r"^\s*--- (?:PASS|FAIL): ", re.MULTILINE)
 # jest and vitest ("Tests: 1 failed, 2 passed, 3 total"), mocha ("2 passing"), node --test ("# pass 2").
 _NODE_SUMMARY = re.compile(
@@ -26,6 +27,8 @@ _NODE_SUMMARY = re.compile(
 )
 _NODE_TAP = re.compile(r"^\W{0,3}\s?(?:pass|fail) (\d+)$", re.MULTILINE)
 _NODE_RAN = re.compile(r"(\d+) (?:passed|failed|passing|failing)\b")
+_NODE_BAD = re.compile(r"(\d+) (?:failed|failing)\b")
+_NODE_TAP_BAD = re.compile(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
 _PYTEST_NO_TESTS, _PYTEST_USAGE, _UNITTEST_NO_TESTS = 5, 4, 5
 
 
@@ -105,7 +108,10 @@ def _cargo(ran: Ran) -> Outcome:
 def _go(ran: Ran) -> Outcome:
     if ran.exit_code == 0 and not _GO_PACKAGE.search(ran.text):
         return Outcome(status="failed", reason="no_tests_ran", tests=0)
-    return _by_exit_code(ran, tests=len(_GO_TEST.findall(ran.text)) or None)
+    tests = len(_GO_TEST.findall(ran.text)) or None
+    if ran.exit_code and _GO_UNBUILT.search(ran.text):
+        return Outcome(status="failed", reason="collection_error", tests=tests)
+    return _by_exit_code(ran, tests=tests)
 
 
 def _node(ran: Ran) -> Outcome:
@@ -113,7 +119,11 @@ def _node(ran: Ran) -> Outcome:
     counts = _NODE_TAP.findall(ran.text) + [n for line in summaries for n in _NODE_RAN.findall(line)]
     if not counts and not summaries:
         return _by_exit_code(ran)
-    return _counted(ran, sum(map(int, counts)))
+    bad = _NODE_TAP_BAD.findall(ran.text) + [n for line in summaries for n in _NODE_BAD.findall(line)]
+    tests = sum(map(int, counts))
+    if ran.exit_code and tests and not sum(map(int, bad)):
+        return Outcome(status="failed", reason="no_test_failed", tests=tests)
+    return _counted(ran, tests)
 
 
 def _counted(ran: Ran, tests: int) -> Outcome:

@@ -136,6 +136,10 @@ def _received(event: core.MessageReceived) -> str:
     return f"the agent ends with {message.get('type', 'a message')}, status {message.get('status', 'unknown')}"
 
 
+def _undelivered(event: core.MessageUndelivered) -> str:
+    return f"message {event.message} reached no agent: {event.reason.message}"
+
+
 def _attempt_resumed(event: core.AttemptResumed) -> str:
     state = "kept" if event.ignored_state == "kept" else "set back, ignored files lost"
     return f"attempt goes on after an interruption (workspace {state})"
@@ -251,6 +255,8 @@ def _alert(event: core.BudgetAlert) -> str:
 
 def _step(event: core.StepFinished) -> str:
     """Tell replies and what came of their calls; other steps have events of their own."""
+    if "/asked-again/" in event.step and event.output is not None:
+        return f"asked again for its message: {_short(_first_line(event.output['problem']))}"
     act = parse_act(event.step)
     if act is None or act[1].kind not in ("reply", "call"):
         return ""
@@ -359,6 +365,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.MessageDelivered: _delivered,
     core.MessageAcknowledged: _acknowledged,
     core.MessageReceived: _received,
+    core.MessageUndelivered: _undelivered,
     core.AttemptResumed: _attempt_resumed,
     core.BaseResolved: _base,
     core.AgentSelected: _agent,

@@ -183,6 +183,8 @@ def show_result(out: Output, state: MissionState) -> None:
         out.text(f"  {reason.code}: {reason.message}")
     show_report(out, state)
     show_checks(out, state)
+    for message, reason in state.undelivered.items():
+        out.text(f"  message {message} reached no agent: {reason.message}", fg="yellow")
     for reverted in state.reverted:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
     _show_places(out, state)
@@ -294,6 +296,7 @@ def full_document(state: MissionState) -> dict[str, Any]:
         "messages": state.messages,
         "acknowledged": sorted(state.acknowledged),
         "received": state.received,
+        "undelivered": state.undelivered,
         "tier": state.tier,
         "role_chosen": state.role,
         "reports": state.reports,

@@ -130,7 +130,12 @@ from chargehand.core._payloads_actions import (
     ActionKind,
     ActionQueued,
 )
-from chargehand.core._payloads_messages import MessageAcknowledged, MessageDelivered, MessageReceived
+from chargehand.core._payloads_messages import (
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageReceived,
+    MessageUndelivered,
+)
 from chargehand.core._payloads_roles import ReportMade, RoleChosen
 from chargehand.core._payloads_work import (
     ActionJudged,
@@ -291,6 +296,7 @@ __all__ = [
     "MessageSent",
     "MessageStatus",
     "MessageType",
+    "MessageUndelivered",
     "MissionAdmitted",
     "MissionClaimed",
     "MissionCreated",

@@ -143,6 +143,10 @@ def _acknowledged(state: MissionState, event: g.MessageAcknowledged) -> None:
     state.acknowledged.add(event.message)
 
 
+def _undelivered(state: MissionState, event: g.MessageUndelivered) -> None:
+    state.undelivered[event.message] = event.reason
+
+
 def _received(state: MissionState, event: g.MessageReceived) -> None:
     state.received.append(event)
 
@@ -348,6 +352,7 @@ _HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
     g.MessageDelivered: _delivered,
     g.MessageAcknowledged: _acknowledged,
     g.MessageReceived: _received,
+    g.MessageUndelivered: _undelivered,
     w.AttemptResumed: _attempt_resumed,
     p.AttemptFinished: _attempt_finished,
     w.ModelCalled: _called,

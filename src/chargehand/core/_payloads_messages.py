@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chargehand.core._events import Payload, event
+from chargehand.core._records import Reason
 
 
 @event("message.delivered")
@@ -24,6 +25,15 @@ class MessageAcknowledged(Payload):
 
     message: str
     attempt: str
+
+
+@event("message.undelivered")
+@dataclass(frozen=True, kw_only=True)
+class MessageUndelivered(Payload):
+    """A message reached no agent before its mission came to its end."""
+
+    message: str
+    reason: Reason
 
 
 @event("message.received")

@@ -131,6 +131,7 @@ class MissionState:
     delivered: set[str] = field(default_factory=set)
     acknowledged: set[str] = field(default_factory=set)
     received: list[g.MessageReceived] = field(default_factory=list)
+    undelivered: dict[str, Reason] = field(default_factory=dict)
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:

@@ -31,6 +31,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     g.MessageDelivered: "execution",
     g.MessageAcknowledged: "execution",
     g.MessageReceived: "execution",
+    g.MessageUndelivered: "promotion",
     w.BudgetAlert: "execution",
     w.CheckpointMade: "execution",
     w.FilesSeen: "execution",

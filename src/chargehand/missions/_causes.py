@@ -67,7 +67,7 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     _remedy(
         "person",
-        "clarification_needed not_acknowledged",
+        "clarification_needed not_acknowledged not_delivered",
         "say in the request what the message asks for, or answer with `chargehand mission answer MISSION TEXT`",
     ),
     _remedy(

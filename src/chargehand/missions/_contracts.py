@@ -125,7 +125,7 @@ def _problem(
             "for its own reason"
         )
         return Finding(rule="tests_untold", severity="error", path=_NOWHERE, message=message)
-    return _strangers(failing, outputs, tests)
+    return _strangers(failing, outputs, tests) or _unfit(failing, outputs)
 
 
 def _no_test(message: str) -> Finding:
@@ -166,6 +166,17 @@ def _strangers(
     if others:
         return _broke(f"tests fail that were not touched: {', '.join(others[:_NAMED])}")
     return None
+
+
+def _unfit(failing: Sequence[CheckResult], outputs: Mapping[str, CheckOutput]) -> Finding | None:
+    """Return what says that a test broke before or after its own words, as far as the runner tells that."""
+    broken = [test.name for check in failing for test in outputs.get(check.name, _SILENT).failing if test.outside]
+    if not broken:
+        return None
+    return _no_test(
+        f"tests that broke in what is set up or taken down around them, which shows nothing: "
+        f"{', '.join(broken[:_NAMED])}; call what does not exist yet inside the test, so that it fails itself"
+    )
 
 
 def _is_of(test: str, path: str) -> bool:

@@ -51,9 +51,10 @@ from chargehand.missions._meeting import feedback as feedback_of
 from chargehand.missions._places import Ground, Places
 from chargehand.missions._promote import Fault, Promoter, no_fault
 from chargehand.missions._queue import Queue
-from chargehand.missions._received import ended_with, keep_told
+from chargehand.missions._received import ended_with, keep_told, unread_message
 from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
+from chargehand.missions._undelivered import owes_attempt, with_undelivered
 from chargehand.missions._validate import Validator
 from chargehand.sandbox import OnOutput
 
@@ -233,16 +234,19 @@ class MissionFlow:
             left = await self._work(request, agent, stand, number, tree, feedback)
             self._fault("agent")
             tried = await self._judge(request, left, stand, number)
-            if request.apply and tried.end.mission == "promoted" and self._role.writes:
+            owing = number < request.attempts and owes_attempt(self._journal.state, number)
+            if request.apply and tried.end.mission == "promoted" and self._role.writes and not owing:
                 tried = await self._meet(request, tried, number)
             end = tried.end
             self._finish_attempt(number, end)
             # A native agent that failed had no model, no room or no end: trying again brings the same.
             hopeless = agent.driven and left.outcome.claim == "failed"
-            if number == request.attempts or hopeless or end.mission in ("promoted", "waiting", "exhausted"):
+            good = end.mission in ("promoted", "waiting")
+            if number == request.attempts or hopeless or end.mission == "exhausted" or (good and not owing):
                 await self._conclude(tried)
                 return
-            stand, tree, feedback = tried.stand, tried.left.tree, tried.report
+            # What was good has no report of what is wrong: a person's word makes the next attempt.
+            stand, tree, feedback = tried.stand, tried.left.tree, None if good else tried.report
 
     async def _work(
         self,
@@ -296,7 +300,7 @@ class MissionFlow:
         role, base_tree = self._role, stand.base.tree
         end = before_checks(left, base_tree=base_tree, partial=request.partial, role=role)
         if end is not None:
-            findings = (*left.findings, *left.discarded)
+            findings = (*left.findings, *left.discarded, *unread_message(left.outcome))
             if not role.writes and left.outcome.claim == "done":
                 findings += missed_report(left, role, base_tree)
             status: VerdictStatus = "degraded" if left.degraded else "red"
@@ -409,9 +413,9 @@ class MissionFlow:
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
         if end.mission == "waiting" and tests_as_asked(tried.verdict) is None:
             asked = QuestionAsked(question=PROMOTE, tree=left.tree, reasons=end.reasons)
-            self._journal.note(asked, finished)
+            self._journal.note(asked, *with_undelivered(self._journal.state, finished))
         else:
-            self._journal.note(finished)
+            self._journal.note(*with_undelivered(self._journal.state, finished))
 
     async def promote(
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
@@ -445,7 +449,8 @@ class MissionFlow:
             if self._journal.state.commit is not None:  # an earlier promotion stands as it was
                 raise
             reason = Reason(code=error.code, message=error.message)
-            self._journal.note(MissionFinished(status="refused", reasons=(reason,)))
+            finished = MissionFinished(status="refused", reasons=(reason,))
+            self._journal.note(*with_undelivered(self._journal.state, finished))
             return
         await self._deliver()
 
@@ -456,7 +461,8 @@ class MissionFlow:
 
     async def _deliver(self) -> None:
         await self._promoter.deliver()
-        self._journal.note(MissionFinished(status="promoted"), durable=True)
+        finished = MissionFinished(status="promoted")
+        self._journal.note(*with_undelivered(self._journal.state, finished), durable=True)
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
         """Settle a mission that did not come to its own end, its running attempt first."""
@@ -477,7 +483,7 @@ class MissionFlow:
                 self._admission.tell(self._request, running.number)
                 put_away(self._services.store, self._journal.mission, running.id)
         if state.status != "promoted":
-            self._journal.note(MissionFinished(status=status, reasons=(reason,)))
+            self._journal.note(*with_undelivered(state, MissionFinished(status=status, reasons=(reason,))))
 
 
 async def _to_the_end(work: Awaitable[_T]) -> _T:

@@ -24,6 +24,7 @@ _WORDS = {
     "no_tests_ran": "no test ran",
     "tests_failed": "tests failed",
     "collection_error": "tests could not be collected",
+    "no_test_failed": "it failed though no test did, as where a file of tests cannot be loaded",
     "exit_code_disagrees": "its exit code contradicts its own report",
     "no_report": "it left no report that can be read",
     "usage_error": "the command was called wrongly",

@@ -8,6 +8,7 @@ from chargehand.agents import Outcome
 from chargehand.core import (
     Addressed,
     ChangesReverted,
+    Finding,
     MessageReceived,
     MissionState,
     Payload,
@@ -46,6 +47,13 @@ def once(outcome: Outcome, state: MissionState) -> Outcome:
     reason = f"the agent's message has an id that an earlier one has: {outcome.message.id[:200]!r}"
     claim = "failed" if outcome.claim == "done" else outcome.claim
     return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
+
+
+def unread_message(outcome: Outcome) -> tuple[Finding, ...]:
+    """Return what tells the next attempt that the message of this one could not be read."""
+    if outcome.claim != "failed" or outcome.code != "malformed_message":
+        return ()
+    return (Finding(rule=outcome.code, severity="error", path=".", message=outcome.reason),)
 
 
 def ended_with(

@@ -25,6 +25,7 @@ from chargehand.missions._judgement import end_attempts
 from chargehand.missions._kept_calls import put_away
 from chargehand.missions._missions import Look
 from chargehand.missions._sleep import GO_ON, wakes_at
+from chargehand.missions._undelivered import with_undelivered
 from chargehand.store import Store
 
 
@@ -115,7 +116,8 @@ class Steering:
         finished = MissionFinished(status="failed", reasons=(reason,))
         with hold(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             if self.store.log.get(mission).runnable:
-                self.store.log.append(mission, finished, epoch=epoch, durable=True)
+                told = with_undelivered(self.look.at_rest(mission), finished)
+                self.store.log.append(mission, *told, epoch=epoch, durable=True)
         return self.look.state(mission)
 
     def _note(
@@ -136,8 +138,10 @@ class Steering:
         self, mission: str, finished: MissionFinished, *, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
         """Settle a mission, and the attempts that would have gone on."""
-        ended = end_attempts(self.look.at_rest(mission), finished.reasons[0])
-        state = self._note(mission, *ended, finished, among=among, verb=verb, code=code)
+        before = self.look.at_rest(mission)
+        ended = end_attempts(before, finished.reasons[0])
+        told = with_undelivered(before, finished)
+        state = self._note(mission, *ended, *told, among=among, verb=verb, code=code)
         put_away(self.store, mission, *(each.attempt for each in ended))
         return state
 

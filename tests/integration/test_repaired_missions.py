@@ -1,0 +1,94 @@
+"""Missions whose agent's message cannot be read, or whose person's message waits: asked again, told, delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import git
+from tests.native_kit import NativeShop, says, scripted
+
+from chargehand.agents import _fake_cli
+from chargehand.cli._happenings import describe
+from chargehand.core import MissionState
+from chargehand.missions._acknowledge import NEXT
+
+pytestmark = pytest.mark.needs_bwrap
+GARBLES = (
+    'echo x > f.txt; test -n "$CHARGEHAND_REPORT" && cp $CHARGEHAND_REPORT said.json || '
+    "echo '{' > $CHARGEHAND_MESSAGE"
+)
+WORKS = 'if [ -n "$CHARGEHAND_REPORT" ]; then cp $CHARGEHAND_REPORT said.json; else echo x > f.txt; sleep 4; fi'
+
+
+class MessageShop(NativeShop):
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.model("scripted", scripted([says("go on")]))
+
+    def agent(self, agent: str, meanwhile: Any = None, **changes: Any) -> MissionState:
+        self.write(f"[agents.it]\n{agent}\n")
+        wanted = {"agent": "it", "only_checks": ("true",), **changes}
+        return self.work(lambda session: self.create(session, **wanted), meanwhile)
+
+    def shell(self, script: str, meanwhile: Any = None, **changes: Any) -> MissionState:
+        command = json.dumps(["sh", "-c", script])
+        return self.agent(f'kind = "command"\ncommand = {command}', meanwhile, **changes)
+
+    def said(self, state: MissionState) -> Any:
+        return json.loads(git(self.repository, "show", f"{state.exported}:said.json"))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> MessageShop:
+    return MessageShop(tmp_path)
+
+
+def test_who_never_gets_its_message_right_fails_and_the_log_has_each_repair(shop: MessageShop) -> None:
+    command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", "garble-always"])
+    agent = f'kind = "cli"\ncli = "claude"\ncommand = {command}'
+    state = shop.agent(agent, attempts=1, model="scripted")
+    assert (state.status, state.reasons[0].code) == ("failed", "malformed_message"), state.reasons
+    assert "malformed 3 times in a row" in state.reasons[0].message
+    asked = [step for step in state.steps.values() if "/asked-again/" in step.step]
+    assert [step.output["received"] for step in asked] == ['{"type": "task_completion", "status": "s'] * 2
+    assert all("asked again for its message" in describe(step) for step in asked)
+
+
+def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(shop: MessageShop) -> None:
+    state = shop.shell(GARBLES, attempts=2)
+    assert [attempt.status for attempt in state.attempts] == ["failed", "succeeded"], state.reasons
+    assert "was not asked for again" in state.attempts[0].reasons[0].message
+    (finding,) = shop.said(state)["payload"]["findings"]
+    assert finding["rule"] == "malformed_message"
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(2, ["mind the f"]), (1, None)])
+def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
+    shop: MessageShop, attempts: int, told: list[str] | None
+) -> None:
+    """The first attempt is good in both: with one left, the message is heard before anything is promoted."""
+
+    async def send(app: Any, mission: str) -> None:
+        async def until(kind: str) -> None:
+            while not any(event.type == kind for event in app.store.log.read(mission)):
+                await asyncio.sleep(0.02)
+
+        order = {"mission": mission, "identity": "os:me"}
+        await until("attempt.started")
+        await app.controls.take({**order, "order": "send", "text": "mind the f", "critical": True})
+        await until("question.asked")
+        await app.controls.take({**order, "order": "answer", "text": NEXT})
+
+    state = shop.shell(WORKS, send, attempts=attempts)
+    assert (state.status, len(state.attempts)) == ("promoted", attempts), state.reasons
+    if told is not None:
+        assert shop.said(state)["messages"] == told
+        assert not state.undelivered
+        return
+    (reason,) = state.undelivered.values()
+    assert (reason.code, "no further attempt" in reason.message) == ("not_delivered", True)
