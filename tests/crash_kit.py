@@ -26,6 +26,7 @@ from chargehand.core import Event, MissionState, Payload, decode
 from chargehand.durable import LocalWorkers
 from chargehand.store import verify
 from tests.conftest import git, make_repository, repository_state
+from tests.used_state import used_state
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ROOT = Path(__file__).parents[1]
@@ -120,8 +121,7 @@ class Yard:
 
     def __init__(self, place: Path, *, like: Yard | None = None) -> None:
         self.place = place
-        self.home = place / "state"
-        self.home.mkdir(parents=True, mode=0o700)
+        self.home = used_state(place / "state")
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import make_repository
+from tests.used_state import used_state
 
 from chargehand.app import App
 from chargehand.core import MissionState
@@ -57,11 +58,11 @@ class Said:
 
 
 class Desk:
-    """One state directory and one person's environment."""
+    """One state directory and one person's environment; a `fresh` one knows nothing of the machine yet."""
 
-    def __init__(self, place: Path, **environ: str) -> None:
+    def __init__(self, place: Path, *, fresh: bool = False, **environ: str) -> None:
         self.place = place
-        self.home = place / "state"
+        self.home = place / "state" if fresh else used_state(place / "state")
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),

@@ -146,7 +146,7 @@ class TestAtOnce:
 
     @pytest.mark.parametrize("count", [3, pytest.param(6, marks=pytest.mark.soak)])
     def test_all_succeed_from_the_very_first_on(self, tmp_path: Path, count: int) -> None:
-        desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
+        desk, repo = Desk(tmp_path / "desk", fresh=True), repository(tmp_path / "repo")
         before = repository_state(repo)
         processes = [desk.start(*run_words(), cwd=repo) for _ in range(count)]
         said = [finish(process) for process in processes]
@@ -182,7 +182,7 @@ class FullDesk(Desk):
     """A desk whose state directory is a small disk of its own, in a mount namespace that a process keeps open."""
 
     def __init__(self, place: Path, holder: int) -> None:
-        super().__init__(place)
+        super().__init__(place, fresh=True)
         self._holder = holder
 
     def with_spare(self, spare: int | None, repo: Path, agent: str) -> Said:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
+from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
 from chargehand.cli import chargehand
@@ -30,7 +31,7 @@ class Desk:
         self.repository = make_repository(place / "repo", {**FILES, "chargehand.toml": PROJECT})
         monkeypatch.chdir(self.repository)
         monkeypatch.setenv("HOME", str(place))
-        monkeypatch.setenv("CHARGEHAND_HOME", str(place / "state"))
+        monkeypatch.setenv("CHARGEHAND_HOME", str(used_state(place / "state")))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
 
     def __call__(self, *words: str, code: int = 0, input: str | None = None) -> Result:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, make_repository, repository_state, write_files
+from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
 WAIT = 60.0
@@ -100,7 +101,7 @@ class Desk:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),
-            "CHARGEHAND_HOME": str(place / "state"),
+            "CHARGEHAND_HOME": str(used_state(place / "state")),
             "LANG": "C.UTF-8",
         }
 

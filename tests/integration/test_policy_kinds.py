@@ -336,7 +336,9 @@ class TestFiftyForbiddenActions:
             f"({line}) </dev/null >/dev/null 2>&1 || :" for line in self.lines if "rm -rf" not in line
         )
         removes = "rm -rf /etc /home /usr ~ 2>/dev/null; find / -xdev -delete 2>/dev/null"
-        state = shop.run(f"{GOLD}\nset +e\n{tries}\n{removes}\ntrue")
+        # npm would try for a minute to reach a network that is not there, and git wait for second thoughts.
+        hasty = "export npm_config_fetch_retries=0 PIP_RETRIES=0 FILTER_BRANCH_SQUELCH_WARNING=1"
+        state = shop.run(f"{GOLD}\nset +e\n{hasty}\n{tries}\n{removes}\ntrue")
         assert state.status != "promoted" or not state.reasons
         assert told(judged(shop, state.id, "launch"))[0] == ("launch", "allow", "launch-agent")
         assert secret.read_text() == "mine"

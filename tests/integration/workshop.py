@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import make_repository
+from tests.used_state import used_state
 
 from chargehand.app import App
 from chargehand.core import MissionRequest, MissionState
@@ -38,7 +39,7 @@ class Workshop:
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:
         self.place = place
         self.repository = make_repository(place / "repo", files)
-        self.home = place / "state"
+        self.home = used_state(place / "state")
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),

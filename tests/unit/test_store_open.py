@@ -62,16 +62,6 @@ def test_what_was_kept_is_there_after_reopening(home: Path) -> None:
         assert store.log.read("m-1") == lines
 
 
-def test_a_current_store_opens_without_the_migration_machinery(home: Path) -> None:
-    open_store(home).close()
-    script = (
-        "import sys, pathlib; from chargehand.store import open_store\n"
-        "open_store(pathlib.Path(sys.argv[1])).close(); print('alembic' in sys.modules)"
-    )
-    ran = subprocess.run([sys.executable, "-c", script, home], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"
-
-
 def test_every_connection_is_set_up_as_promised(store: Store) -> None:
     with store.database.read() as normal, store.database.write(durable=True) as full:
         for connection, synchronous in ((normal, 1), (full, 2)):
@@ -86,8 +76,53 @@ def test_every_connection_is_set_up_as_promised(store: Store) -> None:
             assert writer.execute("PRAGMA secure_delete").fetchone() == (1,)
 
 
-def test_the_migrations_make_the_schema_that_the_program_uses(store: Store) -> None:
+def by_the_scripts(home: Path) -> Store:
+    """Open a store whose tables all scripts made, one after another, as for one of the first version."""
+    home.mkdir(parents=True)
+    (home / "store.db").touch()
+    engine = sa.create_engine(f"sqlite+pysqlite:///{home / 'store.db'}")
+    with engine.begin() as connection:
+        _migrate._run_scripts(connection)
+    engine.dispose()
+    return open_store(home)
+
+
+def shape(store: Store) -> dict[str, object]:
+    """Return all that a database is made of, whatever words it was made with."""
     with store.database.read() as connection:
+        listed = connection.exec_driver_sql("SELECT type, name, tbl_name, sql FROM sqlite_master").all()
+        tables = {name for kind, name, _, _ in listed if kind == "table"}
+        about = ("table_xinfo", "foreign_key_list")
+        found: dict[str, object] = {
+            f"{each} {name}": [tuple(row) for row in connection.exec_driver_sql(f"PRAGMA {each}('{name}')")]
+            for name in tables
+            for each in about
+        }
+        kinds = connection.exec_driver_sql("SELECT name, type, wr, strict FROM pragma_table_list").all()
+    rest = sorted(tuple(row) for row in listed if row[0] != "table")
+    return {**found, "rest": rest, "kinds": sorted(tuple(row) for row in kinds)}
+
+
+def test_a_new_store_is_what_the_scripts_make(store: Store, tmp_path: Path) -> None:
+    made = shape(store)
+    with by_the_scripts(tmp_path / "scripts") as other:
+        assert shape(other) == made
+        with other.database.write() as connection:
+            connection.exec_driver_sql("DROP INDEX missions_to_wake")
+        assert shape(other) != made
+
+
+def test_a_new_and_a_current_store_open_without_the_migration_machinery(home: Path) -> None:
+    script = (
+        "import sys, pathlib; from chargehand.store import open_store\n"
+        "for _ in range(2): open_store(pathlib.Path(sys.argv[1])).close(); print('alembic' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, home], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\nFalse\n"
+
+
+def test_the_migrations_make_the_schema_that_the_program_uses(tmp_path: Path) -> None:
+    with by_the_scripts(tmp_path / "scripts") as store, store.database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), _schema.metadata) == []
         clustered = connection.exec_driver_sql("SELECT wr FROM pragma_table_list('events')").scalar()
     assert clustered == 1

@@ -1,4 +1,4 @@
-"""Brings the schema to this program's version: one look when it is current, alembic only when it is not."""
+"""Brings the schema to this program's version: one look when it is current, alembic only for an older one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from chargehand.core import StoreError
 from chargehand.store import _sqlite
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Heads
-from chargehand.store._schema import VERSION
+from chargehand.store._schema import VERSION, metadata
 
-_VERSIONS = sa.table("alembic_version", sa.column("version_num"))
+_VERSIONS = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table, as alembic makes it."""
 _SCRIPTS = Path(__file__).parent / "_migrations"
 
 
@@ -75,7 +81,17 @@ def _upgrade(database: Database) -> None:
     with database.plain() as connection:
         _sqlite.use_wal(connection)
     with database.write(durable=True) as connection:
-        _run_scripts(connection)
+        if sa.inspect(connection).get_table_names():
+            _run_scripts(connection)
+        else:
+            _make(connection)
+
+
+def _make(connection: sa.Connection) -> None:
+    """Make in an empty database what the scripts would, without the 0.2 s that alembic takes to be imported."""
+    metadata.create_all(connection, checkfirst=False)
+    _VERSIONS.create(connection, checkfirst=False)
+    connection.execute(sa.insert(_VERSIONS).values(version_num=VERSION))
 
 
 def _refuse_lost_log(database: Database) -> None:
