@@ -137,6 +137,34 @@ spending_totals = sa.Table(
     sqlite_with_rowid=False,
 )
 
+_BOOKED = "CASE WHEN {0}.known = 1 THEN {0}.settled ELSE {0}.reserved END"
+# A user's row that names nobody has a scope of its own: an empty name is somebody.
+_ADD = """
+    INSERT INTO spending_totals (scope, subject, day, booked)
+    SELECT 'attempt', {0}.attempt, '', {1}
+    UNION ALL SELECT 'day', {0}.day, '', {1}
+    UNION ALL SELECT 'user', {0}.user, {0}.day, {1} WHERE {0}.user IS NOT NULL
+    UNION ALL SELECT 'nobody', '', {0}.day, {1} WHERE {0}.user IS NULL
+    UNION ALL SELECT 'mission', {0}.mission, '', {1} WHERE {0}.mission IS NOT NULL
+    UNION ALL SELECT 'task', {0}.task, '', {1} WHERE {0}.task IS NOT NULL
+    ON CONFLICT (scope, subject, day) DO UPDATE SET booked = booked + excluded.booked;
+"""
+
+
+def _keep_totals(_: object, connection: sa.Connection, **_more: object) -> None:
+    """Make the triggers that keep `spending_totals`, whatever program writes calls."""
+    old, new = _BOOKED.format("OLD"), _BOOKED.format("NEW")
+    changed = f"AFTER UPDATE OF known, settled, reserved ON spending WHEN {old} <> {new}"
+    for name, when, added in (
+        ("spending_added", "AFTER INSERT ON spending", _ADD.format("NEW", new)),
+        ("spending_settled", changed, _ADD.format("NEW", f"{new} - {old}")),
+        ("spending_removed", "AFTER DELETE ON spending", _ADD.format("OLD", f"-({old})")),
+    ):
+        connection.exec_driver_sql(f"CREATE TRIGGER {name} {when} BEGIN {added} END")
+
+
+sa.event.listen(metadata, "after_create", _keep_totals)
+
 spending_alerts = sa.Table(
     "spending_alerts",
     metadata,
