@@ -56,7 +56,8 @@ def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
     assert used["wall_seconds"] > 0
     assert used["disk_used"] >= 3_000_000
     assert used["network_out"] is None, "it had no network: unknown is not 0"
-    for name, least in (("cpu_seconds", 0.05), ("peak_memory", 1 << 20), ("peak_processes", 2)):
+    seen = 1 if used["sampled"] else 2  # so short a command may end between two looks
+    for name, least in (("cpu_seconds", 0.05), ("peak_memory", 1 << 20), ("peak_processes", seen)):
         assert used[name] is None or used[name] >= least, name
     assert used["disk_written"] is None or used["disk_written"] >= 3_000_000
     shown = desk.say("mission", "show", done.document["mission"], cwd=repo)

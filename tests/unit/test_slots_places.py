@@ -67,7 +67,8 @@ def until(condition: object, seconds: float = 20.0) -> None:
 
 def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> None:
     with others(tmp_path, 6, places=2, seconds=-1) as processes:
-        until(lambda: sorted(told(tmp_path)) == ["in"] * 2 + ["wait"] * 4)
+        # One that came while another was about to go in waits a moment too.
+        until(lambda: told(tmp_path).count("in") == 2 and told(tmp_path).count("wait") >= 4)
         (tmp_path / "log.go").touch()
         assert [process.wait(30) for process in processes] == [0] * 6
     words, inside = [word for word in told(tmp_path) if word != "wait"], 0
