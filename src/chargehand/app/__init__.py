@@ -11,6 +11,7 @@ from chargehand.app._config_files import state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, UntrustedKey
 from chargehand.app._config_reference import render_reference, shown_value
 from chargehand.app._config_resolve import resolve
+from chargehand.app._gateways import ledger_by_hand
 from chargehand.app._model_probe import ModelProbe, probe_model
 from chargehand.app._model_reports import Reports, kept_reports
 from chargehand.app._model_trials import try_model
@@ -81,6 +82,7 @@ __all__ = [
     "is_loopback",
     "kept_reports",
     "key_name",
+    "ledger_by_hand",
     "levels_of",
     "machine_facts",
     "meet_areas",

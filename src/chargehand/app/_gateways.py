@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from chargehand.agents import Endpoint, EndpointModel, Metered
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
-from chargehand.core import Clock, Config, KeySource, Ledger, LimitsConfig, Spent, SystemClock
+from chargehand.core import Clock, Config, KeySource, Ledger, LimitsConfig, Spent, SystemClock, new_id
 from chargehand.models import CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox import GATEWAY_PORT
 from chargehand.store import Spending, SpendingLimits
@@ -206,6 +206,12 @@ def spending_limits(limits: LimitsConfig) -> SpendingLimits:
         user_usd=limits.user_usd,
         day_usd=limits.day_usd,
     )
+
+
+def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | None, user: str) -> Ledger:
+    """Return the book of calls of no mission: all cost `budget` USD at most and count for user and day."""
+    counted = SpendingLimits(mission_usd=budget, user_usd=limits.user_usd, day_usd=limits.day_usd)
+    return spending.ledger(mission=None, attempt=new_id("attempt"), limits=counted, user=user)
 
 
 def _make_room() -> None:

@@ -16,13 +16,14 @@ from chargehand.app import (
     is_loopback,
     kept_reports,
     key_name,
+    ledger_by_hand,
     model_config,
     provider_limits,
     served_chain,
 )
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
-from chargehand.core import Config, UsageError
+from chargehand.core import Config, Ledger, Spent, UsageError
 from chargehand.models import (
     CallRecord,
     Dialect,
@@ -77,6 +78,7 @@ class _Offer:
 
     models: tuple[ServedModel, ...]
     budget: float | None
+    ledger: Ledger
     redactor: Redactor
     limits: Mapping[str, ProviderLimits] = field(default_factory=dict)
 
@@ -89,8 +91,8 @@ def serve_gateway(out: Output, options: GatewayOptions) -> int:
     faults = None if options.faults is None else Faults.parse(options.faults)
     with App.open() as app:
         offer = _offer(app, options, out)
-    with _recorded(offer, options.record, faults) as models:
-        run_async(lambda stop: _serve(out, replace(offer, models=models), options, host, port, stop))
+        with _recorded(offer, options.record, faults) as models:
+            run_async(lambda stop: _serve(out, replace(offer, models=models), options, host, port, stop))
     return 0
 
 
@@ -103,11 +105,17 @@ def _offer(app: App, options: GatewayOptions, out: Output) -> _Offer:
     secrets = {name: value for name in sorted(names) if (value := app.credentials.get(name))}
     redactor = Redactor(secrets, {"workspace": str(Path.cwd())})
     if options.offline:
-        return _Offer(models=_offline(options, redactor, out), budget=options.budget, redactor=redactor)
+        return _Offer(
+            models=_offline(options, redactor, out),
+            budget=options.budget,
+            ledger=MemoryLedger(options.budget),
+            redactor=redactor,
+        )
     limit = config.limits.budget_usd if options.budget is None else options.budget
     return _Offer(
         models=_configured(app, config, options.models),
         budget=limit,
+        ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),
         redactor=redactor,
         limits=provider_limits(config, app.environ),
     )
@@ -187,13 +195,13 @@ async def _serve(out: Output, offer: _Offer, options: GatewayOptions, host: str,
         return True
 
     stop.end = end
-    ledger = MemoryLedger(offer.budget)
     try:
         async with Gateway(
             offer.models,
-            ledger=ledger,
+            ledger=offer.ledger,
             attempt=_ATTEMPT,
             on_call=lambda record: _show_call(out, record),
+            on_alert=lambda spent: _show_alert(out, spent),
             redact=offer.redactor.text,
             providers=Providers(offer.limits),
         ) as gateway:
@@ -263,6 +271,13 @@ def _show_call(out: Output, record: CallRecord) -> None:
     why = f"  {record.reason}" if record.reason else ""
     status = f"{record.status} {record.http_status}"
     out.text(f"{record.turn:>4}  {record.model}  {status}  {tokens}  {cost}  {record.seconds:.1f} s{why}")
+
+
+def _show_alert(out: Output, spent: Spent) -> None:
+    fields = {"limit": spent.limit, "limit_usd": spent.limit_usd, "spent_usd": spent.spent_usd}
+    out.document({"alert": fields})
+    whose = {"day": "the day's", "user": "the user's day's"}.get(spent.limit, "this gateway's")
+    out.text(f"      {spent.spent_usd:.6f} of {whose} {spent.limit_usd:g} USD are spent or reserved")
 
 
 def _known(count: int | None) -> str:

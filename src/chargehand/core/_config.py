@@ -198,7 +198,9 @@ class LimitsConfig:
         "money for all missions that one user starts in a day (UTC), in all projects, in USD; absent: no limit",
         form="budget",
     )
-    day_usd: float | None = _key("money for all missions of a day (UTC) in USD; absent: no limit", form="budget")
+    day_usd: float | None = _key(
+        "money for all calls of a day (UTC) in USD, also by hand; absent: no limit", form="budget"
+    )
     assume_usd_per_mtok: float | None = _key(
         "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",
         form="money",
