@@ -379,7 +379,6 @@ def test_the_doctor_tells_of_each_tool(tmp_path: Path) -> None:
     (prefix / "bin/pip").chmod(0o755)
     path = f"{host.home}/broken/bin:{host.home}/bin:/usr/local/bin:/usr/bin:/bin"
     desk = Desk(tmp_path / "desk", PATH=path)
-    (tmp_path / "desk").mkdir()
     said = subprocess.run(desk.argv("doctor"), env=desk.environ, capture_output=True, text=True, check=True).stdout
     assert f"pip ({prefix}/bin/pip) does not start inside" in said
     assert f"not shown: deploy in {host.home}/bin: a script of your own" in said
