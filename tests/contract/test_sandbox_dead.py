@@ -87,6 +87,7 @@ async def test_one_that_used_up_its_memory_is_told_from_one_that_was_killed(tmp_
         with workspace(tmp_path / "place", memory_mb=64, tmp_mb=256) as spec:
             sandbox = await tier.open(spec)
             if "cgroup" not in sandbox.limits_in_force["memory"]:
+                await sandbox.close()
                 pytest.skip("no control group limits memory here")
             fill = "head -c 200000000 /dev/zero > /tmp/full"
             async with asyncio.timeout(60):
