@@ -413,9 +413,9 @@ class MissionFlow:
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=left.reverted)
         if end.mission == "waiting" and tests_as_asked(tried.verdict) is None:
             asked = QuestionAsked(question=PROMOTE, tree=left.tree, reasons=end.reasons)
-            self._journal.note(asked, *with_undelivered(self._journal.state, finished))
+            self._note_end(finished, asked)
         else:
-            self._journal.note(*with_undelivered(self._journal.state, finished))
+            self._note_end(finished)
 
     async def promote(
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
@@ -449,8 +449,7 @@ class MissionFlow:
             if self._journal.state.commit is not None:  # an earlier promotion stands as it was
                 raise
             reason = Reason(code=error.code, message=error.message)
-            finished = MissionFinished(status="refused", reasons=(reason,))
-            self._journal.note(*with_undelivered(self._journal.state, finished))
+            self._note_end(MissionFinished(status="refused", reasons=(reason,)))
             return
         await self._deliver()
 
@@ -461,8 +460,7 @@ class MissionFlow:
 
     async def _deliver(self) -> None:
         await self._promoter.deliver()
-        finished = MissionFinished(status="promoted")
-        self._journal.note(*with_undelivered(self._journal.state, finished), durable=True)
+        self._note_end(MissionFinished(status="promoted"), durable=True)
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
         """Settle a mission that did not come to its own end, its running attempt first."""
@@ -483,7 +481,11 @@ class MissionFlow:
                 self._admission.tell(self._request, running.number)
                 put_away(self._services.store, self._journal.mission, running.id)
         if state.status != "promoted":
-            self._journal.note(*with_undelivered(state, MissionFinished(status=status, reasons=(reason,))))
+            self._note_end(MissionFinished(status=status, reasons=(reason,)))
+
+    def _note_end(self, finished: MissionFinished, *before: Payload, durable: bool = False) -> None:
+        """Note a mission's end, and what no agent was told until then."""
+        self._journal.note(*before, *with_undelivered(self._journal.state, finished), durable=durable)
 
 
 async def _to_the_end(work: Awaitable[_T]) -> _T:
