@@ -189,6 +189,7 @@ class Provider:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
             server.close()
+            await asyncio.sleep(0)  # who was let in this moment has a task from now on
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
