@@ -127,16 +127,30 @@ def tool_pieces(pieces: list[str]) -> list[Any]:
     return [{"choices": [{"index": 0, "delta": {"tool_calls": call}}]} for call in calls]
 
 
+def responses_pieces(pieces: list[str]) -> list[Any]:
+    place = {"type": "response.output_text.delta", "output_index": 1, "content_index": 0}
+    return [{**place, "delta": piece} for piece in pieces]
+
+
+def gemini_pieces(pieces: list[str]) -> list[Any]:
+    return [{"candidates": [{"content": {"parts": [{"text": piece}], "role": "model"}}]} for piece in pieces]
+
+
+def piece_of(event: dict[str, Any]) -> str:
+    if "candidates" in event:
+        return str(event["candidates"][0]["content"]["parts"][0]["text"])
+    delta = event["delta"] if "delta" in event else event["choices"][0]["delta"]
+    if isinstance(delta, str):
+        return delta
+    calls = delta.get("tool_calls")
+    return str(calls[0]["function"]["arguments"] if calls else delta.get("content", delta.get("text")))
+
+
 def joined(events: list[Any]) -> str:
-    texts = []
-    for event in events:
-        delta = event["delta"] if "delta" in event else event["choices"][0]["delta"]
-        calls = delta.get("tool_calls")
-        texts.append(calls[0]["function"]["arguments"] if calls else delta.get("content", delta.get("text")))
-    return "".join(texts)
+    return "".join(map(piece_of, events))
 
 
-SHAPES = st.sampled_from([openai_pieces, anthropic_pieces, tool_pieces])
+SHAPES = st.sampled_from([openai_pieces, anthropic_pieces, tool_pieces, responses_pieces, gemini_pieces])
 
 
 @given(canary=CANARIES, before=WORDS, after=WORDS, cuts=st.lists(st.integers(0, 60), max_size=12), shape=SHAPES)
@@ -155,6 +169,25 @@ def test_a_secret_over_several_pieces_of_a_stream_is_found(
 def test_pieces_without_a_secret_stay_pieces_and_parts_are_not_mixed() -> None:
     events = [*openai_pieces(["k", "e"]), *tool_pieces(["y-", "12345"])]
     assert redactor("key-12345").stream(events) == events
+
+
+@given(secret=CANARIES, data=st.data())
+def test_a_stream_is_left_alone_only_where_no_part_of_it_changes(secret: str, data: st.DataObject) -> None:
+    escaped = json.dumps(secret)[1:-1]
+    texts = WORDS | st.sampled_from(
+        [secret, escaped, json.dumps(escaped)[1:-1], secret[:-1], secret[-1:], "/srv/work"]
+    )
+    inner = st.recursive(
+        texts | st.integers() | st.floats(allow_nan=False),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(texts | st.sampled_from(["delta", "candidates", "index"]), inner, max_size=3)
+        ),
+    )
+    events = data.draw(st.lists(inner, max_size=4))
+    found = Redactor({"CANARY": secret}, {"workspace": "/srv/work"})
+    # The last one has a key, so that each part is gone through.
+    assert found.stream(events) == found.stream([*events, "sk-1234567890abcdefgh"])[:-1]
 
 
 @given(length=st.integers(6, len(SECRET) - 1))

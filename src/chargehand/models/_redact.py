@@ -25,6 +25,12 @@ _SHAPES = re.compile(
 _MARKS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox")
 _SHORT, _REMEMBERED = 64, 2_048
 """Keys and short values come again in each event of a stream."""
+_PIECES = ("delta", "candidates")
+"""Below these the four dialects have the pieces of a streamed reply, or a piece itself."""
+_INDEXES = ("index", "output_index", "content_index", "summary_index")
+_Place = tuple[object, ...]
+_Leaf = tuple[Any, Any]
+"""A text inside decoded JSON: what holds it, and its key or number there."""
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -50,6 +56,8 @@ class Redactor:
         self._named = _forms(
             (form, _slot(name)) for name, value in self._templates.items() for form in _escaped(value)
         )
+        # JSON is made letter by letter, so a text of it has a form wherever one of its values has.
+        self._in_json = tuple({json.dumps(form)[1:-1] for form in (*self._secrets, *self._named)})
         self._hide = _replacing(self._secrets)
         self._name = _replacing(self._named)
         self._short = lru_cache(_REMEMBERED)(lambda text: self._cleaned(self._hide(text)))
@@ -84,18 +92,24 @@ class Redactor:
 
         The pieces of such a text become one, in the first of them.
         """
-        copied = json.loads(json.dumps(events))
-        pieces: dict[tuple[object, ...], list[_Leaf]] = {}
-        for event in copied:
-            for place, leaf in _delta_texts(event, (), inside=False):
-                pieces.setdefault(place, []).append(leaf)
-        for leaves in pieces.values():
-            texts = [leaf.container[leaf.key] for leaf in leaves]
+        written = json.dumps(events)
+        if not cut and self._leaves_alone(events, written):
+            return list(events)
+        copied = json.loads(written)
+        for leaves in _delta_texts(copied).values():
+            texts = [container[key] for container, key in leaves]
             whole = self.text("".join(texts), cut=cut)
             if whole != "".join(map(self.text, texts)):
-                for number, leaf in enumerate(leaves):
-                    leaf.container[leaf.key] = whole if number == 0 else ""
+                for number, (container, key) in enumerate(leaves):
+                    container[key] = whole if number == 0 else ""
         return [self.tree(event) for event in copied]
+
+    def _leaves_alone(self, events: Sequence[Any], written: str) -> bool:
+        """Tell whether nothing in a stream is to be changed, as in most: much faster than to change each part."""
+        if _may_hold_a_key(written) or any(form in written for form in self._in_json):
+            return False
+        wholes = ("".join(container[key] for container, key in leaves) for leaves in _delta_texts(events).values())
+        return all(self.text(whole) == whole for whole in wholes)
 
     def expand(self, value: Any) -> Any:
         """Return decoded JSON with the values of the templates in place of their names."""
@@ -117,32 +131,29 @@ class Redactor:
         return text
 
 
-class _Leaf:
-    """A text inside a decoded tree, to be replaced in its place."""
+def _delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
+    """Return the texts of replies that come in pieces, by what they belong to: parts are told apart by index."""
+    found: dict[_Place, list[_Leaf]] = {}
+    for event in events:
+        _collect(event, (), found, inside=False)
+    return found
 
-    __slots__ = ("container", "key")
 
-    def __init__(self, container: Any, key: Any) -> None:
-        self.container, self.key = container, key
-
-
-def _delta_texts(
-    value: Any, place: tuple[object, ...], *, inside: bool
-) -> Iterator[tuple[tuple[object, ...], _Leaf]]:
-    """Yield the texts below a `delta` and where they belong: parts of a reply are told apart by `index`."""
+def _collect(value: Any, place: _Place, found: dict[_Place, list[_Leaf]], *, inside: bool) -> None:
     if isinstance(value, dict):
-        here = (*place, ("index", value["index"])) if isinstance(value.get("index"), int) else place
-        items: Iterable[tuple[Any, Any]] = value.items()
+        place = (*place, *((name, value[name]) for name in _INDEXES if isinstance(value.get(name), int)))
+        for key in value:
+            _take(value, key, (*place, key), found, inside=inside or key in _PIECES)
     elif isinstance(value, list):
-        here, items = place, ((number, item) for number, item in enumerate(value))
-    else:
-        return
-    for key, item in items:
-        within = inside or key == "delta"
-        below = (*here, key) if isinstance(key, str) else here
-        if isinstance(item, str) and inside:
-            yield below, _Leaf(value, key)
-        yield from _delta_texts(item, below, inside=within)
+        for number in range(len(value)):
+            _take(value, number, place, found, inside=inside)
+
+
+def _take(holder: Any, key: Any, place: _Place, found: dict[_Place, list[_Leaf]], *, inside: bool) -> None:
+    if not isinstance(holder[key], str):
+        _collect(holder[key], place, found, inside=inside)
+    elif inside:
+        found.setdefault(place, []).append((holder, key))
 
 
 def _may_hold_a_key(text: str) -> bool:
