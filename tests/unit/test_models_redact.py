@@ -171,14 +171,14 @@ def test_pieces_without_a_secret_stay_pieces_and_parts_are_not_mixed() -> None:
     assert redactor("key-12345").stream(events) == events
 
 
-@given(secret=CANARIES, data=st.data())
+@given(secret=CANARIES | st.integers(10**5, 10**8).map(str), data=st.data())
 def test_a_stream_is_left_alone_only_where_no_part_of_it_changes(secret: str, data: st.DataObject) -> None:
     escaped = json.dumps(secret)[1:-1]
     texts = WORDS | st.sampled_from(
         [secret, escaped, json.dumps(escaped)[1:-1], secret[:-1], secret[-1:], "/srv/work"]
     )
     inner = st.recursive(
-        texts | st.integers() | st.floats(allow_nan=False),
+        texts | st.integers() | st.just(int(secret) if secret.isdecimal() else 0) | st.floats(allow_nan=False),
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(texts | st.sampled_from(["delta", "candidates", "index"]), inner, max_size=3)

@@ -71,6 +71,7 @@ def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> Non
         until(lambda: told(tmp_path).count("in") == 2 and told(tmp_path).count("wait") >= 4)
         (tmp_path / "log.go").touch()
         assert [process.wait(30) for process in processes] == [0] * 6
+    assert 4 <= told(tmp_path).count("wait") <= 6
     words, inside = [word for word in told(tmp_path) if word != "wait"], 0
     for word in words:
         inside += 1 if word == "in" else -1

@@ -226,7 +226,7 @@ def talk(directory: str, program: list[str]) -> int:
 
 
 def kill(directory: str) -> int:
-    """End the server with all that is of its session, and its keeper."""
+    """End the server with all that is of its session, and its keeper; return once they are gone."""
     import time
 
     deadline = time.monotonic() + _START_SECONDS
@@ -241,6 +241,9 @@ def kill(directory: str) -> int:
     for end, number in ((os.kill, keeper), (os.killpg, server)):
         try:
             end(number, KILL)
+            while time.monotonic() < deadline:
+                end(number, 0)  # raises once nobody is left to be told
+                time.sleep(0.005)
         except ProcessLookupError:
             continue
     return 0

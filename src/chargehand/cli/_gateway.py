@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from chargehand.app import (
     provider_limits,
     served_chain,
 )
+from chargehand.cli._happenings import alert_text
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core import Config, Ledger, Spent, UsageError
@@ -274,10 +275,10 @@ def _show_call(out: Output, record: CallRecord) -> None:
 
 
 def _show_alert(out: Output, spent: Spent) -> None:
-    fields = {"limit": spent.limit, "limit_usd": spent.limit_usd, "spent_usd": spent.spent_usd}
-    out.document({"alert": fields})
-    whose = {"day": "the day's", "user": "the user's day's"}.get(spent.limit, "this gateway's")
-    out.text(f"      {spent.spent_usd:.6f} of {whose} {spent.limit_usd:g} USD are spent or reserved")
+    if spent.limit not in ("user", "day"):
+        spent = replace(spent, limit="gateway")
+    out.document({"alert": asdict(spent)})
+    out.text(f"      {alert_text(spent)}")
 
 
 def _known(count: int | None) -> str:

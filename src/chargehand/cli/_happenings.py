@@ -247,10 +247,11 @@ def _count(tokens: int | None) -> str:
     return "unknown" if tokens is None else f"{tokens:,}"
 
 
-def _alert(event: core.BudgetAlert) -> str:
+def alert_text(alert: core.BudgetAlert | core.Spent) -> str:
+    """Return how far a limit is used up."""
     names = {"day": "the day's", "user": "the user's day's"}
-    whose = names.get(event.limit, f"the {event.limit}'s")
-    return f"{event.spent_usd:.2f} of {whose} {event.limit_usd:.2f} USD are spent or reserved"
+    whose = names.get(alert.limit, f"the {alert.limit}'s")
+    return f"{alert.spent_usd:.2f} of {whose} {alert.limit_usd:.2f} USD are spent or reserved"
 
 
 def _step(event: core.StepFinished) -> str:
@@ -385,7 +386,7 @@ _WORDS: dict[type[Payload], Callable[[Any], str]] = {
     core.AttemptFinished: _attempt_finished,
     core.ModelCalled: _called,
     core.ReplayDiverged: _diverged,
-    core.BudgetAlert: _alert,
+    core.BudgetAlert: alert_text,
     core.StepFinished: _step,
     core.QuestionAsked: _asked,
     core.QuestionAnswered: _answered,

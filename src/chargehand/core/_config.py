@@ -195,7 +195,7 @@ class LimitsConfig:
         form="budget",
     )
     user_usd: float | None = _key(
-        "money for all missions that one user starts in a day (UTC), in all projects, in USD; absent: no limit",
+        "money for all that one user starts in a day (UTC), in all projects, in USD, also by hand; absent: no limit",
         form="budget",
     )
     day_usd: float | None = _key(

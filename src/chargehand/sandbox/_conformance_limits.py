@@ -129,6 +129,7 @@ class LimitContract(SandboxFixtures):
         assert used.cpu_seconds is None or used.cpu_seconds >= 0.3
         assert used.output == 5011 + len("done\n")
         assert used.disk_written is None or used.disk_written >= 3_000_000
+        assert used.peak_processes is None or used.peak_processes >= 4
         assert used.peak_memory is None or used.peak_memory > 1 << 20
 
     async def test_what_binds_is_told(self, sandbox: Sandbox) -> None:

@@ -141,6 +141,13 @@ class _Whose:
             scope = "mission"
         return "attempt" if scope == "mission" and self.mission is None else scope
 
+    def in_words(self, scope: _Scope) -> tuple[str, str]:
+        """Return what a limit is of, and how it is raised."""
+        raised = f"raise {_KEYS[scope]} with `chargehand config set {_KEYS[scope]} USD`"
+        if scope == "mission" and self.mission is None:
+            return "gateway", f"give it a larger --budget, {raised}"
+        return _IN_WORDS.get(scope, scope), raised
+
     def subject(self, scope: _Scope, day: str) -> str:
         """Return what a limit is told of for; a user's is another one each day."""
         if scope == "user":
@@ -212,12 +219,12 @@ class _AttemptLedger:
         if not rest or not micro or min(rest.values()) >= micro:
             return
         scope = min(rest, key=lambda each: rest[each])
-        key, whose = _KEYS[scope], _IN_WORDS.get(scope, scope)
+        whose, way_out = self._whose.in_words(scope)
         raise ExhaustedError(
             f"the budget of the {whose} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
             f" spent or reserved, and this call may cost {_shown(micro)} USD",
             code="budget",
-            hint=f"raise {key} with `chargehand config set {key} USD`, or ask for less at once",
+            hint=f"{way_out}, or ask for less at once",
         )
 
     def _alerts(self, connection: Transaction, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
