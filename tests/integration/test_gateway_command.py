@@ -128,36 +128,29 @@ def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
         assert process.wait(timeout=20) == 0
 
 
-@pytest.mark.parametrize(("limit", "words"), [("day", "the day"), ("user", "the user's day")])
-def test_what_is_asked_by_hand_counts_whoever_serves_it(limit: str, words: str, desk: Desk) -> None:
-    """The one gateway stands for a provider; the calls of two others fill a limit for the third."""
+def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) -> None:
+    """The one gateway stands for a provider, and the calls of two others fill the day."""
     config = desk.home.parent / ".config" / "chargehand" / "config.toml"
     config.parent.mkdir(parents=True)
     with serving(desk, "serve", "--script", "script.jsonl") as provider:
         desk.environ["MY_KEY"] = provider.place["token"]
         config.write_text(
             f'[models.mine]\nbase_url = "{provider.place["openai_base_url"]}"\nmodel = "scripted"\n'
-            f'key = "MY_KEY"\nprice_in = 1000\nprice_out = 1000\nmax_output = 50\n[limits]\n{limit}_usd = 0.4\n'
+            'key = "MY_KEY"\nprice_in = 1000\nprice_out = 1000\nmax_output = 50\n[limits]\nday_usd = 0.4\n'
         )
-        with serving(desk, "serve", "--budget", "0.00001") as served:
-            status, refused = served.ask("x", model="mine")
-            assert (status, served.next()["status"]) == (402, "refused")
-            assert "the budget of the gateway is used up" in refused["error"]["message"]
-            assert "--budget" in refused["error"]["message"]
+        for budget, code in (("0.00001", "the budget of the gateway"), ("5", "")):
+            with serving(desk, "serve", "--budget", budget) as served:
+                status, reply = served.ask("x", model="mine")
+                assert (status, code in str(reply)) == (402 if code else 200, True), reply
+                told = [served.next() for _ in range(1 if code else 2)]
+        by_kind = {"alert" if "alert" in each else "call": each for each in told}
+        assert by_kind["call"]["cost_usd"] > 0
+        assert by_kind["alert"]["alert"]["limit"] == "day"
         with serving(desk, "serve", "--budget", "5") as served:
-            assert served.ask("x", model="mine")[0] == 200
-            alert, call = sorted((served.next(), served.next()), key=lambda told: "call" in told)
-            assert alert["alert"]["limit"] == limit
-            assert call["cost_usd"] > 0
-        desk.environ["CHARGEHAND_USER"] = "somebody else"
-        with serving(desk, "serve", "--budget", "5") as served:
-            other = served.ask("x" * 9, model="mine")
-            assert other[0] == (402 if limit == "day" else 200), other
-        del desk.environ["CHARGEHAND_USER"]
-        with serving(desk, "serve", "--budget", "5") as served:
-            status, refused = served.ask("x" * 9, model="mine")
-            assert (status, served.next()["status"]) == (402, "refused")
-            assert f"the budget of {words} is used up" in refused["error"]["message"]
+            status, reply = served.ask("x" * 400, model="mine")
+            assert (status, "the budget of the day" in str(reply)) == (402, True), reply
+            assert served.next()["status"] == "refused"
+        assert [provider.next()["status"]] == ["ok"]
 
 
 @pytest.mark.parametrize(
