@@ -15,7 +15,9 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare
 from benchmarks.shop import Shop
-from chargehand.sandbox import AllowList, EgressLimits, EgressProxy, EgressRequest
+from chargehand.sandbox._egress import EgressProxy
+from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
+from chargehand.sandbox._egress_rules import AllowList
 
 DIRECT, OURS, PEER = "host directly", "EgressProxy, unix socket", "proxy.py, TCP"
 _ROOT = Path(__file__).parents[1]

@@ -19,10 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import MissionCreated, MissionRequest, SystemClock
-from chargehand.durable import Engine
-from chargehand.missions import Journal
-from chargehand.store import open_store
+from chargehand.core.clock import SystemClock
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
+from chargehand.durable._engine import Engine
+from chargehand.missions._journal import Journal
+from chargehand.store._store import open_store
 
 SLOTS = 8
 POLL = 0.1

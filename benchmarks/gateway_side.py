@@ -103,10 +103,18 @@ async def _upstream() -> None:
 
 async def _gateway(place: Path, upstream_port: int) -> None:
     """Serve as an attempt is served: money in the store, calls in the log, replies in the attempt's file."""
-    from chargehand.core import MissionCreated, MissionRequest, SystemClock
-    from chargehand.missions import Journal, called
-    from chargehand.models import CallLog, Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
-    from chargehand.store import SpendingLimits, open_store
+    from chargehand.core.clock import SystemClock
+    from chargehand.core.mission_events import MissionCreated
+    from chargehand.core.records import MissionRequest
+    from chargehand.missions._calls import called
+    from chargehand.missions._journal import Journal
+    from chargehand.models._call_log import CallLog
+    from chargehand.models._contract import Price, ServedModel
+    from chargehand.models._gateway import Gateway
+    from chargehand.models._http_upstream import HttpUpstream
+    from chargehand.models._ledger import MemoryLedger
+    from chargehand.store._spending import SpendingLimits
+    from chargehand.store._store import open_store
 
     async with contextlib.AsyncExitStack() as stack:
         store = stack.enter_context(open_store(place))

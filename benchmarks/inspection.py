@@ -8,10 +8,15 @@ from benchmarks.checkpoint import edit_inside
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.repositories import git, paths
 from benchmarks.shop import Opened, Shop
-from chargehand.checks import Areas, MemoryCache, examine
-from chargehand.missions import DepotReader
-from chargehand.sandbox import Sandbox
-from chargehand.workspace import Drop, LineRange, Workspace, plan_rollback, write_rollback
+from chargehand.checks._areas import Areas
+from chargehand.checks._cache import MemoryCache
+from chargehand.checks._inspect import examine
+from chargehand.missions._reader import DepotReader
+from chargehand.sandbox._contract import Sandbox
+from chargehand.workspace._hunks import LineRange
+from chargehand.workspace._rollback import plan_rollback, write_rollback
+from chargehand.workspace._rollback_hunks import Drop
+from chargehand.workspace._workspace import Workspace
 
 FILES, PATTERNS, HUNKS = 1000, 100, 100
 AIM = 1.0

@@ -10,8 +10,10 @@ from itertools import count
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.repositories import ENVIRONMENT
 from benchmarks.shop import Opened, Shop
-from chargehand.app import App, Option, Session
-from chargehand.core import RefusedError
+from chargehand.app._app import App
+from chargehand.app._config_model import Option
+from chargehand.app._session import Session
+from chargehand.core.errors import RefusedError
 
 PACKAGES = ("idna", "six", "iniconfig")
 _INSTALL = f"python -m pip install --quiet --disable-pip-version-check {' '.join(PACKAGES)}"

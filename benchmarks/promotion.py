@@ -8,9 +8,14 @@ from typing import Any
 from benchmarks.measure import Result, Sample, Side, compare, spend, timed
 from benchmarks.repositories import ENVIRONMENT, git, paths
 from benchmarks.shop import Opened, Shop
-from chargehand.core import Config, MissionCreated, MissionRequest, Verdict, new_id
-from chargehand.missions import Journal, Promoter, Services, mission_ref
-from chargehand.workspace import export as export_branch
+from chargehand.core.config import Config
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest, Verdict
+from chargehand.missions._journal import Journal
+from chargehand.missions._promote import Promoter, mission_ref
+from chargehand.missions._services import Services
+from chargehand.workspace._export import export as export_branch
 
 _numbers = count(1)
 

@@ -13,10 +13,14 @@ from pathlib import Path
 
 from benchmarks.measure import timed
 from benchmarks.repositories import git, make_repository
-from chargehand.app import App
-from chargehand.core import Base, DriverName
-from chargehand.sandbox import ProcessTier, Sandbox, SandboxSpec, Toolchain
-from chargehand.workspace import Depot, Workspace
+from chargehand.app._app import App
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base
+from chargehand.sandbox._contract import Sandbox, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
 
 MANY = 50_000
 """From this many files on, a copy of them all is made only twice in each comparison."""

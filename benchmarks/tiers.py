@@ -14,8 +14,9 @@ from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.memory import held
 from benchmarks.shop import Opened, Shop
 from benchmarks.tiers_peers import Containers, PeerMissingError, containers, runtime
-from chargehand.core import TierUnavailableError
-from chargehand.sandbox import ContainerTier, Sandbox, SandboxSpec
+from chargehand.core.errors import TierUnavailableError
+from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox._contract import Sandbox, SandboxSpec
 
 AIM_COMMAND = 0.001
 _OUTPUT = 64 << 20

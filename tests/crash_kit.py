@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app import App
-from chargehand.core import Event, MissionState, Payload, decode
-from chargehand.durable import LocalWorkers
-from chargehand.store import verify
+from chargehand.app._app import App
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.state import MissionState
+from chargehand.durable._workers import LocalWorkers
+from chargehand.store._audit import verify
 from tests.conftest import git, make_repository, repository_state
 from tests.used_state import used_state
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import chargehand.cli._run as run_command
-from chargehand.cli import main
-from chargehand.missions import Missions
-from chargehand.models import CallLog
-from chargehand.store import EventLog
+from chargehand.cli._root import main
+from chargehand.missions._missions import Missions
+from chargehand.models._call_log import CallLog
+from chargehand.store._log import EventLog
 from chargehand.store._spending import _AttemptLedger
-from chargehand.workspace import Depot
+from chargehand.workspace._depot import Depot
 
 
 class Points:

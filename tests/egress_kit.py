@@ -8,8 +8,10 @@ import ipaddress
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from chargehand.sandbox import AllowList, EgressLimits, EgressProxy, EgressRequest
+from chargehand.sandbox._egress import EgressProxy
 from chargehand.sandbox._egress_address import Address, is_own
+from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
+from chargehand.sandbox._egress_rules import AllowList
 
 
 class Names:

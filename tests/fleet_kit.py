@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App
-from chargehand.core import SETTLED, MissionRequest, MissionState, MissionStatus, decode
-from chargehand.missions import create_mission
+from chargehand.app._app import App
+from chargehand.core.events import decode
+from chargehand.core.records import MissionRequest, MissionStatus
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.missions._missions import create_mission
 from tests.conftest import git, repository_state
 from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chargehand.cli import main
-from chargehand.store import EventLog
+from chargehand.cli._root import main
+from chargehand.store._log import EventLog
 
 
 def record(file: Path) -> None:

@@ -12,17 +12,11 @@ from typing import Any
 
 import httpx
 
-from chargehand.core import Ledger, Spent, SteppedClock
-from chargehand.models import (
-    Call,
-    CallRecord,
-    Dialect,
-    Gateway,
-    MemoryLedger,
-    Price,
-    ServedModel,
-    UpstreamReply,
-)
+from chargehand.core.clock import SteppedClock
+from chargehand.core.ports import Ledger, Spent
+from chargehand.models._contract import Call, CallRecord, Dialect, Price, ServedModel, UpstreamReply
+from chargehand.models._gateway import Gateway
+from chargehand.models._ledger import MemoryLedger
 
 PRICE = Price(input=1.0, output=10.0, cached=0.1, cache_write=1.25)
 SSE = {"content-type": "text/event-stream"}

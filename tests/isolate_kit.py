@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from chargehand.sandbox import SnippetPool, SnippetResult, SnippetSpec
+from chargehand.sandbox._isolate import SnippetResult, SnippetSpec
+from chargehand.sandbox._isolate_pool import SnippetPool
 
 
 class Place:

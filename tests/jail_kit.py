@@ -13,18 +13,12 @@ from typing import Any
 
 import pytest
 
-from chargehand.core import MountPlan, sandbox_ids
-from chargehand.sandbox import (
-    ContainerTier,
-    ExecResult,
-    ProcessTier,
-    Sandbox,
-    SandboxLimits,
-    SandboxSpec,
-    Toolchain,
-    VmTier,
-    discover,
-)
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox._contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox._vm import VmTier
 from tests import container_kit, vm_kit
 
 TIERS = (

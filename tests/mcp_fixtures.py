@@ -21,7 +21,7 @@ from mcp.server.lowlevel.server import Server
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._mcp_calls import failed
 from chargehand.cli._mcp_http import bound, parsed_address, serve_http, token_of, url_of
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 
 Context = ServerRequestContext[Any, Any]
 PNG = base64.b64encode(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chargehand.agents import Desk, McpServer
+from chargehand.agents._conformance_kit import Desk
+from chargehand.agents._contract import McpServer
 from chargehand.agents._mcp_tools import McpTools
 from chargehand.agents._tools import Toolbox, ToolResult
-from chargehand.sandbox import OpenedSandbox
+from chargehand.sandbox._conformance_kit import OpenedSandbox
 
 
 class Table:

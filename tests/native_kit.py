@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App
-from chargehand.core import Config, MissionState
-from chargehand.models import Dialect, Script, ScriptedCall, ScriptedReply, Usage
+from chargehand.app._app import App
+from chargehand.core.config import Config
+from chargehand.core.state import MissionState
+from chargehand.models._contract import Dialect, Usage
 from chargehand.models._dialects import CODECS
-from chargehand.models._render import render_for
-from chargehand.models._script import ScriptLine
+from chargehand.models._render import ScriptedCall, ScriptedReply, render_for
+from chargehand.models._script import Script, ScriptLine
 from chargehand.models._script_tools import fitted
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 

@@ -20,11 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Checkpoint, DriverName, MissionRequest, SandboxDiedError
-from chargehand.missions import create_mission, mission_ref
-from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, Toolchain, discover
-from chargehand.store import Store, open_store, verify
-from chargehand.workspace import Depot, Workspace
+from chargehand.core.errors import SandboxDiedError
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Checkpoint, MissionRequest
+from chargehand.missions._missions import create_mission
+from chargehand.missions._promote import mission_ref
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.store._audit import verify
+from chargehand.store._store import Store, open_store
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
 from tests.conftest import EXPORTED, git, repository_state
 from tests.crash_kit import descendants, survivors, wait_until
 from tests.promises_side import Desk, passes

@@ -16,11 +16,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import ChargehandError, Config, MissionState, SystemClock, Verdict
-from chargehand.durable import LocalWorkers
-from chargehand.missions import Controls, Journal, Promoter, Services
-from chargehand.store import Store, open_store
-from chargehand.workspace import Depot, Drop, LineRange, Workspace
+from chargehand.core.clock import SystemClock
+from chargehand.core.config import Config
+from chargehand.core.errors import ChargehandError
+from chargehand.core.records import Verdict
+from chargehand.core.state import MissionState
+from chargehand.durable._workers import LocalWorkers
+from chargehand.missions._control import Controls
+from chargehand.missions._journal import Journal
+from chargehand.missions._promote import Promoter
+from chargehand.missions._services import Services
+from chargehand.store._store import Store, open_store
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._hunks import LineRange
+from chargehand.workspace._rollback_hunks import Drop
+from chargehand.workspace._workspace import Workspace
 
 Fault = Callable[[str], None]
 REFUSED = 3

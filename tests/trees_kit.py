@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from chargehand.workspace import Depot
+from chargehand.workspace._depot import Depot
 from chargehand.workspace._objects import ObjectWriter
 from chargehand.workspace._trees import EXECUTABLE, FILE, GITLINK, LINK, Entry, edit_tree, write_tree
 

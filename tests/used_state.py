@@ -14,9 +14,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.app._tiers import choose_driver
-from chargehand.core import ChargehandError
+from chargehand.core.errors import ChargehandError
 
 _KEPT = "probe.json"
 

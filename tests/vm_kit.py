@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chargehand.core import TierUnavailableError
-from chargehand.sandbox import Guest, Machine, find_guest, set_up_guest
+from chargehand.core.errors import TierUnavailableError
+from chargehand.sandbox._vm_guest import Guest, find_guest, set_up_guest
+from chargehand.sandbox._vm_layout import Machine
 from chargehand.sandbox._vm_machine import QEMU
 
 IMAGES = Path(sys.prefix, "machines")

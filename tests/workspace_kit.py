@@ -21,9 +21,11 @@ from typing import Any, Literal
 
 import pytest
 
-from chargehand.core import Base, DriverName, MountPlan, sandbox_ids
-from chargehand.workspace import Depot, Workspace
+from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
+from chargehand.core.records import Base
 from chargehand.workspace._contract_yard import FILES, changed, rules, tree_paths
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
 from tests.conftest import git, make_repository
 
 __all__ = [

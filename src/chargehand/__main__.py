@@ -2,6 +2,6 @@
 
 import sys
 
-from chargehand.cli import main
+from chargehand.cli._root import main
 
 sys.exit(main())

@@ -15,32 +15,27 @@ import pytest
 from _places import needs_bwrap, toolchain, workspace
 from tests.native_kit import call, says, scripted
 
-from chargehand.agents import (
-    MESSAGE,
-    AcpAgent,
-    Agent,
-    AgentCase,
-    AgentContract,
-    CliAgent,
-    CommandAgent,
-    Desk,
-    NativeAgent,
-    Outcome,
-    PatchAgent,
-    _fake_acp,
-    _fake_cli,
-    scripted_endpoint,
-)
-from chargehand.agents._cli import launch_of
+from chargehand.agents import _fake_acp, _fake_cli
+from chargehand.agents._acp import AcpAgent
+from chargehand.agents._cli import CliAgent, launch_of
 from chargehand.agents._cli_specs import SPECS, Launch
-from chargehand.agents._conformance_kit import OpenCase
-from chargehand.agents._message_file import Look
+from chargehand.agents._command import CommandAgent
+from chargehand.agents._conformance import AgentContract
+from chargehand.agents._conformance_kit import AgentCase, Desk, OpenCase, scripted_endpoint
+from chargehand.agents._contract import Agent, Outcome
+from chargehand.agents._message_file import MESSAGE, Look
 from chargehand.agents._message_forms import ENDS
+from chargehand.agents._native import NativeAgent
+from chargehand.agents._patch_agent import PatchAgent
 from chargehand.agents._repairing import Repairs
-from chargehand.core import Addressed, CliName
-from chargehand.models import Dialect, ScriptedReply, Usage
-from chargehand.policy import Effect
-from chargehand.sandbox import OpenedSandbox, ProcessTier, Toolchain
+from chargehand.core.config import CliName
+from chargehand.core.messages import Addressed
+from chargehand.models._contract import Dialect, Usage
+from chargehand.models._render import ScriptedReply
+from chargehand.policy._actions import Effect
+from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 MODELS = ("scripted",)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.engine_kit import WAIT, worker
 
-from chargehand.core import new_id
-from chargehand.durable import Engine
+from chargehand.core.ids import new_id
 from chargehand.durable._dbos import RUNNING, WAITING, Row, Scheduler
+from chargehand.durable._engine import Engine
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -14,8 +14,11 @@ import httpx
 import pytest
 from tests.gateway_kit import DONE, PRICE, chunk, openai_whole
 
-from chargehand.core import SteppedClock
-from chargehand.models import CallRecord, Gateway, HttpUpstream, MemoryLedger, ServedModel
+from chargehand.core.clock import SteppedClock
+from chargehand.models._contract import CallRecord, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._http_upstream import HttpUpstream
+from chargehand.models._ledger import MemoryLedger
 
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 CHAT = "/v1/chat/completions"

@@ -14,18 +14,10 @@ from typing import Any
 import pytest
 from tests.contract._places import descendants, our_cgroups, our_mounts
 
-from chargehand.core import InfrastructureError, TierUnavailableError
-from chargehand.sandbox import (
-    ConsoleLine,
-    SnippetEngineError,
-    SnippetPool,
-    SnippetSpec,
-    _isolate_child,
-    _isolate_pool,
-    language_of,
-    probe_snippets,
-    run_snippet,
-)
+from chargehand.core.errors import InfrastructureError, TierUnavailableError
+from chargehand.sandbox import _isolate_child, _isolate_pool
+from chargehand.sandbox._isolate import ConsoleLine, SnippetEngineError, SnippetSpec, language_of
+from chargehand.sandbox._isolate_pool import SnippetPool, probe_snippets, run_snippet
 
 pytestmark = [
     pytest.mark.needs_bwrap,

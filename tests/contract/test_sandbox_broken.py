@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 
-from chargehand.sandbox import ExecResult, OpenedSandbox, ProcessTier, SandboxContract
+from chargehand.sandbox._conformance import SandboxContract
+from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.sandbox._contract import ExecResult
+from chargehand.sandbox._process import ProcessTier
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 

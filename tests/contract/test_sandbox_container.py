@@ -18,18 +18,22 @@ import pytest
 from _places import descendants, toolchain, workspace
 from tests import container_kit
 
-from chargehand.core import SandboxDiedError, TierUnavailableError
-from chargehand.sandbox import GATEWAY_PORT, ContainerTier, probe_container
+from chargehand.core.errors import SandboxDiedError, TierUnavailableError
+from chargehand.sandbox._container import ContainerTier
 from chargehand.sandbox._container_engine import Engine, find_engine
 from chargehand.sandbox._container_guard import PREFIX, names
+from chargehand.sandbox._container_probe import probe_container
+from chargehand.sandbox._contract import GATEWAY_PORT
 
 needs_container = pytest.mark.needs_container
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
 from tests import container_kit
-from chargehand.core import MountPlan
-from chargehand.sandbox import ContainerTier, SandboxSpec, discover
+from chargehand.core.ports import MountPlan
+from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._toolchain import discover
 async def main(root, how):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
     tools, engine = discover(search=os.environ["PATH"]), container_kit.engine("podman")

@@ -12,9 +12,11 @@ import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 from tests import container_kit
 
-from chargehand.sandbox import ContainerTier, OpenedSandbox, ProcessTier, SandboxContract
-from chargehand.sandbox._conformance_kit import Open
+from chargehand.sandbox._conformance import SandboxContract
+from chargehand.sandbox._conformance_kit import Open, OpenedSandbox
 from chargehand.sandbox._conformance_limits import LimitContract
+from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox._process import ProcessTier
 
 
 @pytest.mark.needs_bwrap

@@ -13,9 +13,11 @@ import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 from tests import container_kit
 
-from chargehand.core import SandboxDiedError
-from chargehand.sandbox import ContainerTier, ProcessTier, Sandbox
+from chargehand.core.errors import SandboxDiedError
+from chargehand.sandbox._container import ContainerTier
 from chargehand.sandbox._container_guard import owner_prefix
+from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox._process import ProcessTier
 
 IN_TIME = 20.0
 """Far below the time limit of what runs: nobody waited for that."""

@@ -13,8 +13,10 @@ import pytest
 from _places import descendants, toolchain, workspace
 from tests import vm_kit
 
-from chargehand.sandbox import OpenedSandbox, SandboxContract, ShowsProcesses, VmTier
-from chargehand.sandbox._conformance_kit import Open
+from chargehand.sandbox._conformance import SandboxContract
+from chargehand.sandbox._conformance_kit import Open, OpenedSandbox
+from chargehand.sandbox._contract import ShowsProcesses
+from chargehand.sandbox._vm import VmTier
 
 pytestmark = pytest.mark.needs_vm
 

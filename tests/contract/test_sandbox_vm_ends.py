@@ -13,16 +13,20 @@ import pytest
 from _places import descendants, running_with, toolchain, workspace
 from tests import vm_kit
 
-from chargehand.core import TierUnavailableError
-from chargehand.sandbox import Machine, VmTier, find_machine, probe_vm
-from chargehand.sandbox._vm_machine import may_open
+from chargehand.core.errors import TierUnavailableError
+from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox._vm_layout import Machine
+from chargehand.sandbox._vm_machine import find_machine, may_open
+from chargehand.sandbox._vm_probe import probe_vm
 
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
 from tests import vm_kit
-from chargehand.core import MountPlan
-from chargehand.sandbox import SandboxSpec, VmTier, discover
+from chargehand.core.ports import MountPlan
+from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox._toolchain import discover
 async def main(root, how):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
     async with VmTier(discover(search=os.environ["PATH"]), vm_kit.machine()) as tier:

@@ -16,10 +16,12 @@ import pytest
 from tests.conftest import git
 from tests.workspace_kit import Yard, agent, changed, operate
 
-from chargehand.core import DriverName, InfrastructureError
-from chargehand.workspace import Workspace, _watch_inotify
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.ports import DriverName
+from chargehand.workspace import _watch_inotify
 from chargehand.workspace._watch import Watcher
 from chargehand.workspace._watch_events import Batch, FileEvent, Gap
+from chargehand.workspace._workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PYTHON = "python3 -c '{}'"

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from tests.workspace_kit import Disk, agent, cloning_disk
 
-from chargehand.core import DriverName
+from chargehand.core.ports import DriverName
 from chargehand.sandbox._probe import DRIVERS as PROBED
 from chargehand.workspace._contract import DriverContract
 from chargehand.workspace._contract_yard import DriverYard

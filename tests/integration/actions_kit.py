@@ -10,9 +10,12 @@ from typing import Any
 from tests.conftest import git, write_files
 from tests.integration.workshop import Workshop
 
-from chargehand.app import Actions, App
-from chargehand.core import ActionKind, ActionState, MissionState
-from chargehand.durable import ActionHold, OutputLine
+from chargehand.app._actions import Actions
+from chargehand.app._app import App
+from chargehand.core.action_events import ActionKind
+from chargehand.core.action_state import ActionState
+from chargehand.core.state import MissionState
+from chargehand.durable._actions import ActionHold, OutputLine
 
 FILES = {"f.txt": "one\ntwo\nthree\n", "g.txt": "g\n"}
 

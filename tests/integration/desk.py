@@ -16,8 +16,8 @@ from typing import Any
 from tests.conftest import make_repository
 from tests.used_state import used_state
 
-from chargehand.app import App
-from chargehand.core import MissionState
+from chargehand.app._app import App
+from chargehand.core.state import MissionState
 
 FILES = {"f.txt": "aaa\n", "g.txt": "ggg\n", "sub/h.txt": "hhh\n"}
 MEND = "command:sed -i s/a/b/ f.txt"

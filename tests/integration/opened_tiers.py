@@ -11,7 +11,9 @@ import pytest
 from tests import container_kit
 from tests.contract._places import toolchain, workspace
 
-from chargehand.sandbox import ContainerTier, ProcessTier, Sandbox
+from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox._process import ProcessTier
 
 TIERS = [
     pytest.param("process", marks=pytest.mark.needs_bwrap),

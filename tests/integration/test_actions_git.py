@@ -12,10 +12,12 @@ from tests.conftest import git, repository_state, write_files
 from tests.integration.actions_kit import Yard
 from tests.integration.desk import Desk
 
-from chargehand.core import Conflict, MissionState, RefusedError
-from chargehand.missions import Branching, StoppedError
-from chargehand.store import verify
-from chargehand.workspace import remote_branches
+from chargehand.core.conflicts import Conflict
+from chargehand.core.errors import RefusedError
+from chargehand.core.state import MissionState
+from chargehand.missions._branching import Branching, StoppedError
+from chargehand.store._audit import verify
+from chargehand.workspace._remotes import remote_branches
 
 pytestmark = pytest.mark.needs_bwrap
 

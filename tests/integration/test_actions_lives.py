@@ -17,8 +17,8 @@ from tests.integration.actions_kit import Yard
 from tests.integration.desk import Desk, finish
 from tests.unit.test_keeper import STUBBORN, alive, gone
 
-from chargehand.app import Actions
-from chargehand.core import ActionState
+from chargehand.app._actions import Actions
+from chargehand.core.action_state import ActionState
 
 LIMIT = 300.0
 

@@ -13,11 +13,13 @@ from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.cli import chargehand
-from chargehand.core import ActionJudged, MissionState, decode
-from chargehand.missions import transcript
+from chargehand.cli._root import chargehand
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.events import decode
+from chargehand.core.state import MissionState
 from chargehand.missions._journal import recalled
-from chargehand.models import Usage
+from chargehand.missions._transcript import transcript
+from chargehand.models._contract import Usage
 
 pytestmark = pytest.mark.needs_bwrap
 CANARY = "sk-canary-0123456789abcdef0123456789"

@@ -20,12 +20,18 @@ import pytest
 from tests.integration.workshop import CHECK
 from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
-from chargehand.agents import SPECS
-from chargehand.app import probe_agent
+from chargehand.agents._cli_specs import SPECS
+from chargehand.app._agent_probe import probe_agent
 from chargehand.cli._result import result_document
-from chargehand.core import ActionJudged, AgentConfig, AttemptFinished, CliName, MissionState, ModelCalled, decode
-from chargehand.missions import Line, transcript
-from chargehand.models import Dialect, Script, ScriptedReply, Usage
+from chargehand.core.attempt_events import ActionJudged, ModelCalled
+from chargehand.core.config import AgentConfig, CliName
+from chargehand.core.events import decode
+from chargehand.core.mission_events import AttemptFinished
+from chargehand.core.state import MissionState
+from chargehand.missions._transcript import Line, transcript
+from chargehand.models._contract import Dialect, Usage
+from chargehand.models._render import ScriptedReply
+from chargehand.models._script import Script
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"

@@ -18,8 +18,10 @@ from tests.integration.test_gateway_command import serving
 from tests.integration.test_replayed_crashes import TalkYard, replayed
 from tests.native_kit import ModelServer, call, says
 
-from chargehand.core import CheckpointMade, CliName, MissionState, ModelCalled, ReplayDiverged
-from chargehand.models import Usage
+from chargehand.core.attempt_events import CheckpointMade, ModelCalled, ReplayDiverged
+from chargehand.core.config import CliName
+from chargehand.core.state import MissionState
+from chargehand.models._contract import Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 REPLIES = (

@@ -11,7 +11,7 @@ import pytest
 from desk import FILES, MEND, PASSES, Desk, repository, shell
 from tests.conftest import git, make_repository, repository_state, write_files
 
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -13,23 +13,20 @@ from tests.conftest import git, write_files
 from tests.integration.workshop import GOLD, REQUEST
 from tests.native_kit import MENDS, NativeShop, scripted
 
-from chargehand.app import App, Session
-from chargehand.core import (
+from chargehand.app._app import App
+from chargehand.app._session import Session
+from chargehand.core.attempt_events import AttemptStarted, BreakerChanged, ModelCalled
+from chargehand.core.clock import SteppedClock
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     AgentSelected,
     AttemptFinished,
-    AttemptStarted,
-    BreakerChanged,
-    Event,
     MissionClaimed,
     MissionCreated,
     MissionFinished,
-    MissionState,
-    ModelCalled,
-    Payload,
-    SteppedClock,
-    decode,
-    new_id,
 )
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 

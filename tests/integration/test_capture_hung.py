@@ -14,8 +14,9 @@ import pytest
 from tests.conftest import git
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
-from chargehand.core import MissionState, SandboxDiedError
-from chargehand.sandbox import Sandbox, ShowsProcesses
+from chargehand.core.errors import SandboxDiedError
+from chargehand.core.state import MissionState
+from chargehand.sandbox._contract import Sandbox, ShowsProcesses
 
 pytestmark = pytest.mark.needs_bwrap
 

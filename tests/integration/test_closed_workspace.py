@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, oracle
 
-from chargehand.core import DriverName, RefusedError
-from chargehand.sandbox import ProcessTier, SandboxSpec, discover
-from chargehand.workspace import AttemptQuota, Workspace, WorkspaceLimits
+from chargehand.core.errors import RefusedError
+from chargehand.core.ports import DriverName
+from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import discover
+from chargehand.workspace._quota import AttemptQuota
+from chargehand.workspace._rules import WorkspaceLimits
+from chargehand.workspace._workspace import Workspace
 
 pytestmark = pytest.mark.needs_bwrap
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")

@@ -16,11 +16,13 @@ import pytest
 from tests.conftest import git
 from tests.native_kit import ModelServer, NativeShop, says
 
-from chargehand.agents import Endpoint
+from chargehand.agents._contract import Endpoint
 from chargehand.app._gateways import AttemptGateways
 from chargehand.cli._result import result_document
-from chargehand.core import CommandFinished, MissionState, ModelCalled, decode
-from chargehand.sandbox import GATEWAY_PORT
+from chargehand.core.attempt_events import CommandFinished, ModelCalled
+from chargehand.core.events import decode
+from chargehand.core.state import MissionState
+from chargehand.sandbox._contract import GATEWAY_PORT
 
 pytestmark = pytest.mark.needs_bwrap
 COST = (1000 + 100) * 10 / 1e6

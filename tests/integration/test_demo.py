@@ -11,12 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import make_repository, repository_state
 
-from chargehand.app import App
-from chargehand.cli import _demo_project, chargehand
+from chargehand.app._app import App
+from chargehand.cli import _demo_project
 from chargehand.cli._demo_script import SCRIPT
 from chargehand.cli._demo_told import told
-from chargehand.core import MissionState, apply
-from chargehand.models import Script
+from chargehand.cli._root import chargehand
+from chargehand.core.fold import apply
+from chargehand.core.state import MissionState
+from chargehand.models._script import Script
 
 pytestmark = pytest.mark.needs_bwrap
 README = (Path(__file__).parents[2] / "README.md").read_text()

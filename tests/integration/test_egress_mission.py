@@ -12,8 +12,9 @@ from tests.contract._places import needs_bwrap
 from tests.integration.desk import Desk, repository, shell
 from tests.integration.test_egress_sandbox import served
 
-from chargehand.app import App
-from chargehand.core import NetworkRequested, decode
+from chargehand.app._app import App
+from chargehand.core.attempt_events import NetworkRequested
+from chargehand.core.events import decode
 
 pytestmark = needs_bwrap
 HOST = "127.0.0.2"  # of this machine, and not what NO_PROXY leaves out

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from tests.engine_kit import WAIT, worker
 from tests.postgres import Postgres, cluster
 
-from chargehand.core import ConfigError, InfrastructureError, UsageError, new_id
-from chargehand.durable import Engine
+from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
+from chargehand.core.ids import new_id
+from chargehand.durable._engine import Engine
 
 Run = Callable[[str], Awaitable[None]]
 

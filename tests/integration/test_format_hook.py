@@ -15,10 +15,11 @@ from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state,
 from tests.integration.desk import Desk, Said
 from tests.integration.workshop import Workshop
 
-from chargehand.app import App
-from chargehand.cli import chargehand
-from chargehand.core import RefusedError
-from chargehand.workspace import find_repository, install_hook, remove_hook
+from chargehand.app._app import App
+from chargehand.cli._root import chargehand
+from chargehand.core.errors import RefusedError
+from chargehand.workspace._hook import install_hook, remove_hook
+from chargehand.workspace._repository import find_repository
 
 UGLY, FINE = "x  =  [ 1,2 ]\n", "x = [1, 2]\n"
 FILES = {

@@ -33,8 +33,10 @@ from tests.gateway_kit import (
     openai_whole,
 )
 
-from chargehand.core import UpstreamError
-from chargehand.models import CallRecord, Dialect, Gateway, MemoryLedger, ServedModel
+from chargehand.core.errors import UpstreamError
+from chargehand.models._contract import CallRecord, Dialect, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._ledger import MemoryLedger
 
 CALL = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}

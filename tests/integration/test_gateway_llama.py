@@ -16,7 +16,10 @@ import httpx
 import pytest
 from tests import tiny_model
 
-from chargehand.models import CallRecord, Gateway, HttpUpstream, MemoryLedger, Price, ServedModel
+from chargehand.models._contract import CallRecord, Price, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._http_upstream import HttpUpstream
+from chargehand.models._ledger import MemoryLedger
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 12, "messages": [{"role": "user", "content": "hi"}]}

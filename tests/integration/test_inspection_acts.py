@@ -12,8 +12,8 @@ from tests.conftest import git, repository_state
 from tests.native_kit import MENDS, NativeShop, call, says, scripted
 from workshop import FILES, GOLD, Workshop
 
-from chargehand.checks import Inspection, examine
-from chargehand.core import MissionState
+from chargehand.checks._inspect import Inspection, examine
+from chargehand.core.state import MissionState
 from chargehand.missions import _attempt, _inspection
 from chargehand.missions._watching import Pace
 

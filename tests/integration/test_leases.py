@@ -17,8 +17,9 @@ import pytest
 import sqlalchemy as sa
 from tests.postgres import Postgres, cluster
 
-from chargehand.core import ConfigError, InfrastructureError, UsageError
-from chargehand.durable import LeasedMembership, LeasedWorkers, LocalWorkers
+from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
+from chargehand.durable._leases import LeasedMembership, LeasedWorkers
+from chargehand.durable._workers import LocalWorkers
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30.0

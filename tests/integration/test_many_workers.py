@@ -18,9 +18,11 @@ from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_stil
 from tests.postgres import Postgres, cluster
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
-from chargehand.app import App
-from chargehand.core import Event, MissionState, Payload, SystemClock
-from chargehand.store import verify
+from chargehand.app._app import App
+from chargehand.core.clock import SystemClock
+from chargehand.core.events import Event, Payload
+from chargehand.core.state import MissionState
+from chargehand.store._audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -11,8 +11,11 @@ from tests.contract._places import running_with
 from tests.integration.workshop import FILES
 from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
 
-from chargehand.core import ActionJudged, MissionState, StepFinished, decode
-from chargehand.missions import transcript
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.events import decode
+from chargehand.core.mission_events import StepFinished
+from chargehand.core.state import MissionState
+from chargehand.missions._transcript import transcript
 
 pytestmark = pytest.mark.needs_bwrap
 MARK = "a-server-of-the-mission-tests"

@@ -14,12 +14,15 @@ import pytest_asyncio
 from tests.contract._places import workspace
 from tests.mcp_table import Table, served
 
-from chargehand.agents import Desk, McpServer
+from chargehand.agents._conformance_kit import Desk
+from chargehand.agents._contract import McpServer
 from chargehand.agents._mcp_relay import MOST
 from chargehand.agents._mcp_tools import listing_step
-from chargehand.core import WaitingError
-from chargehand.policy import McpCall
-from chargehand.sandbox import OpenedSandbox, ProcessTier, discover
+from chargehand.core.errors import WaitingError
+from chargehand.policy._actions import McpCall
+from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import discover
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.asyncio(loop_scope="module")]
 needs_sdk = pytest.mark.skipif(

@@ -11,7 +11,8 @@ from tests import container_kit
 from tests.contract._places import toolchain, workspace
 from tests.mcp_table import Table, served
 
-from chargehand.sandbox import ContainerTier, OpenedSandbox
+from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.sandbox._container import ContainerTier
 
 pytestmark = pytest.mark.needs_container
 WORKS = """

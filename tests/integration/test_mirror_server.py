@@ -12,7 +12,7 @@ import httpx
 import pytest
 from test_mirror_support import FORWARDER, Answer, forwarded_mirror, free_port, registry, running, user_config
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox._mirror import RegistryMirror
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest
 

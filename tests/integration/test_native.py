@@ -11,9 +11,16 @@ from tests.conftest import git
 from tests.integration.workshop import CHECK
 from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call, edit, says, scripted
 
-from chargehand.core import ModelCalled, QuestionAsked, RefusedError, decode
-from chargehand.missions import Edit, ForkPoint, fork, transcript
-from chargehand.models import Call, RecordingUpstream, RecordingWriter, Redactor, Script, ScriptUpstream
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import decode
+from chargehand.core.mission_events import QuestionAsked
+from chargehand.missions._fork import Edit, ForkPoint, fork
+from chargehand.missions._transcript import transcript
+from chargehand.models._contract import Call
+from chargehand.models._recording import RecordingUpstream, RecordingWriter
+from chargehand.models._redact import Redactor
+from chargehand.models._script import Script, ScriptUpstream
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"

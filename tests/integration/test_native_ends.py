@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
 
-from chargehand.core import MissionState
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 WRONG = says("", call("finish", summary="done", evidence=["PASS"], status="pass"))

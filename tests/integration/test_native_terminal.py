@@ -21,10 +21,11 @@ from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, script
 from workshop import CHECK, FILES
 
 from chargehand.agents._recorded import call_step
-from chargehand.cli import chargehand
-from chargehand.core import MissionState
-from chargehand.missions import acts_prefix, transcript
-from chargehand.models import ScriptedReply
+from chargehand.cli._root import chargehand
+from chargehand.core.state import MissionState
+from chargehand.missions._context import acts_prefix
+from chargehand.missions._transcript import transcript
+from chargehand.models._render import ScriptedReply
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 ASKS = (

@@ -14,7 +14,8 @@ from test_crashes import descendants
 from tests.crash_kit import mounts
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
-from chargehand.app import App, Session
+from chargehand.app._app import App
+from chargehand.app._session import Session
 
 pytestmark = pytest.mark.needs_bwrap
 

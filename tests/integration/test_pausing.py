@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.crash_kit import Scene, Site, Yard, nothing_survives, wait_until
 
-from chargehand.core import MissionState
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -12,11 +12,14 @@ from tests.integration.workshop import FILES, GOLD, Workshop
 from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
-from chargehand.app import add_override
-from chargehand.cli import chargehand
-from chargehand.core import ActionJudged, MissionState, TierUnavailableError, decode
-from chargehand.missions import transcript
-from chargehand.sandbox import SnippetPool
+from chargehand.app._policy import add_override
+from chargehand.cli._root import chargehand
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.events import decode
+from chargehand.core.state import MissionState
+from chargehand.missions._transcript import transcript
+from chargehand.sandbox._isolate_pool import SnippetPool
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
 
-from chargehand.core import ActionJudged, decode
-from chargehand.missions import transcript
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.events import decode
+from chargehand.missions._transcript import transcript
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -18,9 +18,10 @@ from tests.jail_kit import TIERS, tier_of
 from tests.probe_program import DIFFERENCES, FILES, OVERLAY, PROGRAM, STEPS
 from tests.workspace_kit import Yard
 
-from chargehand.core import DriverName, sandbox_ids
-from chargehand.sandbox import SandboxLimits, SandboxSpec, discover
-from chargehand.workspace import Workspace
+from chargehand.core.ports import DriverName, sandbox_ids
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._toolchain import discover
+from chargehand.workspace._workspace import Workspace
 
 STRATEGIES: dict[str, DriverName] = {"shadow": "overlay", "direct": "worktree"}
 ARGV = ("/usr/bin/python3", "-I", "-c", PROGRAM)

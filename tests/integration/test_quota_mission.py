@@ -15,9 +15,12 @@ from click.testing import CliRunner
 from tests.native_kit import MENDS, ModelServer, NativeShop, says
 
 from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.app import App, Worker
-from chargehand.cli import chargehand
-from chargehand.core import CLOCK, MissionState, SteppedClock
+from chargehand.app._app import App
+from chargehand.app._worker import Worker
+from chargehand.cli._root import chargehand
+from chargehand.core.clock import SteppedClock
+from chargehand.core.mission_events import CLOCK
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 HOURS = 5 * 3600.0

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import make_repository
 
-from chargehand.app import RepositoryFile, Resolved, resolve
+from chargehand.app._config_model import RepositoryFile, Resolved
+from chargehand.app._config_resolve import resolve
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 FILES = {

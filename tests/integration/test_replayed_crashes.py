@@ -22,7 +22,8 @@ from tests.integration.test_native_crashes import NativeYard
 from tests.native_kit import ModelServer, says
 
 from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.core import ModelCalled, ReplayDiverged, decode
+from chargehand.core.attempt_events import ModelCalled, ReplayDiverged
+from chargehand.core.events import decode
 
 pytestmark = pytest.mark.needs_bwrap
 WORDS = ("one", "two", "three", "done")

@@ -9,8 +9,11 @@ import pytest
 from tests.integration.workshop import FILES
 from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
 
-from chargehand.agents import role_digest, shipped_roles
-from chargehand.core import ActionJudged, MissionState, RoleChosen, decode
+from chargehand.agents._roles import role_digest, shipped_roles
+from chargehand.core.agent_events import RoleChosen
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.events import decode
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 REPORT = "calc/core.py:2: add() subtracts"

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from desk import Desk, Said, repository, shell
 from tests.conftest import git
 
-from chargehand.cli import chargehand
 from chargehand.cli._checkpoint_restore import parse_hunk, preview_roll_back
 from chargehand.cli._output import Output
-from chargehand.core import RefusedError, UsageError
-from chargehand.workspace import LineRange
+from chargehand.cli._root import chargehand
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.workspace._hunks import LineRange
 
 pytestmark = pytest.mark.needs_bwrap
 TWENTY = "".join(f"{n}\n" for n in range(1, 21))

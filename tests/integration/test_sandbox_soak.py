@@ -16,8 +16,9 @@ from tests import container_kit
 from tests.crash_kit import mounts
 from tests.jail_kit import TIERS, tier_of
 
-from chargehand.core import MountPlan, sandbox_ids
-from chargehand.sandbox import Sandbox, SandboxLimits, SandboxSpec, discover
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox._toolchain import discover
 
 SAMPLE = {"process": 21, "container": 7, "vm": 3}
 """What the suite takes of it: each end of a run at least once."""

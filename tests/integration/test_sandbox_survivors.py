@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import ChargehandError, MountPlan, SandboxDiedError, sandbox_ids
-from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, Toolchain, discover
+from chargehand.core.errors import ChargehandError, SandboxDiedError
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
 
 pytestmark = [
     pytest.mark.needs_bwrap,
@@ -41,8 +44,10 @@ time.sleep(100000)
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from chargehand.core import MountPlan
-from chargehand.sandbox import ProcessTier, SandboxSpec, discover
+from chargehand.core.ports import MountPlan
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._contract import SandboxSpec
+from chargehand.sandbox._toolchain import discover
 HUNG = sys.argv[3]
 async def main(root, frozen):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")

@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
-from chargehand.app import App, Session
-from chargehand.core import (
-    AttemptFinished,
-    AttemptStarted,
-    MissionAdmitted,
-    MissionQueued,
-    MissionState,
-    Payload,
-    decode,
-)
+from chargehand.app._app import App
+from chargehand.app._session import Session
+from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.events import Payload, decode
+from chargehand.core.mission_events import AttemptFinished, MissionAdmitted, MissionQueued
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 

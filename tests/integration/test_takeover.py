@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.crash_kit import SCENES, Scene, Site, Yard, nothing_survives, undisturbed_run, wait_until
 
-from chargehand.core import MissionState
-from chargehand.store import verify
+from chargehand.core.state import MissionState
+from chargehand.store._audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 

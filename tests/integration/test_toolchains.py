@@ -17,7 +17,7 @@ from desk import Desk, Said, shell
 from test_mirror_support import Answer, document, registry, tarball
 from tests.conftest import git, make_repository, repository_state, write_files
 
-from chargehand.core import CheckResult
+from chargehand.core.records import CheckResult
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from desk import Desk
 
-from chargehand.core import MountPlan, sandbox_ids
-from chargehand.sandbox import ExecResult, ProcessTier, SandboxLimits, SandboxSpec, Toolchain, discover
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
 
 pytestmark = pytest.mark.needs_bwrap
 SECRET = "hunter2-of-the-host"

@@ -10,7 +10,9 @@ from tests.integration.workshop import GOLD, Workshop
 
 import chargehand.missions._watching as watching
 from chargehand.cli._happenings import describe
-from chargehand.core import CheckpointMade, FilesSeen, MissionState, Payload, decode
+from chargehand.core.attempt_events import CheckpointMade, FilesSeen
+from chargehand.core.events import Payload, decode
+from chargehand.core.state import MissionState
 from chargehand.workspace import _watch_inotify
 
 pytestmark = pytest.mark.needs_bwrap

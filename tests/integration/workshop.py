@@ -12,8 +12,9 @@ from pathlib import Path
 from tests.conftest import make_repository
 from tests.used_state import used_state
 
-from chargehand.app import App
-from chargehand.core import MissionRequest, MissionState
+from chargehand.app._app import App
+from chargehand.core.records import MissionRequest
+from chargehand.core.state import MissionState
 
 FILES = {
     "calc/__init__.py": "",

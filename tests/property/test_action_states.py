@@ -7,21 +7,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import (
-    ACTION_ENDED,
-    GENESIS,
+from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
     ActionBegan,
     ActionCreated,
     ActionFinished,
     ActionQueued,
-    Event,
-    Payload,
-    Reason,
-    encode,
-    fold_action,
 )
+from chargehand.core.action_state import ACTION_ENDED, fold_action
+from chargehand.core.events import GENESIS, Event, Payload, encode
+from chargehand.core.records import Reason
 
 MINE, OTHER = "x-mine", "x-other"
 WHY = Reason(code="queued", message="others run")

@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
 )
 
 from chargehand.agents._compaction import Compacted, compact, estimate
-from chargehand.core import ExhaustedError
+from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 TEXTS = st.builds(lambda word, times: word * times, st.text("aé\n漢", max_size=4), st.integers(0, 400))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
 from chargehand.app._config_areas import meet_areas
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 _PLAIN = ["a", "b", "ab", "*", "a*", "*b", "?", "a?", "**"]
 _ODD = ["[ab]", "a**b", "\\*", "***", "[!a]b"]

@@ -17,8 +17,10 @@ from chargehand.app._config_lines import scan
 from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._config_sources import variable
-from chargehand.core import Config, ConfigError, printable
-from chargehand.sandbox import AllowList
+from chargehand.core.config import Config
+from chargehand.core.errors import ConfigError
+from chargehand.core.text import printable
+from chargehand.sandbox._egress_rules import AllowList
 
 _AREAS = st.lists(st.sampled_from(["**", "src/**", "src/a/**", "docs/**", "**/a.py"]), max_size=3)
 _HOSTS = st.lists(

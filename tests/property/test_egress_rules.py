@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chargehand.core import ConfigError
-from chargehand.sandbox import AllowList, Rule, meet_rules, parse_rule, without_grants
+from chargehand.core.errors import ConfigError
 from chargehand.sandbox._egress_address import inner, is_own, kind_of
+from chargehand.sandbox._egress_rules import AllowList, Rule, meet_rules, parse_rule, without_grants
 
 _NAMES = st.sampled_from(
     ["a.org", "b.a.org", "c.b.a.org", "xa.org", "127.0.0.1", "[::1]", "8.8.8.8", "[2606:4700::1]"]

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway_kit import Scripted
 
-from chargehand.core import SteppedClock
-from chargehand.models import CallRecord, Price, ServedModel, Usage
+from chargehand.core.clock import SteppedClock
+from chargehand.models._contract import CallRecord, Price, ServedModel, Usage
 from chargehand.models._gateway_bill import Desk
 from chargehand.models._gateway_dialect import Metered
 from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._meter import Bound
-from chargehand.store import SpendingLimits, Store, open_store
+from chargehand.store._spending import SpendingLimits
+from chargehand.store._store import Store, open_store
 
 PRICE = Price(input=1.0, output=10.0)
 MISSIONS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2"}

@@ -12,14 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents import SPECS, CliAgent, Metered, Outcome, read_reply
 from chargehand.agents._acp_wire import AcpError, Wire
 from chargehand.agents._claims import read_document, read_finish, with_message
+from chargehand.agents._cli import CliAgent
+from chargehand.agents._cli_specs import SPECS
+from chargehand.agents._contract import Metered, Outcome
 from chargehand.agents._ending import _ended
 from chargehand.agents._lines import JsonLines
+from chargehand.agents._recorded import read_reply
 from chargehand.agents._session_log import SessionLog
-from chargehand.core import Addressed, Message, MessageError
-from chargehand.sandbox import ExecResult
+from chargehand.core.errors import MessageError
+from chargehand.core.messages import Addressed, Message
+from chargehand.sandbox._contract import ExecResult
 
 LEAST = 500
 KNOWN = Addressed(id="a-1/1", mission="m-1", attempt="a-1", sender="x")

@@ -20,28 +20,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from chargehand.core import (
-    SETTLED,
-    AttemptFinished,
-    AttemptStarted,
-    AttemptState,
-    Base,
-    FencedError,
-    MissionClaimed,
-    MissionFinished,
-    MissionRequest,
-    MissionState,
-    Reason,
-    RefusedError,
-    SteppedClock,
-    decode,
-    fold,
-    new_id,
-)
-from chargehand.durable import LocalMembership, LocalWorkers
-from chargehand.missions import Control, Journal, Look, Steering, create_mission
+from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import FencedError, RefusedError
+from chargehand.core.events import decode
+from chargehand.core.fold import fold
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionFinished
+from chargehand.core.records import Base, MissionRequest, Reason
+from chargehand.core.state import SETTLED, AttemptState, MissionState
+from chargehand.durable._workers import LocalMembership, LocalWorkers
+from chargehand.missions._control import Control
 from chargehand.missions._hold import hold
-from chargehand.store import open_store, verify
+from chargehand.missions._journal import Journal
+from chargehand.missions._missions import Look, create_mission
+from chargehand.missions._steer import Steering
+from chargehand.store._audit import verify
+from chargehand.store._store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 BASE = Base(commit="c", tree="t", revision="HEAD")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.models import Call, Dialect, UpstreamReply, Usage
+from chargehand.models._contract import Call, Dialect, UpstreamReply, Usage
 from chargehand.models._dialects import CODECS
 from chargehand.models._gateway_dialect import EventSplitter
 from chargehand.models._talk import (

@@ -15,34 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core_strategies import payloads, values
 
-from chargehand.app import App
-from chargehand.core import (
-    GENESIS,
+from chargehand.app._app import App
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, SandboxClosed
+from chargehand.core.clock import SteppedClock
+from chargehand.core.events import GENESIS, Event, Payload, encode
+from chargehand.core.fold import fold
+from chargehand.core.mission_events import (
     AttemptFinished,
-    AttemptStarted,
-    AttemptStatus,
-    Base,
     BaseResolved,
-    Checkpoint,
-    CheckpointMade,
-    Event,
     MissionClaimed,
     MissionCreated,
     MissionFinished,
     MissionPaused,
-    MissionRequest,
     MissionRolledBack,
-    MissionStatus,
-    Payload,
-    Reason,
-    SandboxClosed,
-    SteppedClock,
-    encode,
-    fold,
 )
-from chargehand.missions import CAUSE_CLASSES, Stats, gather
-from chargehand.missions._causes import ENDED, REMEDIES
-from chargehand.missions._stats import Tally, before_discard, nearest_rank
+from chargehand.core.records import AttemptStatus, Base, Checkpoint, MissionRequest, MissionStatus, Reason
+from chargehand.missions._causes import CAUSE_CLASSES, ENDED, REMEDIES
+from chargehand.missions._stats import Stats, Tally, before_discard, gather, nearest_rank
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = Base(commit="c" * 40, tree="b" * 40, revision="HEAD")

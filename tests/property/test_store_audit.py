@@ -13,17 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import (
-    MissionCreated,
-    MissionRequest,
-    NotFoundError,
-    StepFinished,
-    SteppedClock,
-    StoreError,
-    chain_hash,
-    payload_digest,
-)
-from chargehand.store import AuditReport, open_store, verify
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError, StoreError
+from chargehand.core.events import chain_hash, payload_digest
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._chain import AuditReport
+from chargehand.store._store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p-ü", repository="/r", request=REQUEST)

@@ -12,17 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from chargehand.core import (
-    MissionCreated,
-    MissionRequest,
-    NotFoundError,
-    Payload,
-    StepFinished,
-    SteppedClock,
-    encode,
-    new_id,
-)
-from chargehand.store import open_store, verify
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError
+from chargehand.core.events import Payload, encode
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 outputs = (

@@ -17,8 +17,15 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import MissionCreated, MissionRequest, StepFinished, UsageError, chain_hash, payload_digest
-from chargehand.store import AuditReport, SignedHead, export_log, open_store, verify, verify_export
+from chargehand.core.errors import UsageError
+from chargehand.core.events import chain_hash, payload_digest
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._audit_export import export_log, verify_export
+from chargehand.store._chain import AuditReport
+from chargehand.store._signing import SignedHead
+from chargehand.store._store import open_store
 
 REQUEST = MissionRequest(text="ü x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)

@@ -15,8 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from chargehand.core import ExhaustedError, SteppedClock
-from chargehand.store import SpendingLimits, Store, open_store
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import ExhaustedError
+from chargehand.store._spending import SpendingLimits
+from chargehand.store._store import Store, open_store
 
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}

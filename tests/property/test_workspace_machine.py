@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.workspace_kit import Operation, Yard, cloning_disk, operate, oracle, write
 
-from chargehand.core import Checkpoint, DriverName
-from chargehand.workspace import Workspace
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Checkpoint
+from chargehand.workspace._workspace import Workspace
 
 _NAMES = [
     "a",

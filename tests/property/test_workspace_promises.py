@@ -20,8 +20,9 @@ from tests.promises_side import REFUSED, drops
 from tests.promises_tools import Side, settle
 from tests.workspace_kit import cloning_disk
 
-from chargehand.core import ChargehandError, DriverName, InfrastructureError
-from chargehand.workspace import Workspace
+from chargehand.core.errors import ChargehandError, InfrastructureError
+from chargehand.core.ports import DriverName
+from chargehand.workspace._workspace import Workspace
 
 _PATHS = st.sampled_from(
     [

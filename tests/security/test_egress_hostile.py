@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from tests.egress_kit import Names, get, proxy, upstream
 
-from chargehand.sandbox import EgressLimits
-from chargehand.sandbox._egress_contract import EgressRefusal
+from chargehand.sandbox._egress_contract import EgressLimits, EgressRefusal
 from chargehand.sandbox._egress_head import read_head
 from chargehand.sandbox._egress_hello import BadHelloError, hello_of, server_name
 

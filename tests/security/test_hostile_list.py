@@ -23,10 +23,11 @@ import pytest
 from tests.hostile_list import ATTEMPTS, TREES, Attempt, Planted, table
 from tests.jail_kit import PRELUDE, TIERS, Jail, jailed, leaky, refused
 
-from chargehand.core import SandboxDiedError
-from chargehand.sandbox import SandboxLimits, SandboxSpec
-from chargehand.workspace import Workspace, WorkspaceLimits
+from chargehand.core.errors import SandboxDiedError
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.workspace._contract_yard import DriverYard
+from chargehand.workspace._rules import WorkspaceLimits
+from chargehand.workspace._workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 TRIED = [attempt for attempt in ATTEMPTS if attempt.program]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.isolate_kit import Place
 
-from chargehand.core import UsageError
-from chargehand.sandbox import SnippetSpec
+from chargehand.core.errors import UsageError
+from chargehand.sandbox._isolate import SnippetSpec
 
 pytestmark = [
     pytest.mark.needs_bwrap,

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import MountPlan, sandbox_ids
-from chargehand.sandbox import ExecResult, ProcessTier, SandboxLimits, SandboxSpec, discover
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._seccomp import machine_name
 from chargehand.sandbox._syscalls import allowed
+from chargehand.sandbox._toolchain import discover
 
 pytestmark = pytest.mark.needs_bwrap
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other entries exist on x86-64 only")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.jail_kit import TIERS, Jail, jailed, refused
 
-from chargehand.core import SandboxDiedError
+from chargehand.core.errors import SandboxDiedError
 from chargehand.sandbox._syscalls import allowed
 
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chargehand.checks import Areas, MemoryTrees, inspect
-from chargehand.core import Finding
+from chargehand.checks._areas import Areas
+from chargehand.checks._inspect import inspect
+from chargehand.checks._reader import MemoryTrees
+from chargehand.core.records import Finding
 
 Files = Mapping[str, str | bytes]
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from chargehand.core import SandboxDiedError
-from chargehand.sandbox import WORKSPACE, ExecResult, OnOutput, SandboxUsage, Stream
+from chargehand.core.errors import SandboxDiedError
+from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput, SandboxUsage, Stream
 
 
 class LocalSandbox:

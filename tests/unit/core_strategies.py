@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from chargehand.core import MissionCreated, Payload, event_types
-from chargehand.core._events import _REGISTRY
+from chargehand.core.events import _REGISTRY, Payload, event_types
+from chargehand.core.mission_events import MissionCreated
 
 _text = st.text(max_size=8)
 _json = st.recursive(

@@ -9,28 +9,26 @@ from typing import Any
 
 import pytest
 
-from chargehand.agents import abilities_of
-from chargehand.app import App
-from chargehand.core import (
-    AttemptStarted,
-    Base,
+from chargehand.agents.opening import abilities_of
+from chargehand.app._app import App
+from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
+from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.clock import SystemClock
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import decode
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     BaseResolved,
-    MessageAcknowledged,
-    MessageDelivered,
     MessageSent,
     MissionClaimed,
     MissionCreated,
     MissionFinished,
     MissionPaused,
-    MissionRequest,
-    MissionState,
     QuestionAnswered,
     QuestionAsked,
-    RefusedError,
-    SystemClock,
-    decode,
-    new_id,
 )
+from chargehand.core.records import Base, MissionRequest
+from chargehand.core.state import MissionState
 from chargehand.missions._acknowledge import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, NEXT, OPTIONS, question_of
 from chargehand.missions._acknowledging import Acknowledging
 from chargehand.missions._control import Control

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import NotFoundError, UsageError
-from chargehand.durable import ActionHold, ActionPlace, ActionPlaces, OutputLine
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.durable._actions import ActionHold, ActionPlace, ActionPlaces, OutputLine
 
 
 @pytest.fixture

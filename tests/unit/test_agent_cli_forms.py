@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents import SPECS, _fake_cli
-from chargehand.agents._cli_specs import Launch
+from chargehand.agents import _fake_cli
+from chargehand.agents._cli_specs import SPECS, Launch
 from chargehand.agents._events import AgentEvent
 from chargehand.agents._lines import JsonLines
 from chargehand.agents._session_log import SessionLog
-from chargehand.core import CliName
-from chargehand.models import Usage
+from chargehand.core.config import CliName
+from chargehand.models._contract import Usage
 
 NAMES: tuple[CliName, ...] = get_args(CliName)
 LAUNCH = Launch(prompt="The request", model="m", dialect="openai", token="cht-token")

@@ -26,7 +26,7 @@ from chargehand.agents._compaction import Compacted, compact, estimate
 from chargehand.agents._conversation import ASK, Said, to_messages
 from chargehand.agents._prompts import person_message
 from chargehand.agents._recorded import ToolCall
-from chargehand.core import ExhaustedError
+from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 PINS = {0, 1}

@@ -10,14 +10,16 @@ import pytest
 from tests.gateway_kit import Reply, Scripted, openai_stream
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents import Endpoint, EndpointModel
 from chargehand.agents._compaction import compact
+from chargehand.agents._contract import Endpoint, EndpointModel
 from chargehand.agents._conversation import Said, to_messages
 from chargehand.agents._model_client import open_client
 from chargehand.agents._recorded import ToolCall
 from chargehand.agents._tools import Toolbox
-from chargehand.core import UpstreamError
-from chargehand.models import Gateway, MemoryLedger, Price, ServedModel
+from chargehand.core.errors import UpstreamError
+from chargehand.models._contract import Price, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._ledger import MemoryLedger
 from chargehand.models._trials import red_square
 
 PNG = red_square()

@@ -21,8 +21,10 @@ from chargehand.agents._prompts import (
     system_prompt,
 )
 from chargehand.agents._stuck import Stuck
-from chargehand.checks import CheckOutput, report
-from chargehand.core import CheckResult, Finding, Reverted, Verdict, printable, shown_path
+from chargehand.checks._report import report
+from chargehand.checks._run import CheckOutput
+from chargehand.core.records import CheckResult, Finding, Reverted, Verdict
+from chargehand.core.text import printable, shown_path
 
 RULE = "Every function of this project has a docstring that ends with a rhyme."
 

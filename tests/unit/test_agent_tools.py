@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
-from chargehand.core import MountPlan, SandboxDiedError, sandbox_ids
-from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, discover
+from chargehand.core.errors import SandboxDiedError
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import discover
 
 Call = Callable[..., Awaitable[ToolResult]]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chargehand.app._config_resolve import resolve
 from chargehand.app._profile import Machine, profile_for, read_machine
-from chargehand.core import EngineConfig, SandboxConfig
+from chargehand.core.config import EngineConfig, SandboxConfig
 
 
 @given(st.integers(1024, 4 << 20), st.integers(1, 256))

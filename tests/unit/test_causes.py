@@ -14,10 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.app._config_keys import section_keys
-from chargehand.cli import chargehand
-from chargehand.core import AttemptState, AttemptStatus, MissionState, MissionStatus, Reason
-from chargehand.missions import CAUSE_CLASSES, CauseClass, attempt_cause, mission_cause
-from chargehand.missions._causes import CAUSELESS, ENDED, MEANINGS, REMEDIES
+from chargehand.cli._root import chargehand
+from chargehand.core.records import AttemptStatus, MissionStatus, Reason
+from chargehand.core.state import AttemptState, MissionState
+from chargehand.missions._causes import (
+    CAUSE_CLASSES,
+    CAUSELESS,
+    ENDED,
+    MEANINGS,
+    REMEDIES,
+    CauseClass,
+    attempt_cause,
+    mission_cause,
+)
 from chargehand.missions._causes_reference import render_causes
 
 PAGE = Path(__file__).parents[2] / "docs/reference/causes.md"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit._inspecting import findings, rules
 
-from chargehand.checks import Areas, MemoryTrees, inspect
-from chargehand.core import ConfigError
+from chargehand.checks._areas import Areas
+from chargehand.checks._inspect import inspect
+from chargehand.checks._reader import MemoryTrees
+from chargehand.core.errors import ConfigError
 
 
 def one(path: str, **areas: object) -> list[tuple[str, str]]:

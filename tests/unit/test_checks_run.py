@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.checks import CheckOutput, CheckPlan, run_checks
-from chargehand.core import CheckResult, SandboxDiedError
+from chargehand.checks._plan import CheckPlan
+from chargehand.checks._run import CheckOutput, run_checks
+from chargehand.core.errors import SandboxDiedError
+from chargehand.core.records import CheckResult
 
 PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 UNITTEST = f"{sys.executable} -m unittest discover"

@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from chargehand.checks import CheckOutput, CheckPlan, FailingTest, judge, report
 from chargehand.checks._commands import runner_of
-from chargehand.checks._junit import ReportError, read_junit
+from chargehand.checks._junit import FailingTest, ReportError, read_junit
 from chargehand.checks._output import HeadTail, shown_tail
-from chargehand.core import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
+from chargehand.checks._plan import CheckPlan, judge
+from chargehand.checks._report import report
+from chargehand.checks._run import CheckOutput
+from chargehand.core.records import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
 
 
 def check(status: CheckStatus, name: str = "c") -> CheckResult:

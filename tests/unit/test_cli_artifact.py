@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from chargehand.app import App
-from chargehand.cli import chargehand
-from chargehand.core import Base, BaseResolved, MissionCreated, MissionRequest
+from chargehand.app._app import App
+from chargehand.cli._root import chargehand
+from chargehand.core.mission_events import BaseResolved, MissionCreated
+from chargehand.core.records import Base, MissionRequest
 
 NASTY = b"red \x1b[31mtext\x1b[0m\x07 and \xff bytes\n"
 

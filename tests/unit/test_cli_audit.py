@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from chargehand.cli import chargehand
-from chargehand.core import MissionCreated, MissionRequest, StepFinished
-from chargehand.store import SignedHead, open_store, verify_export
+from chargehand.cli._root import chargehand
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit_export import verify_export
+from chargehand.store._signing import SignedHead
+from chargehand.store._store import open_store
 
 REQUEST = MissionRequest(text="x\x1b[31m", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)

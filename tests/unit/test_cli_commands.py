@@ -13,19 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
-from chargehand.app import App
-from chargehand.cli import chargehand
-from chargehand.core import (
-    Base,
-    BaseResolved,
-    Checkpoint,
-    CheckpointMade,
-    MissionClaimed,
-    MissionCreated,
-    MissionFinished,
-    MissionRequest,
-    Reason,
-)
+from chargehand.app._app import App
+from chargehand.cli._root import chargehand
+from chargehand.core.attempt_events import CheckpointMade
+from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished
+from chargehand.core.records import Base, Checkpoint, MissionRequest, Reason
 
 FILES = {
     "shop/__init__.py": "",

@@ -14,9 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli import chargehand
 from chargehand.cli._failures import guarded
-from chargehand.core import (
+from chargehand.cli._root import chargehand
+from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
     ExhaustedError,

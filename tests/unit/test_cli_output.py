@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.cli._output import Output, to_json
-from chargehand.core import Reason, printable
+from chargehand.core.records import Reason
+from chargehand.core.text import printable
 
 
 def test_documents_only_with_json_and_text_only_without(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app import DEFAULT_MODELS, Choice, Option, Resolved, Roles, resolve
-from chargehand.app._config_model import UserFile
+from chargehand.app._choice import DEFAULT_MODELS, Choice
+from chargehand.app._config_model import Option, Resolved, UserFile
+from chargehand.app._config_resolve import resolve
+from chargehand.app._roles import Roles
 from chargehand.cli._request import (
     Cast,
     RunOptions,
@@ -24,8 +26,9 @@ from chargehand.cli._request import (
     request_text,
     slug,
 )
-from chargehand.core import ConfigError, MissionRequest, NotFoundError, UsageError
-from chargehand.store import Store, open_store
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+from chargehand.core.records import MissionRequest
+from chargehand.store._store import Store, open_store
 
 
 @pytest.fixture

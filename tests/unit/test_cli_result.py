@@ -17,23 +17,12 @@ from chargehand.cli._result import (
     result_document,
     show_result,
 )
-from chargehand.core import (
-    AttemptStarted,
-    AttemptState,
-    Base,
-    Checkpoint,
-    Event,
-    Export,
-    MissionCreated,
-    MissionRequest,
-    MissionState,
-    ModelCalled,
-    Payload,
-    Reason,
-    Reverted,
-    apply,
-    encode,
-)
+from chargehand.core.attempt_events import AttemptStarted, ModelCalled
+from chargehand.core.events import Event, Payload, encode
+from chargehand.core.fold import apply
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted
+from chargehand.core.state import AttemptState, MissionState
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",

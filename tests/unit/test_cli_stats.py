@@ -11,21 +11,13 @@ import pytest
 from click.testing import CliRunner
 from tests.conftest import make_repository
 
-from chargehand.app import App
-from chargehand.cli import chargehand
+from chargehand.app._app import App
+from chargehand.cli._root import chargehand
 from chargehand.cli._stats import parse_since
-from chargehand.core import (
-    AttemptFinished,
-    AttemptStarted,
-    AttemptStatus,
-    MissionCreated,
-    MissionFinished,
-    MissionRequest,
-    MissionStatus,
-    Reason,
-    SandboxClosed,
-    UsageError,
-)
+from chargehand.core.attempt_events import AttemptStarted, SandboxClosed
+from chargehand.core.errors import UsageError
+from chargehand.core.mission_events import AttemptFinished, MissionCreated, MissionFinished
+from chargehand.core.records import AttemptStatus, MissionRequest, MissionStatus, Reason
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.app._config_edit import set_user_value, set_user_values
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 _TEXT = """\
 # my settings

@@ -12,7 +12,7 @@ from chargehand.app._config_files import load_user_file, state_home, user_config
 from chargehand.app._config_keys import entry_keys, section_keys
 from chargehand.app._config_reference import render_reference
 from chargehand.app._config_sources import variable
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 _PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 

@@ -6,7 +6,8 @@ import pytest
 
 from chargehand.app._config_keys import AGENTS, agent_keys, find_key, known_names, section_keys
 from chargehand.app._config_values import parse_text, parse_value, show_seconds, shown
-from chargehand.core import Config, ConfigError
+from chargehand.core.config import Config
+from chargehand.core.errors import ConfigError
 
 
 def _value(key: str, value: object) -> object:

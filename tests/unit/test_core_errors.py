@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chargehand.core import (
+from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
     ExhaustedError,

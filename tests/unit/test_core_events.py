@@ -8,17 +8,8 @@ from core_strategies import payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import (
-    GENESIS,
-    BaseResolved,
-    MissionCreated,
-    Payload,
-    chain_hash,
-    decode,
-    encode,
-    event_types,
-    payload_digest,
-)
+from chargehand.core.events import GENESIS, Payload, chain_hash, decode, encode, event_types, payload_digest
+from chargehand.core.mission_events import BaseResolved, MissionCreated
 
 LINE = {
     "prev": GENESIS,

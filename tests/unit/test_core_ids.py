@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core import Kind, new_id
+from chargehand.core.ids import Kind, new_id
 
 MOMENTS = st.integers(0, 2**45 - 1)
 

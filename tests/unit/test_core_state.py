@@ -7,26 +7,18 @@ from core_strategies import payloads, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import (
-    GENESIS,
-    SETTLED,
+from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.events import GENESIS, Event, Payload, encode
+from chargehand.core.fold import apply, fold
+from chargehand.core.mission_events import (
     AttemptFinished,
-    AttemptStarted,
-    AttemptStatus,
-    Event,
     MissionCreated,
     MissionFinished,
-    MissionRequest,
-    MissionState,
-    MissionStatus,
-    Payload,
     PromotionDone,
     PromotionPrepared,
-    Reason,
-    apply,
-    encode,
-    fold,
 )
+from chargehand.core.records import AttemptStatus, MissionRequest, MissionStatus, Reason
+from chargehand.core.state import SETTLED, MissionState
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="fix", agent="a", command=("x",), slug="fix")

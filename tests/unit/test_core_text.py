@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core import printable, shown_path
+from chargehand.core.text import printable, shown_path
 
 hostile = st.text(
     st.characters() | st.sampled_from("\x1b[]\x07\\;31m\x9b\x00\n\t\r\u202e\u200b\ud800"), max_size=40

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from chargehand.core import convert_to, decode_as, json_schema, unpack_as
+from chargehand.core.codec import convert_to, decode_as, json_schema, unpack_as
 
 RACE = """
 import threading
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chargehand.core import convert_to, decode_as, json_schema, unpack_as
+from chargehand.core.codec import convert_to, decode_as, json_schema, unpack_as
 
 document = {"first": "a", "inner": {"value": 1}}
 {read}

@@ -12,25 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import make_repository
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.app._disk import StillNeeded, mission_of
 from chargehand.cli._gc import GcOptions, _bytes, collect
 from chargehand.cli._output import Output
-from chargehand.core import (
-    AttemptState,
-    Base,
-    BaseResolved,
-    MissionCreated,
-    MissionFinished,
-    MissionRequest,
-    MissionState,
-    MissionStatus,
-    Reason,
-    UsageError,
-    new_id,
-)
+from chargehand.core.errors import UsageError
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import BaseResolved, MissionCreated, MissionFinished
+from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
+from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions._places import _prefix
-from chargehand.workspace import Workspace
+from chargehand.workspace._workspace import Workspace
 
 ROOT = Path("/state/projects/p-1")
 COMMIT = "c" * 40

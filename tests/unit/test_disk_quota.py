@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, operate, write
 
-from chargehand.core import InfrastructureError, RefusedError
-from chargehand.workspace import WorkspaceLimits
+from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.workspace._bases import Bases
 from chargehand.workspace._errors import no_fault
 from chargehand.workspace._quota import AttemptQuota, StateQuota
+from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._space import Need, nobody_needs, room_on_disk, tree_need
 
 MB = 1_000_000
@@ -166,8 +166,10 @@ root, repository, first, second = sys.argv[1:]
 libc.mount(None, b"/", None, 0x44000, None)
 if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=24m"):
     sys.exit(77)
-from chargehand.core import InfrastructureError
-from chargehand.workspace import Depot, Workspace, WorkspaceLimits
+from chargehand.core.errors import InfrastructureError
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
+from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._bases import Bases
 from chargehand.workspace._errors import no_fault
 from chargehand.workspace._quota import AttemptQuota, StateQuota

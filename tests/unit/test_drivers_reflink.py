@@ -12,9 +12,10 @@ import pytest
 from tests.workspace_kit import Yard, agent, changed, cloning_disk
 
 from chargehand.app._tiers import _machine, choose_driver
-from chargehand.core import InfrastructureError
-from chargehand.sandbox import Part, ProbeReport, Toolchain, discover, probe
-from chargehand.workspace import EnvironmentLayers
+from chargehand.core.errors import InfrastructureError
+from chargehand.sandbox._probe import Part, ProbeReport, probe
+from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.workspace._environment import EnvironmentLayers
 from chargehand.workspace._files import sync_file_system
 
 BIG = 8 << 20

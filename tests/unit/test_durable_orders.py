@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import RefusedError
-from chargehand.durable import Order, give_order, taking_orders
+from chargehand.core.errors import RefusedError
+from chargehand.durable._orders import Order, give_order, taking_orders
 
 
 async def echo(order: Order) -> Order:

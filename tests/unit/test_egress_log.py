@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from chargehand.core import FencedError, NetworkRequested, Payload, SteppedClock
+from chargehand.core.attempt_events import NetworkRequested
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import FencedError
+from chargehand.core.events import Payload
 from chargehand.missions._journal import Unlogged
 from chargehand.missions._network import NetworkLog
-from chargehand.sandbox import EgressRequest
+from chargehand.sandbox._egress_contract import EgressRequest
 
 
 class _Kept(Unlogged):

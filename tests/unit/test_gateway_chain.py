@@ -25,16 +25,12 @@ from tests.gateway_kit import (
     openai_whole,
 )
 
-from chargehand.core import SteppedClock, UpstreamError
-from chargehand.models import (
-    CallRecord,
-    Gateway,
-    MemoryLedger,
-    ProviderLimits,
-    Providers,
-    QuotaRest,
-    ServedModel,
-)
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import UpstreamError
+from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._health import ProviderLimits, Providers
+from chargehand.models._ledger import MemoryLedger
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}

@@ -12,8 +12,10 @@ import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
 
-from chargehand.models import CallRecord, Dialect, Gateway, MemoryLedger, Price, ServedModel
+from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel
+from chargehand.models._gateway import Gateway
 from chargehand.models._gateway_content import as_text, kinds_in
+from chargehand.models._ledger import MemoryLedger
 from chargehand.models._render import ScriptedReply, render
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0").decode()

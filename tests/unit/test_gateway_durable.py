@@ -14,8 +14,11 @@ import httpx
 import pytest
 from tests.gateway_kit import SSE, Desk, Reply, gateway, openai_stream, openai_whole
 
-from chargehand.core import Spent, StoreError
-from chargehand.models import CallLog, MemoryLedger, Price
+from chargehand.core.errors import StoreError
+from chargehand.core.ports import Spent
+from chargehand.models._call_log import CallLog
+from chargehand.models._contract import Price
+from chargehand.models._ledger import MemoryLedger
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -23,8 +23,8 @@ from tests.gateway_kit import (
     openai_whole,
 )
 
-from chargehand.core import UpstreamError
-from chargehand.models import Dialect
+from chargehand.core.errors import UpstreamError
+from chargehand.models._contract import Dialect
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
 STREAM = {**ASK, "stream": True}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tests.gateway_kit import SSE, Reply, gateway, openai_stream
 
-from chargehand.core import SteppedClock
-from chargehand.models import ProviderLimits, Providers
-from chargehand.models._health import Standing
+from chargehand.core.clock import SteppedClock
+from chargehand.models._health import ProviderLimits, Providers, Standing
 
 WAITING = 200
 STREAM = {"model": "m", "messages": [], "max_tokens": 10, "stream": True}

@@ -23,8 +23,10 @@ from tests.gateway_kit import (
     openai_whole,
 )
 
-from chargehand.core import ExhaustedError, Spent, UpstreamError
-from chargehand.models import Call, MemoryLedger, Price
+from chargehand.core.errors import ExhaustedError, UpstreamError
+from chargehand.core.ports import Spent
+from chargehand.models._contract import Call, Price
+from chargehand.models._ledger import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGES = "/v1/messages"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.gateway_kit import JSON, SSE, Reply, data, event, gateway
 
-from chargehand.models import Dialect
-from chargehand.store import SpendingLimits, open_store
+from chargehand.models._contract import Dialect
+from chargehand.store._spending import SpendingLimits
+from chargehand.store._store import open_store
 
 RESPONSES = "/v1/responses"
 GEMINI = "/v1beta/models/m:generateContent"

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from chargehand.checks import Areas, MemoryTrees
-from chargehand.core import Base, Finding, SteppedClock
+from chargehand.checks._areas import Areas
+from chargehand.checks._reader import MemoryTrees
+from chargehand.core.clock import SteppedClock
+from chargehand.core.records import Base, Finding
 from chargehand.missions import _inspection
 from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
-from chargehand.store import Store, open_store
-from chargehand.workspace import Scan
+from chargehand.store._store import Store, open_store
+from chargehand.workspace._scan import Scan
 
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"
 CRITICAL = Finding(rule="entry_link_out", severity="critical", path="leak", message="leak leads out")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.checks import Areas, Inspection, LayeredCache, Limits, MemoryCache, MemoryTrees, examine, inspect
-from chargehand.checks._cache import key_of, plan_version
-from chargehand.core import Change
+from chargehand.checks._areas import Areas
+from chargehand.checks._cache import LayeredCache, MemoryCache, key_of, plan_version
+from chargehand.checks._inspect import Inspection, Limits, examine, inspect
+from chargehand.checks._reader import MemoryTrees
+from chargehand.core.records import Change
 
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"
 AREAS = Areas(commands=("pytest -q",))

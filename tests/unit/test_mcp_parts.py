@@ -17,7 +17,8 @@ from chargehand.cli._mcp_http import bound, hosts_of, parsed_address, token_of, 
 from chargehand.cli._mcp_records import Gives, Takes, schema_of
 from chargehand.cli._mcp_tools import ToolSpec
 from chargehand.cli._mcp_views import cleaned
-from chargehand.core import ConfigError, ExhaustedError, UsageError, keyed_id, new_id
+from chargehand.core.errors import ConfigError, ExhaustedError, UsageError
+from chargehand.core.ids import keyed_id, new_id
 
 ALL = [
     kind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 from chargehand.sandbox._mirror_config import RegistryConfig
 from chargehand.sandbox._mirror_npm_config import parse_npmrc
 from chargehand.sandbox._mirror_pip_config import parse_config_list

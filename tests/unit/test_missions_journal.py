@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 
-from chargehand.core import (
-    FencedError,
-    MessageSent,
-    MissionCreated,
-    MissionRequest,
-    StepFinished,
-    SteppedClock,
-)
-from chargehand.missions import Journal
-from chargehand.store import Store, open_store
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import FencedError
+from chargehand.core.mission_events import MessageSent, MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.missions._journal import Journal
+from chargehand.store._store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=("x",), slug="x")

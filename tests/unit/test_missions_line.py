@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.app import App
-from chargehand.cli import chargehand
+from chargehand.app._app import App
 from chargehand.cli._mission_log import _tell_wait
 from chargehand.cli._output import Output
-from chargehand.core import MissionClaimed, MissionFinished, MissionRequest
-from chargehand.durable import LocalMembership
-from chargehand.missions import create_mission
+from chargehand.cli._root import chargehand
+from chargehand.core.mission_events import MissionClaimed, MissionFinished
+from chargehand.core.records import MissionRequest
+from chargehand.durable._workers import LocalMembership
+from chargehand.missions._missions import create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 

@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app import App
-from chargehand.core import (
-    CLOCK,
-    MissionCreated,
-    MissionFinished,
-    MissionRequest,
-    MissionState,
-    QuestionAnswered,
-    QuestionAsked,
-    Reason,
-    RefusedError,
-    SteppedClock,
-    WaitingError,
-)
-from chargehand.missions import Journal
+from chargehand.app._app import App
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.mission_events import CLOCK, MissionCreated, MissionFinished, QuestionAnswered, QuestionAsked
+from chargehand.core.records import MissionRequest, Reason
+from chargehand.core.state import MissionState
+from chargehand.missions._journal import Journal
 from chargehand.missions._sleep import asleep, wakes_at
-from chargehand.models import QuotaRest
+from chargehand.models._contract import QuotaRest
 
 REQUEST = MissionRequest(text="x", agent="a", command=("x",), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST, user="ann")

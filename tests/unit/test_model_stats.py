@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli import chargehand
-from chargehand.core import AttemptState, ModelCalled, decode
+from chargehand.cli._root import chargehand
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.events import decode
+from chargehand.core.state import AttemptState
 from chargehand.missions._model_stats import ModelTally
 
 

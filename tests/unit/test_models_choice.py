@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from tests.provider_kit import Provider, serving
 
-from chargehand.app import (
-    DEFAULT_MODELS,
-    Choice,
-    ModelProbe,
-    choose,
-    find_ollama,
+from chargehand.app._choice import DEFAULT_MODELS, Choice, choose
+from chargehand.app._model_probe import ModelProbe, probe_model
+from chargehand.app._models import (
+    address_of,
     has_key,
+    is_loopback,
     key_name,
     model_config,
-    probe_model,
+    ollama_address,
     served_model,
 )
-from chargehand.app._models import address_of, is_loopback, ollama_address
-from chargehand.core import AgentConfig, Config, ConfigError, LimitsConfig, ModelConfig, NotFoundError, UsageError
-from chargehand.models import find_price
+from chargehand.app._ollama import find_ollama
+from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+from chargehand.models._prices import find_price
 
 KEY = "sesame-1234567890"
 CLOSED = "http://127.0.0.1:1"

@@ -11,8 +11,8 @@ import openai
 import pytest
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
-from chargehand.core import UpstreamError, UsageError
-from chargehand.models import Call, UpstreamReply
+from chargehand.core.errors import UpstreamError, UsageError
+from chargehand.models._contract import Call, UpstreamReply
 from chargehand.models._faults import Fault, Faults, FaultyUpstream
 from chargehand.models._render import ScriptedCall, ScriptedReply
 from chargehand.models._script import Script, ScriptUpstream

@@ -20,8 +20,8 @@ from genai_prices.types import (
     TimeOfDateConstraint,
 )
 
-from chargehand.core import ModelConfig
-from chargehand.models import Price
+from chargehand.core.config import ModelConfig
+from chargehand.models._contract import Price
 from chargehand.models._prices import _price, find_context, find_price
 
 DAY = date(2026, 6, 1)
@@ -217,7 +217,7 @@ import socket, sys, threading
 def refuse(*arguments, **more):
     raise AssertionError("the network was asked")
 socket.socket.connect = socket.getaddrinfo = refuse
-from chargehand.core import ModelConfig
+from chargehand.core.config import ModelConfig
 from chargehand.models._prices import find_price
 cheap = ("openai", None, 1.0), ("ollama", None, None), ("openai-compatible", "http://x", None)
 for provider, base_url, price in cheap:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tests.provider_kit import Provider, serving
 
-from chargehand.app import probe_model
-from chargehand.core import LimitsConfig, ModelConfig
-from chargehand.models import Dialect, small_answer
+from chargehand.app._model_probe import probe_model
+from chargehand.core.config import LimitsConfig, ModelConfig
+from chargehand.models._contract import Dialect
+from chargehand.models._probe import small_answer
 from chargehand.models._render import ScriptedCall, ScriptedReply, render
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from chargehand.app import every, model_config, provider_limits, served_chain
-from chargehand.core import Config, ConfigError, ModelConfig, SteppedClock
-from chargehand.models import ProviderLimits, Providers
+from chargehand.app._models import every, model_config, provider_limits, served_chain
+from chargehand.core.clock import SteppedClock
+from chargehand.core.config import Config, ModelConfig
+from chargehand.core.errors import ConfigError
+from chargehand.models._health import ProviderLimits, Providers
 
 
 class Keys:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit._model_clients import call, read
 
-from chargehand.core import SteppedClock, UpstreamError, UsageError
-from chargehand.models import Call, Dialect, Upstream, UpstreamReply
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import UpstreamError, UsageError
+from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
 from chargehand.models._faults import Faults, FaultyUpstream
 from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models._redact import Redactor

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit._model_clients import anthropic_client, openai_client
 
-from chargehand.models import Dialect, Usage
+from chargehand.models._contract import Dialect, Usage
 from chargehand.models._decode import decode_body
 from chargehand.models._render import ScriptedCall, ScriptedReply, render
 from chargehand.models._script import Script, ScriptUpstream

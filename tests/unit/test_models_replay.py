@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
-from chargehand.core import SteppedClock, UpstreamError
-from chargehand.models import Call, Upstream, UpstreamReply
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import UpstreamError
+from chargehand.models._contract import Call, Upstream, UpstreamReply
 from chargehand.models._faults import Faults, FaultyUpstream
 from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models._redact import Redactor

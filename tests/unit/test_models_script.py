@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit._model_clients import call, document
 
-from chargehand.core import UsageError
-from chargehand.models import Usage
+from chargehand.core.errors import UsageError
+from chargehand.models._contract import Usage
 from chargehand.models._render import ScriptedCall, ScriptedReply
 from chargehand.models._script import Script, ScriptLine, ScriptUpstream, newest_text
 

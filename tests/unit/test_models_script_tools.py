@@ -12,8 +12,9 @@ import pytest
 from tests.gateway_kit import Reply, gateway, openai_whole
 from tests.unit._model_clients import read
 
-from chargehand.models import Call, Dialect, Script, ScriptUpstream
+from chargehand.models._contract import Call, Dialect
 from chargehand.models._render import ScriptedCall, ScriptedReply
+from chargehand.models._script import Script, ScriptUpstream
 from chargehand.models._script_tools import ToolUnknownError, fitted
 from chargehand.models._talk import Offer
 

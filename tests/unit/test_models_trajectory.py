@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chargehand.core import UsageError
-from chargehand.models import load_script
+from chargehand.core.errors import UsageError
+from chargehand.models._replay import load_script
 from chargehand.models._script_tools import fitted
 from chargehand.models._talk import Offer
 

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.app import App
-from chargehand.cli import chargehand
-from chargehand.core import (
-    Base,
+from chargehand.app._app import App
+from chargehand.cli._root import chargehand
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     BaseResolved,
     MessageSent,
     MissionCreated,
     MissionFinished,
-    MissionRequest,
     QuestionAnswered,
     QuestionAsked,
-    new_id,
 )
+from chargehand.core.records import Base, MissionRequest
 
 STRINGS = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

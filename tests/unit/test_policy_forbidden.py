@@ -6,7 +6,9 @@ import shlex
 
 import pytest
 
-from chargehand.policy import Command, Judgement, Rules, Shell, Surroundings, judge
+from chargehand.policy._actions import Command, Judgement, Shell, Surroundings
+from chargehand.policy._judge import judge
+from chargehand.policy._rules import Rules
 
 RULES = Rules()
 AROUND = Surroundings()

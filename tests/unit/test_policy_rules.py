@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app import add_override, user_rules_path
-from chargehand.core import ConfigError, NotFoundError, UsageError
-from chargehand.policy import FileWrite, Network, Other, Rules, Shell, Source, Surroundings, judge
+from chargehand.app._policy import add_override, user_rules_path
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+from chargehand.policy._actions import FileWrite, Network, Other, Shell, Surroundings
+from chargehand.policy._judge import judge
+from chargehand.policy._rules import Rules, Source
 
 ANY = "(principal, action, resource)"
 AROUND = Surroundings()

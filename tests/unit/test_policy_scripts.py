@@ -7,7 +7,9 @@ import json
 import pytest
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
-from chargehand.policy import Command, Judgement, Rules, Shell, Source, Surroundings, judge
+from chargehand.policy._actions import Command, Judgement, Shell, Surroundings
+from chargehand.policy._judge import judge
+from chargehand.policy._rules import Rules, Source
 
 RULES = Rules()
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core import TIERS, TierCandidate, TierFacts, TierName, TierUnavailableError
-from chargehand.policy import choose_tier, in_question, needed_tier, only_documentation
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.tiers import TIERS, TierCandidate, TierFacts, TierName
+from chargehand.policy._tiers import choose_tier, in_question, needed_tier, only_documentation
 
 FACTS = st.builds(
     TierFacts, wish=st.just("auto"), trusted=st.booleans(), network=st.booleans(), documentation=st.booleans()

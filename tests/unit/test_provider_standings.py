@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from chargehand.app._gateways import Standings
-from chargehand.core import SystemClock
-from chargehand.models import ProviderLimits
+from chargehand.core.clock import SystemClock
+from chargehand.models._health import ProviderLimits
 
 PLACE = "https://a.example"
 

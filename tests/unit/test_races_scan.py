@@ -22,8 +22,9 @@ import pytest
 from tests.conftest import git
 from tests.workspace_kit import FILES, Yard
 
-from chargehand.core import ChargehandError, DriverName
-from chargehand.workspace import Workspace
+from chargehand.core.errors import ChargehandError
+from chargehand.core.ports import DriverName
+from chargehand.workspace._workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 SECONDS = 0.5

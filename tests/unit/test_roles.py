@@ -11,26 +11,22 @@ import pytest
 from test_cli_commands import Desk
 from tests.conftest import git
 
-from chargehand.agents import Role, parse_role, shipped_roles
 from chargehand.agents._prompts import system_prompt
-from chargehand.app import Choice, Option, Roles, choose, meet_areas, resolve
-from chargehand.app._config_model import RepositoryFile, UserFile
-from chargehand.checks import CheckOutput
+from chargehand.agents._role_file import parse_role
+from chargehand.agents._roles import Role, shipped_roles
+from chargehand.app._choice import Choice, choose
+from chargehand.app._config_areas import meet_areas
+from chargehand.app._config_model import Option, RepositoryFile, UserFile
+from chargehand.app._config_resolve import resolve
+from chargehand.app._roles import Roles
 from chargehand.checks._junit import FailingTest
-from chargehand.core import (
-    MISSION_STEPS,
-    Change,
-    CheckResult,
-    Config,
-    ConfigError,
-    NotFoundError,
-    SandboxOpened,
-    Verdict,
-    event_types,
-    step_of,
-)
-from chargehand.core._events import _REGISTRY
-from chargehand.core._steps import _BY_TYPE
+from chargehand.checks._run import CheckOutput
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.config import Config
+from chargehand.core.errors import ConfigError, NotFoundError
+from chargehand.core.events import _REGISTRY, event_types
+from chargehand.core.records import Change, CheckResult, Verdict
+from chargehand.core.steps import _BY_TYPE, MISSION_STEPS, step_of
 from chargehand.missions._contracts import with_failing_test
 
 SEVEN = ["architect", "developer", "dispatcher", "planner", "reviewer", "security", "tester"]

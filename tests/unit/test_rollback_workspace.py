@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
 from tests.workspace_kit import Operation, Yard, agent, operate, write
 
-from chargehand.core import Checkpoint, DriverName, Finding, NotFoundError, RefusedError, UsageError
-from chargehand.workspace import Depot, Drop, LineRange, PathPlan, RollbackPlan, Workspace, drops_of, plan_rollback
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Checkpoint, Finding
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._hunks import LineRange
+from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
+from chargehand.workspace._rollback_hunks import Drop, drops_of
+from chargehand.workspace._workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PROGRAM = "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef three():\n    return 3\n"

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import MountPlan, TierUnavailableError, sandbox_ids
-from chargehand.sandbox import ProcessTier, SandboxSpec, Toolchain, _mend, discover, probe
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import MountPlan, sandbox_ids
+from chargehand.sandbox import _mend
+from chargehand.sandbox._contract import SandboxSpec
 from chargehand.sandbox._mend import mend, tier_unavailable
+from chargehand.sandbox._probe import probe
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain, discover
 
 needs_bwrap = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"

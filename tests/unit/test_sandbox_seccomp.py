@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chargehand.core import TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
 from chargehand.sandbox import _seccomp
 from chargehand.sandbox._seccomp import compile_filter, machine_name
 from chargehand.sandbox._syscalls import Machine, allowed

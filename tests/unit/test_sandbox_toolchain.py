@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import ConfigError
-from chargehand.sandbox import Toolchain, discover
+from chargehand.core.errors import ConfigError
+from chargehand.sandbox._toolchain import Toolchain, discover
 
 ELF = b"\x7fELF" + bytes(60)
 

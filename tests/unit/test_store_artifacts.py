@@ -9,17 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.core import (
-    ArtifactSink,
-    MissionCreated,
-    MissionRequest,
-    NotFoundError,
-    StepFinished,
-    SteppedClock,
-    StoreError,
-    UsageError,
-)
-from chargehand.store import Store, open_store, verify
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError, StoreError, UsageError
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.ports import ArtifactSink
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._store import Store, open_store
 
 LONG = b"the same line again and again\n" * 1000
 CREATED = MissionCreated(

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import (
+from chargehand.core.errors import FencedError, NotFoundError, RefusedError
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import (
     CancelAsked,
-    FencedError,
     MessageSent,
     MissionCreated,
     MissionFinished,
     MissionPaused,
-    MissionRequest,
     MissionResumed,
-    NotFoundError,
-    Payload,
-    RefusedError,
 )
-from chargehand.store import Store, open_store, verify
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")

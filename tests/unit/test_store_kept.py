@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import CheckResult, Finding, NotFoundError, SteppedClock, UsageError, Verdict
-from chargehand.store import ProjectRow, Store, open_store
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.records import CheckResult, Finding, Verdict
+from chargehand.store._projects import ProjectRow
+from chargehand.store._store import Store, open_store
 
 VERDICT = Verdict(
     tree="t1",

@@ -6,21 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import (
-    GENESIS,
-    AttemptStarted,
-    MissionCreated,
-    MissionRequest,
-    NotFoundError,
-    StepFinished,
-    SteppedClock,
-    UsageError,
-    chain_hash,
-    decode,
-    fold,
-    payload_digest,
-)
-from chargehand.store import MissionRow, Store, open_store, verify
+from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.events import GENESIS, chain_hash, decode, payload_digest
+from chargehand.core.fold import fold
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._log import MissionRow
+from chargehand.store._store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")

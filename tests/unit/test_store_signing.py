@@ -12,16 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.core import (
-    MissionCreated,
-    MissionRequest,
-    NotFoundError,
-    StepFinished,
-    SteppedClock,
-    StoreError,
-    UsageError,
-)
-from chargehand.store import SignedHead, Store, open_store, verify
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import NotFoundError, StoreError, UsageError
+from chargehand.core.mission_events import MissionCreated, StepFinished
+from chargehand.core.records import MissionRequest
+from chargehand.store._audit import verify
+from chargehand.store._signing import SignedHead
+from chargehand.store._store import Store, open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)
@@ -86,7 +83,8 @@ def test_no_store_pays_for_cryptography_before_it_signs(home: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from chargehand.store import open_store, verify
+from chargehand.store._store import open_store
+from chargehand.store._audit import verify
 with open_store(Path({str(home)!r})) as store:
     assert verify(store).ok
 assert "cryptography" not in sys.modules
@@ -199,8 +197,9 @@ def test_processes_sign_at_once_with_one_key(home: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from chargehand.core import MissionCreated, MissionRequest
-from chargehand.store import open_store
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
+from chargehand.store._store import open_store
 home = Path(sys.argv[1])
 request = MissionRequest(text="x", agent="a", command=(), slug="x")
 created = MissionCreated(project="p", repository="/r", request=request)

@@ -15,9 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core import ExhaustedError, Ledger, MissionCreated, MissionRequest, Spent, SteppedClock, UsageError
-from chargehand.store import SpendingLimits, Store, open_store
-from chargehand.store._spending import _micro, _shown, _usd
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import ExhaustedError, UsageError
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.ports import Ledger, Spent
+from chargehand.core.records import MissionRequest
+from chargehand.store._spending import SpendingLimits, _micro, _shown, _usd
+from chargehand.store._store import Store, open_store
 
 DAY = 24 * 3600.0
 
@@ -327,8 +331,9 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
 RACE = """
 import os, sys
 from pathlib import Path
-from chargehand.core import ExhaustedError
-from chargehand.store import SpendingLimits, open_store
+from chargehand.core.errors import ExhaustedError
+from chargehand.store._spending import SpendingLimits
+from chargehand.store._store import open_store
 
 home = Path(sys.argv[1])
 limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, user_usd=0.45, day_usd=0.7)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox import Toolchain, discover
+from chargehand.sandbox._toolchain import Toolchain, discover
 from chargehand.sandbox._toolchain_kept import keep, kept
 
 ELF = b"\x7fELF" + bytes(60)

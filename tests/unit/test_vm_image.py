@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core import TierUnavailableError
-from chargehand.sandbox import find_guest, set_up_guest
+from chargehand.core.errors import TierUnavailableError
+from chargehand.sandbox._vm_guest import find_guest, set_up_guest
 from chargehand.sandbox._vm_image import first_files, kernel_of, needed_modules, version_of, wanted
 from chargehand.sandbox._vm_package import read_package
 

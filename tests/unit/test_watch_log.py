@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from chargehand.cli._happenings import describe
-from chargehand.core import FilesSeen, Payload, decode, encode
+from chargehand.core.attempt_events import FilesSeen
+from chargehand.core.events import Payload, decode, encode
 from chargehand.missions._journal import Journal
 from chargehand.missions._watching import Due, FilesLog, Pace
 from chargehand.workspace._watch_events import Batch, FileEvent, Gap

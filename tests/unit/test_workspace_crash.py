@@ -12,13 +12,19 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, operate, tree_paths, write
 
-from chargehand.core import InfrastructureError
-from chargehand.workspace import Workspace, WorkspaceLimits, export
+from chargehand.core.errors import InfrastructureError
+from chargehand.workspace._export import export
+from chargehand.workspace._rules import WorkspaceLimits
+from chargehand.workspace._workspace import Workspace
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from chargehand.workspace import *
+from chargehand.workspace._apply import apply
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._environment import EnvironmentLayers
+from chargehand.workspace._export import export
+from chargehand.workspace._workspace import Workspace
 root, repository, point, action, *rest = sys.argv[1:]
 def fault(at):
     if at == point:
@@ -138,7 +144,7 @@ def test_an_apply(yard: Yard, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["layer:begin", "layer:moved", "layer:made"])
 def test_a_layer(yard: Yard, point: str) -> None:
-    from chargehand.workspace import EnvironmentLayers
+    from chargehand.workspace._environment import EnvironmentLayers
 
     setup = yard.workspace("overlay")
     operate(setup, [write(".venv/tool", "t\n"), write("README.md", "changed\n")])
@@ -168,8 +174,9 @@ root, repository = sys.argv[1:]
 libc.mount(None, b"/", None, 0x44000, None)
 if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=3m"):
     sys.exit(77)
-from chargehand.core import InfrastructureError
-from chargehand.workspace import *
+from chargehand.core.errors import InfrastructureError
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
 depot = Depot.open(Path(root), repository=Path(repository))
 base = depot.resolve_base()
 workspace = Workspace.create(depot, base, driver="overlay")

@@ -10,8 +10,10 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent, tree_paths
 
-from chargehand.core import NotFoundError, RepositoryError
-from chargehand.workspace import BASES, Author, Depot, RefMovedError
+from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.workspace._depot import BASES, Depot
+from chargehand.workspace._errors import RefMovedError
+from chargehand.workspace._history import Author
 
 
 @pytest.fixture

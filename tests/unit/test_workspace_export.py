@@ -10,8 +10,11 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent
 
-from chargehand.core import Export, RepositoryError
-from chargehand.workspace import Depot, apply, export
+from chargehand.core.errors import RepositoryError
+from chargehand.core.records import Export
+from chargehand.workspace._apply import apply
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._export import export
 
 BRANCH = "chargehand/work"
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tests.workspace_kit import Yard, operate, write
 
-from chargehand.workspace import EnvironmentLayers, Workspace, gc
+from chargehand.workspace._environment import EnvironmentLayers
 from chargehand.workspace._files import locked, remove_tree, tree_bytes
-from chargehand.workspace._gc import ProjectGc
+from chargehand.workspace._gc import ProjectGc, gc
 from chargehand.workspace._space import depot_bytes, holdings, taken
+from chargehand.workspace._workspace import Workspace
 
 NEVER = 10**12
 

@@ -11,8 +11,12 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard
 
-from chargehand.core import NotFoundError, RepositoryError, UsageError
-from chargehand.workspace import NOTES, Depot, RefMovedError, export, export_notes
+from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._errors import RefMovedError
+from chargehand.workspace._export import export
+from chargehand.workspace._export_notes import export_notes
+from chargehand.workspace._notes import NOTES
 
 BRANCH = "chargehand/work"
 
@@ -139,7 +143,8 @@ def test_who_is_never_fast_enough_is_told(yard: Yard) -> None:
 ANNOTATE_MANY = """
 import sys
 from pathlib import Path
-from chargehand.workspace import Depot, export_notes
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._export_notes import export_notes
 name, root, repository, *commits = sys.argv[1:]
 depot = Depot.open(Path(root), repository=Path(repository))
 for commit in commits:

@@ -29,9 +29,10 @@ from chargehand.agents._message_file import look_over, offer_message
 from chargehand.agents._prompts import person_message
 from chargehand.agents._repairing import Repairs
 from chargehand.agents._session_log import SessionLog
-from chargehand.core import AgentKind, ClarificationRequest, CliName
-from chargehand.models import Usage
-from chargehand.sandbox import WORKSPACE, Converses, ExecResult, OnOutput, Stream
+from chargehand.core.config import AgentKind, CliName
+from chargehand.core.messages import ClarificationRequest
+from chargehand.models._contract import Usage
+from chargehand.sandbox._contract import WORKSPACE, Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1
 _OUTPUT_LIMIT = 256 << 20

@@ -12,7 +12,7 @@ from chargehand.agents._conversation import Said, dump_reply, to_messages
 from chargehand.agents._model_client import QUOTA, UNCARRIED, ModelClient, NotKeptError
 from chargehand.agents._text_protocol import describe
 from chargehand.agents._tools_model import ToolSpec
-from chargehand.core import ExhaustedError, NotFoundError, UpstreamError
+from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
 
 _TRIES = 3
 _CONTEXT = 128_000

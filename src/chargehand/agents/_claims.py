@@ -14,20 +14,19 @@ from msgspec import Struct
 
 from chargehand.agents._contract import Assignment, Outcome
 from chargehand.agents._recorded import ToolCall
-from chargehand.core import (
-    LONGEST_TEXT,
+from chargehand.core.errors import MessageError
+from chargehand.core.message_payloads import LONGEST_TEXT
+from chargehand.core.message_repair import repaired_json, repaired_words
+from chargehand.core.messages import (
     Addressed,
     ClarificationRequest,
     ErrorReport,
     InformationReport,
     Message,
-    MessageError,
     ProgressReport,
     TaskCompletion,
     message_of,
     read_record,
-    repaired_json,
-    repaired_words,
 )
 
 UNANSWERED = "clarification_needed"

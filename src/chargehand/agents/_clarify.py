@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chargehand.agents._contract import AttemptContext
-from chargehand.core import ClarificationRequest
+from chargehand.core.messages import ClarificationRequest
 
 
 def _name(number: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from chargehand.agents._cli_forms import Form, codex, gemini, opencode, stream_json
-from chargehand.core import CliName
+from chargehand.core.config import CliName
 
 GATEWAY = "http://127.0.0.1:8871"
 _PROVIDER = "chargehand"

@@ -23,7 +23,7 @@ from chargehand.agents._transcript import (
     with_text,
 )
 from chargehand.agents._transcript_summary import SUMMARY_LEVELS, summary
-from chargehand.core import ExhaustedError
+from chargehand.core.errors import ExhaustedError
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

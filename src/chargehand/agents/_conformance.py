@@ -12,7 +12,7 @@ import pytest
 
 from chargehand.agents._conformance_kit import ANSWER, AgentCase, OpenCase
 from chargehand.agents._contract import Outcome
-from chargehand.core import WaitingError
+from chargehand.core.errors import WaitingError
 
 _NOBODY_ELSE = "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()) == ['1', str(os.getpid())])"
 

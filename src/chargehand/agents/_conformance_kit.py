@@ -14,19 +14,14 @@ import msgspec
 
 from chargehand.agents._contract import Agent, Assignment, Endpoint, EndpointModel, Metered, Resumed
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.core import WaitingError
-from chargehand.models import (
-    CallRecord,
-    Gateway,
-    MemoryLedger,
-    Price,
-    QuotaRest,
-    Script,
-    ScriptUpstream,
-    ServedModel,
-)
-from chargehand.policy import Action, Effect, Judgement, Run
-from chargehand.sandbox import GATEWAY_PORT, OnOutput, OpenedSandbox, Sandbox
+from chargehand.core.errors import WaitingError
+from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedModel
+from chargehand.models._gateway import Gateway
+from chargehand.models._ledger import MemoryLedger
+from chargehand.models._script import Script, ScriptUpstream
+from chargehand.policy._actions import Action, Effect, Judgement, Run
+from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.sandbox._contract import GATEWAY_PORT, OnOutput, Sandbox
 
 MADE = "made.txt"
 """The file that an agent of the suite writes: `made` and a line end, with `ask` the answer it was given."""

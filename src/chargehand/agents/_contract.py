@@ -10,10 +10,11 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.core import AgentKind, Message
-from chargehand.models import Dialect, QuotaRest
-from chargehand.policy import Action, Judgement
-from chargehand.sandbox import OnOutput, Sandbox
+from chargehand.core.config import AgentKind
+from chargehand.core.messages import Message
+from chargehand.models._contract import Dialect, QuotaRest
+from chargehand.policy._actions import Action, Judgement
+from chargehand.sandbox._contract import OnOutput, Sandbox
 
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
 """What the agent says of its own work. "done" is a claim: only a verdict decides."""

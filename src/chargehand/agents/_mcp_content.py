@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from chargehand.agents._look import inner, objects_at, text_at
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 _MOST_PARTS = 200
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 _MOST_NODES, _DEEPEST, _LONGEST, _MOST_CHARACTERS = 300, 12, 500, 16_000
 _MOST_FAULTS = 8

@@ -18,9 +18,11 @@ from chargehand.agents._mcp_schema import faults, plain_schema
 from chargehand.agents._mcp_wire import McpError, Server
 from chargehand.agents._recorded import whole
 from chargehand.agents._tools_model import Mistake, ToolResult, ToolSpec
-from chargehand.core import convert_to, nearest, printable
-from chargehand.policy import McpCall, Run
-from chargehand.sandbox import Converses
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import nearest
+from chargehand.core.text import printable
+from chargehand.policy._actions import McpCall, Run
+from chargehand.sandbox._contract import Converses
 
 PREFIX = "mcp_"
 _LONGEST_NAME = 64

@@ -10,8 +10,10 @@ from chargehand.agents._acp_wire import AcpError, Wire
 from chargehand.agents._claims import read_document
 from chargehand.agents._contract import AttemptContext
 from chargehand.agents._ending import cleaned, redactor
-from chargehand.core import LONGEST_TEXT, Addressed, Message, MessageError
-from chargehand.sandbox import Sandbox
+from chargehand.core.errors import MessageError
+from chargehand.core.message_payloads import LONGEST_TEXT
+from chargehand.core.messages import Addressed, Message
+from chargehand.sandbox._contract import Sandbox
 
 MESSAGE = "/home/agent/.chargehand/message.json"
 """Where it lies; its path stands in $CHARGEHAND_MESSAGE."""

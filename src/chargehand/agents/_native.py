@@ -67,15 +67,10 @@ from chargehand.agents._skills import find_skills, skill_list
 from chargehand.agents._stuck import Call, Ladder, Step, Turn
 from chargehand.agents._tools import MUTATING, Toolbox, ToolResult, checked_call
 from chargehand.agents._tools_model import ToolSpec
-from chargehand.core import (
-    AgentKind,
-    ClarificationRequest,
-    ExhaustedError,
-    MessageError,
-    ProgressReport,
-    UpstreamError,
-    convert_to,
-)
+from chargehand.core.codec import convert_to
+from chargehand.core.config import AgentKind
+from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
+from chargehand.core.messages import ClarificationRequest, ProgressReport
 
 _TURNS = 300
 """Replies of one attempt at most: far more than work that gets anywhere needs."""

@@ -9,7 +9,7 @@ from chargehand.agents._contract import Abilities, Assignment, AttemptContext, O
 from chargehand.agents._judged import action_of, refusal
 from chargehand.agents._patch_envelope import BEGIN
 from chargehand.agents._tools import Toolbox
-from chargehand.core import AgentKind
+from chargehand.core.config import AgentKind
 
 _STEP = "patch"
 _TOOL = "apply_patch"

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chargehand.agents._roles import NO_ROLE, Role
-from chargehand.core import MessageError, decode_message, message_document, printable, shown_path
+from chargehand.core.errors import MessageError
+from chargehand.core.messages import decode_message, message_document
+from chargehand.core.text import printable, shown_path
 
 if TYPE_CHECKING:
     from chargehand.agents._stuck import Stuck

@@ -9,7 +9,8 @@ from chargehand.agents._contract import AttemptContext, Outcome
 from chargehand.agents._ending import metered
 from chargehand.agents._message_file import Found, Look, left_message, look_in
 from chargehand.agents._message_forms import unread_words
-from chargehand.core import Addressed, MessageError
+from chargehand.core.errors import MessageError
+from chargehand.core.messages import Addressed
 
 ASKED = "asked-again/"
 """What the names of the recorded steps begin with by which a program was asked again."""

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from chargehand.agents._roles import MUST_ADD, ROLE_OUTPUTS, MustAdd, Role, RoleOutput
 from chargehand.agents._tools_specs import MUTATING, SPECS
-from chargehand.core import ConfigError, nearest, printable
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import printable
 
 ROLE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = "default"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from chargehand.core import printable, shown_path
-from chargehand.sandbox import Sandbox
+from chargehand.core.text import printable, shown_path
+from chargehand.sandbox._contract import Sandbox
 
 PLACES = (".chargehand/skills", ".claude/skills")
 """Directories whose subdirectories are skills; of two of one name the first is listed."""

@@ -15,8 +15,8 @@ from chargehand.agents._tools_read import read
 from chargehand.agents._tools_search import search
 from chargehand.agents._tools_snippet import Snippets, snippet
 from chargehand.agents._tools_specs import LOOP_ONLY, MUTATING, SNIPPET, SPECS
-from chargehand.core import nearest
-from chargehand.sandbox import OnOutput, Sandbox
+from chargehand.core.errors import nearest
+from chargehand.sandbox._contract import OnOutput, Sandbox
 
 __all__ = ["MUTATING", "SPECS", "ToolResult", "ToolSpec", "Toolbox", "checked_call"]
 

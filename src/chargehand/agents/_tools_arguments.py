@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from chargehand.agents._tools_model import Mistake, ToolSpec
-from chargehand.core import nearest
+from chargehand.core.errors import nearest
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NOUNS = {

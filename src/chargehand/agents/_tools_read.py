@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from chargehand.agents._tools_files import LARGEST_TEXT, Entry, Files, said
 from chargehand.agents._tools_model import Mistake, ToolResult
-from chargehand.core import shown_path
+from chargehand.core.text import shown_path
 
 DEFAULT_LINES = 400
 LONGEST_LINE = 2000

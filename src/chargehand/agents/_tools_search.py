@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from chargehand.agents._tools_files import Entry, Files
 from chargehand.agents._tools_model import Mistake, ToolResult
 from chargehand.agents._tools_read import missing
-from chargehand.core import printable, shown_path
+from chargehand.core.text import printable, shown_path
 
 MOST_MATCHES = 200
 _LONGEST_LINE = 300

@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from chargehand.app._config_model import Option
-from chargehand.core import (
-    ActionJudged,
-    ActionKind,
-    ActionsConfig,
-    ActionState,
-    Base,
-    ChargehandError,
-    Payload,
-    Reason,
-    RefusedError,
-    RepositoryError,
-    UsageError,
-    printable,
-)
-from chargehand.durable import LineCutter, OutputStream, run_kept
-from chargehand.missions import Branched, Branching, StoppedError, mission_ref
-from chargehand.policy import Other, Run, Surroundings, judge
-from chargehand.workspace import (
-    Depot,
+from chargehand.core.action_events import ActionKind
+from chargehand.core.action_state import ActionState
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.config import ActionsConfig
+from chargehand.core.errors import ChargehandError, RefusedError, RepositoryError, UsageError
+from chargehand.core.events import Payload
+from chargehand.core.records import Base, Reason
+from chargehand.core.text import printable
+from chargehand.durable._keeper import LineCutter, OutputStream, run_kept
+from chargehand.missions._branching import Branched, Branching, StoppedError
+from chargehand.missions._promote import mission_ref
+from chargehand.policy._actions import Other, Run, Surroundings
+from chargehand.policy._judge import judge
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._remotes import (
     HostCommand,
     Remote,
     fetch_command,

@@ -16,9 +16,7 @@ from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app._config_files import load_user_file, user_config_path
 from chargehand.app._config_model import Option
 from chargehand.app._config_resolve import resolve
-from chargehand.core import (
-    ACTION_ENDED,
-    ACTION_TYPES,
+from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
     ActionBegan,
@@ -27,20 +25,18 @@ from chargehand.core import (
     ActionFinished,
     ActionKind,
     ActionQueued,
-    ActionsConfig,
-    ActionState,
-    ChargehandError,
-    MergeConflicted,
-    Payload,
-    Reason,
-    RefusedError,
-    decode,
-    encode_json,
-    fold_action,
 )
-from chargehand.durable import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine, OutputStream, Slots
-from chargehand.models import Redactor
-from chargehand.workspace import MergeConflictError
+from chargehand.core.action_state import ACTION_ENDED, ACTION_TYPES, ActionState, fold_action
+from chargehand.core.config import ActionsConfig
+from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.core.events import Payload, decode, encode_json
+from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.records import Reason
+from chargehand.durable._actions import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine
+from chargehand.durable._keeper import OutputStream
+from chargehand.durable._slots import Slots
+from chargehand.models._redact import Redactor
+from chargehand.workspace._merge_conflicts import MergeConflictError
 
 if TYPE_CHECKING:
     from chargehand.app._app import App

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.agents import AgentSeen, see_agent
-from chargehand.core import AgentConfig, DriverName
-from chargehand.sandbox import ProcessTier, SandboxLimits, SandboxSpec, Toolchain, scratch_plan
+from chargehand.agents._probe import AgentSeen, see_agent
+from chargehand.core.config import AgentConfig
+from chargehand.core.ports import DriverName
+from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox._probe import scratch_plan
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain
 
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 

@@ -35,53 +35,35 @@ from chargehand.app._tiers import (
     try_tier,
     with_tier,
 )
-from chargehand.checks import detect_checks, detect_setup
-from chargehand.core import (
-    Base,
-    Clock,
-    Config,
-    DriverName,
-    EngineConfig,
-    RepositoryError,
-    SandboxConfig,
-    SystemClock,
-    TierChoice,
-)
-from chargehand.core import Tier as TierName
-from chargehand.credentials import Credentials, open_credentials
-from chargehand.durable import (
-    LeasedWorkers,
-    LocalWorkers,
-    Membership,
-    Role,
-    Workers,
-    give_order,
-    taking_orders,
-)
-from chargehand.missions import (
-    Controls,
-    DepotReader,
-    Look,
-    Missions,
-    Services,
-    Steering,
-    Tier,
-    Watch,
-    cores,
-    ignore,
-    system_errors,
-)
-from chargehand.policy import Rules
-from chargehand.sandbox import (
-    Guest,
-    ProbeReport,
-    Toolchain,
-    ToolSeen,
-    discover,
-    tools_inside,
-)
-from chargehand.store import ProjectRow, Store, open_store
-from chargehand.workspace import Depot, StateQuota, find_repository
+from chargehand.checks._detect import detect_checks, detect_setup
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.config import Config, EngineConfig, SandboxConfig
+from chargehand.core.config import Tier as TierName
+from chargehand.core.errors import RepositoryError
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base
+from chargehand.core.tiers import TierChoice
+from chargehand.credentials._credentials import Credentials, open_credentials
+from chargehand.durable._leases import LeasedWorkers
+from chargehand.durable._orders import give_order, taking_orders
+from chargehand.durable._workers import LocalWorkers, Membership, Role, Workers
+from chargehand.missions._control import Controls
+from chargehand.missions._journal import Watch, ignore
+from chargehand.missions._missions import Look, Missions
+from chargehand.missions._reader import DepotReader
+from chargehand.missions._services import Services, Tier, cores
+from chargehand.missions._steer import Steering
+from chargehand.missions._system import system_errors
+from chargehand.policy._rules import Rules
+from chargehand.sandbox._probe import ProbeReport
+from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox._toolchain_seen import ToolSeen, tools_inside
+from chargehand.sandbox._vm_guest import Guest
+from chargehand.store._projects import ProjectRow
+from chargehand.store._store import Store, open_store
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._quota import StateQuota
+from chargehand.workspace._repository import find_repository
 
 
 class App:
@@ -328,7 +310,7 @@ class App:
 
     def set_up_machines(self, packages: Sequence[Path] = ()) -> Guest:
         """Put the kernel of virtual machines into the state directory; see `set_up_guest`."""
-        from chargehand.sandbox import set_up_guest
+        from chargehand.sandbox._vm_guest import set_up_guest
 
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return set_up_guest(self.home / MACHINES, packages=packages, environ=self.environ)

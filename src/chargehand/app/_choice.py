@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.agents import NO_ROLE, Role
+from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent
 from chargehand.app._models import USUAL_KEYS, has_key, model_config
 from chargehand.app._ollama import find_ollama
 from chargehand.app._role_map import Level, agent_of, fallback_of, levels_of, model_of
-from chargehand.core import AgentConfig, Config, KeySource, UsageError
+from chargehand.core.config import AgentConfig, Config
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import KeySource
 
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
 """The model that is taken where only a provider's key is there."""

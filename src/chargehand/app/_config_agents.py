@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from chargehand.agents import Agent, McpServer, open_agent
+from chargehand.agents._contract import Agent, McpServer
+from chargehand.agents.opening import open_agent
 from chargehand.app._config_keys import agent_keys
 from chargehand.app._config_model import Resolved
 from chargehand.app._config_values import parse_text, parse_value, shown
-from chargehand.core import AgentConfig, Config, ConfigError, MissionRequest, NotFoundError, UsageError, nearest
+from chargehand.core.config import AgentConfig, Config
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
+from chargehand.core.records import MissionRequest
 
 NATIVE = "native"
 """The agent that is always there: a model with tools."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 _GAP = "**"
 _STAR = "*"

@@ -18,7 +18,7 @@ from chargehand.app._config_model import UserFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._config_toml import parse_toml
 from chargehand.app._config_values import fail, parse_text, shown
-from chargehand.core import ConfigError, nearest
+from chargehand.core.errors import ConfigError, nearest
 
 
 def set_user_value(path: Path, key: str, value: str) -> None:

@@ -9,7 +9,7 @@ from chargehand.app._config_meet import default_of
 from chargehand.app._config_model import Said
 from chargehand.app._config_toml import check_agent
 from chargehand.app._config_values import fail, shown
-from chargehand.core import nearest
+from chargehand.core.errors import nearest
 
 SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 """The providers whose address is known, so that `provider:model` says everything."""

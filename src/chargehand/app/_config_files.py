@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chargehand.app._config_model import UserFile
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 
 def user_config_path(environ: Mapping[str, str]) -> Path:

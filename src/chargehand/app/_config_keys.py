@@ -8,7 +8,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from chargehand.core import (
+from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
     EngineConfig,

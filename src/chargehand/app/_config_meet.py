@@ -14,8 +14,8 @@ from chargehand.app._config_areas import meet_areas
 from chargehand.app._config_keys import Key
 from chargehand.app._config_model import Said
 from chargehand.app._config_values import fail
-from chargehand.core import ConfigError
-from chargehand.sandbox import meet_rules, without_grants
+from chargehand.core.errors import ConfigError
+from chargehand.sandbox._egress_rules import meet_rules, without_grants
 
 DEFAULT = "default"
 

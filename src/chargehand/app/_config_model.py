@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Config
+from chargehand.core.config import Config
 
 REPOSITORY_FILE = "chargehand.toml"
 

@@ -27,7 +27,7 @@ from chargehand.app._config_model import (
 from chargehand.app._config_sources import EXTRA_CHECKS, ONLY_CHECKS, read_environment, read_options
 from chargehand.app._config_toml import read_toml
 from chargehand.app._config_values import fail, show_value, shown
-from chargehand.core import Config
+from chargehand.core.config import Config
 
 LARGEST_FILE = 1 << 20
 """The largest repository file that is read, in bytes."""

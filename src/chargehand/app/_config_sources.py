@@ -9,7 +9,7 @@ from typing import Any
 from chargehand.app._config_keys import ENTRY_NAME, NAMED, Key, entry_keys, find_key, known_names, section_keys
 from chargehand.app._config_model import Option, Said
 from chargehand.app._config_values import fail, parse_text, parse_value, shown
-from chargehand.core import ConfigError, nearest
+from chargehand.core.errors import ConfigError, nearest
 
 PREFIX = "CHARGEHAND_"
 RESERVED = frozenset(

@@ -23,7 +23,8 @@ from chargehand.app._config_keys import (
 from chargehand.app._config_lines import key_lines
 from chargehand.app._config_model import Said
 from chargehand.app._config_values import fail, parse_value, shown
-from chargehand.core import nearest, printable
+from chargehand.core.errors import nearest
+from chargehand.core.text import printable
 
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 

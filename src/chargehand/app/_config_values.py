@@ -11,8 +11,9 @@ from typing import Any
 
 from chargehand.app._config_forms import FORMS, UNSEEN
 from chargehand.app._config_keys import Key
-from chargehand.core import ConfigError, nearest, printable
-from chargehand.sandbox import parse_rule
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import printable
+from chargehand.sandbox._egress_rules import parse_rule
 
 LARGEST = 1_000_000
 """The largest integer a key takes: far beyond any use, far below any overflow."""

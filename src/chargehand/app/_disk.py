@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chargehand.core import MissionState
+from chargehand.core.state import MissionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

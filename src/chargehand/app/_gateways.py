@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from chargehand.agents import Endpoint, EndpointModel, Metered
+from chargehand.agents._contract import Endpoint, EndpointModel, Metered
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
-from chargehand.core import Clock, Config, KeySource, Ledger, LimitsConfig, Spent, SystemClock, new_id
-from chargehand.models import CallRecord, QuotaRest, ServedModel
-from chargehand.sandbox import GATEWAY_PORT
-from chargehand.store import Spending, SpendingLimits
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.config import Config, LimitsConfig
+from chargehand.core.ids import new_id
+from chargehand.core.ports import KeySource, Ledger, Spent
+from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
+from chargehand.sandbox._contract import GATEWAY_PORT
+from chargehand.store._spending import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.models import Divergence, Gateway, ProviderLimits, Providers
+    from chargehand.models._gateway import Gateway
+    from chargehand.models._health import ProviderLimits, Providers
+    from chargehand.models._replay import Divergence
 
 _OPEN_FILES = 16_384
 
@@ -36,7 +41,7 @@ class Standings:
 
     def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
         """Return what is known of providers that are given these limits."""
-        from chargehand.models import Providers
+        from chargehand.models._health import Providers
 
         known = self._known.setdefault(asyncio.get_running_loop(), {})
         return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
@@ -73,7 +78,9 @@ class AttemptGateways:
         on_diverged: Callable[[Divergence], None] | None = None,
     ) -> AsyncIterator[Endpoint]:
         """Serve the models of these names for the block; see `OpenGateway`."""
-        from chargehand.models import CallLog, Gateway, Redactor, new_token
+        from chargehand.models._call_log import CallLog
+        from chargehand.models._gateway import Gateway, new_token
+        from chargehand.models._redact import Redactor
 
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
@@ -138,7 +145,7 @@ class AttemptGateways:
         )
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
-        from chargehand.models import find_context
+        from chargehand.models._prices import find_context
 
         config = model_config(self.config, model.name)
         tried = kept_reports(self.environ).of(model.provider, model.model) if model.provider else None

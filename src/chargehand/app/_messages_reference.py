@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import LARGEST_MESSAGE, MESSAGE_CLASSES, MESSAGE_VERSION, json_schema
+from chargehand.core.codec import json_schema
+from chargehand.core.messages import LARGEST_MESSAGE, MESSAGE_CLASSES, MESSAGE_VERSION
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _HEAD = f"""\

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from chargehand.app._model_probe import ModelProbe, listed_rows, safe_words
 from chargehand.app._model_reports import Reports
 from chargehand.app._models import address_of, dialect_of, is_loopback, require_key, served_model
-from chargehand.core import KeySource, LimitsConfig, ModelConfig, UpstreamError
+from chargehand.core.config import LimitsConfig, ModelConfig
+from chargehand.core.errors import UpstreamError
+from chargehand.core.ports import KeySource
 
 if TYPE_CHECKING:
-    from chargehand.models import Reported
+    from chargehand.models._catalogue import Reported
 
 _PLACES = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
 _OUTPUTS = ("max_output_tokens", "outputTokenLimit", "max_completion_tokens")
@@ -38,7 +40,8 @@ async def try_model(
     """
     if not probe.answered or config.provider == "script":
         return None
-    from chargehand.models import TRIALS, Reported, try_out
+    from chargehand.models._catalogue import Reported
+    from chargehand.models._trials import TRIALS, try_out
 
     name, key = probe.name, require_key(probe.name, config, keys)
     address = address_of(name, config, environ=environ)

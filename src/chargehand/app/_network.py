@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import SandboxConfig
-from chargehand.missions import Egress, Registries
-from chargehand.sandbox import AllowList, EgressLimits, EgressRequest, MirrorRequest
+from chargehand.core.config import SandboxConfig
+from chargehand.missions._services import Egress, Registries
+from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
+from chargehand.sandbox._egress_rules import AllowList
+from chargehand.sandbox._mirror_reply import MirrorRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class SandboxNetwork:
     @contextlib.asynccontextmanager
     async def __call__(self, *, log: Callable[[EgressRequest], None]) -> AsyncIterator[Egress]:
         """Let requests to the configured hosts through for the block; see `OpenEgress`."""
-        from chargehand.sandbox import EgressProxy
+        from chargehand.sandbox._egress import EgressProxy
 
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
@@ -44,7 +46,8 @@ class PackageMirrors:
     @contextlib.asynccontextmanager
     async def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
         """Serve the person's registries for the block; see `OpenRegistries`."""
-        from chargehand.sandbox import RegistryConfig, RegistryMirror
+        from chargehand.sandbox._mirror import RegistryMirror
+        from chargehand.sandbox._mirror_config import RegistryConfig
 
         config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
         self.scratch.mkdir(exist_ok=True, mode=0o700)

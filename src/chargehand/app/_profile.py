@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.app._config_model import Said
-from chargehand.core import EngineConfig, SandboxConfig
+from chargehand.core.config import EngineConfig, SandboxConfig
 
 SHARE = 0.8
 """Of the memory: the rest is the system's, the caches' and ours."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chargehand.agents import Role
-from chargehand.core import Config
+from chargehand.agents._roles import Role
+from chargehand.core.config import Config
 
 DEFAULT_ROLE = "default"
 """[roles.default]: for every role that says nothing itself."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.core import ConfigError, ModelConfig
-from chargehand.models import Price, ServedModel
+from chargehand.core.config import ModelConfig
+from chargehand.core.errors import ConfigError
+from chargehand.models._contract import Price, ServedModel
 
 
 def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int]) -> ServedModel:
@@ -14,7 +15,9 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
 
     It costs what the entry says, nothing by default. Raises `ConfigError` (`no_script`), `UsageError`.
     """
-    from chargehand.models import ScriptUpstream, find_price, load_script
+    from chargehand.models._prices import find_price
+    from chargehand.models._replay import load_script
+    from chargehand.models._script import ScriptUpstream
 
     if config.script is None:
         raise ConfigError(

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 from chargehand.app._config_agents import named_agent
 from chargehand.app._config_model import Resolved
-from chargehand.core import AgentConfig, Base, DriverName, TierChoice
-from chargehand.missions import Missions, Tier
-from chargehand.store import ProjectRow
-from chargehand.workspace import Depot
+from chargehand.core.config import AgentConfig
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base
+from chargehand.core.tiers import TierChoice
+from chargehand.missions._missions import Missions
+from chargehand.missions._services import Tier
+from chargehand.store._projects import ProjectRow
+from chargehand.workspace._depot import Depot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from chargehand.app._config_model import Resolved
-from chargehand.core import (
-    Config,
-    DriverName,
-    SandboxConfig,
-    Strategy,
-    TierCandidate,
-    TierChoice,
-    TierFacts,
-    TierName,
-    TierUnavailableError,
-)
-from chargehand.missions import Tier
-from chargehand.policy import AUTO, choose_tier, in_question, only_documentation
-from chargehand.sandbox import ProbeReport, ProcessTier, Toolchain, probe
+from chargehand.core.config import Config, SandboxConfig, Strategy
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import DriverName
+from chargehand.core.tiers import TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.missions._services import Tier
+from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
+from chargehand.sandbox._probe import ProbeReport, probe
+from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox._toolchain import Toolchain
 
 _TIERS = ("process", "container", "vm")
 MACHINES = "vm"
@@ -95,12 +90,12 @@ def open_tier(
 ) -> AbstractAsyncContextManager[Tier]:
     """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
     if config.tier == "vm":
-        from chargehand.sandbox import virtual_machines
+        from chargehand.sandbox._vm_machine import virtual_machines
 
         return virtual_machines(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
     if config.tier != "container":
         return ProcessTier(toolchain, alive=alive)
-    from chargehand.sandbox import ContainerTier
+    from chargehand.sandbox._container import ContainerTier
 
     return ContainerTier(
         toolchain,
@@ -117,12 +112,12 @@ async def try_tier(
 ) -> ProbeReport:
     """Return what the configured tier can offer here, tried for real."""
     if config.tier == "vm":
-        from chargehand.sandbox import probe_vm
+        from chargehand.sandbox._vm_probe import probe_vm
 
         return await probe_vm(toolchain, images=home / MACHINES, scratch=home, environ=environ)
     if config.tier != "container":
         return await probe(toolchain, scratch=home)
-    from chargehand.sandbox import probe_container
+    from chargehand.sandbox._container_probe import probe_container
 
     return await probe_container(
         toolchain,

@@ -7,7 +7,7 @@ the file asks anew.
 from __future__ import annotations
 
 from chargehand.app._config_model import Resolved, UntrustedKey
-from chargehand.core import WaitingError
+from chargehand.core.errors import WaitingError
 
 TRUST_HINT = "chargehand project trust"
 

@@ -8,9 +8,10 @@ import logging
 import time
 
 from chargehand.app._app import App
-from chargehand.core import ChargehandError, FencedError, InfrastructureError, Reason, RefusedError
-from chargehand.durable import Engine
-from chargehand.store import MissionRow
+from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError
+from chargehand.core.records import Reason
+from chargehand.durable._engine import Engine
+from chargehand.store._log import MissionRow
 
 _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.

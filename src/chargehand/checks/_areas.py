@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from pathspec import GitIgnoreSpec
 
-from chargehand.core import Change, ConfigError, Finding, shown_path
+from chargehand.core.errors import ConfigError
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import shown_path
 
 OWN_CONFIG = "chargehand.toml"
 _OWN = (OWN_CONFIG, "chargehand.cedar")

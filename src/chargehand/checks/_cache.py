@@ -17,7 +17,8 @@ import msgspec
 
 from chargehand.checks._areas import Areas
 from chargehand.checks._facts import Facts
-from chargehand.core import Change, unpack_as
+from chargehand.core.codec import unpack_as
+from chargehand.core.records import Change
 
 _SEAL = 16
 _LARGEST_ENTRY = 256 * 1024

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from chargehand.checks._dependency_files import Dependencies
 from chargehand.checks._reader import TreeReader
-from chargehand.core import Change, Finding, printable, shown_path
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import printable, shown_path
 
 _SHOWN = 8
 _LOCKS: dict[str, tuple[str, ...]] = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 _LONGEST = 200
 _URL = re.compile(r"(?:(?:git|hg|svn|bzr|registry|sparse|direct)\+)?(?:https?|ssh|git|ftp|file)://[^\s\"'<>]+")

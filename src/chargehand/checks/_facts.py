@@ -10,7 +10,7 @@ from chargehand.checks._secrets import SEARCHED, blob_findings
 from chargehand.checks._suite import Suite
 from chargehand.checks._surface import Surface
 from chargehand.checks._weakening import suites_of
-from chargehand.core import Change, Finding
+from chargehand.core.records import Change, Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

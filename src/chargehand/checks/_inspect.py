@@ -15,7 +15,8 @@ from chargehand.checks._reader import TreeReader
 from chargehand.checks._sample import sample
 from chargehand.checks._surface import Surface
 from chargehand.checks._weakening import Pair, weakenings
-from chargehand.core import Change, Finding, shown_path
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import shown_path
 
 _SHOWN = 5
 _DIRECTORY = 0o040000

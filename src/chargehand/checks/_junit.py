@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 MAX_REPORT = 32_000_000
 _MAX_DEPTH = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from chargehand.core import printable
-from chargehand.sandbox import Stream
+from chargehand.core.text import printable
+from chargehand.sandbox._contract import Stream
 
 _HEAD = 256_000
 _TAIL = 768_000

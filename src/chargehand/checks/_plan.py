@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chargehand.core import CheckResult, Finding, VerdictStatus
+from chargehand.core.records import CheckResult, Finding, VerdictStatus
 
 _VERSION = 1
 """Raise when the same commands would be judged differently: kept verdicts are then not reused."""

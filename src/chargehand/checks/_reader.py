@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from chargehand.core import Change, ChangeKind
+from chargehand.core.records import Change, ChangeKind
 
 MAX_TEXT = 2_000_000
 """Bytes above which a file is not read as source: no test file or configuration of a person is larger."""

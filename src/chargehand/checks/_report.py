@@ -9,7 +9,7 @@ import msgspec
 
 from chargehand.checks._junit import FailingTest
 from chargehand.checks._run import CheckOutput
-from chargehand.core import (
+from chargehand.core.records import (
     CheckResult,
     CheckStatus,
     Finding,
@@ -17,9 +17,8 @@ from chargehand.core import (
     Verdict,
     VerdictScope,
     VerdictStatus,
-    printable,
-    shown_path,
 )
+from chargehand.core.text import printable, shown_path
 
 SCHEMA = 1
 

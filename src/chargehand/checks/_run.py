@@ -13,8 +13,10 @@ from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestC
 from chargehand.checks._outcomes import outcome_of
 from chargehand.checks._output import HeadTail, shown_tail
 from chargehand.checks._plan import CheckPlan
-from chargehand.core import ArtifactSink, CheckResult, printable
-from chargehand.sandbox import Sandbox
+from chargehand.core.ports import ArtifactSink
+from chargehand.core.records import CheckResult
+from chargehand.core.text import printable
+from chargehand.sandbox._contract import Sandbox
 
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"

@@ -12,7 +12,7 @@ from chargehand.checks._paths import holds_tests, is_test_path, language_of
 from chargehand.checks._reader import is_regular
 from chargehand.checks._surface import Surface
 from chargehand.checks._surface_parts import parts_of
-from chargehand.core import Change
+from chargehand.core.records import Change
 
 _EXECUTABLE = 0o111
 

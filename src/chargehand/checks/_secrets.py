@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from chargehand.checks._reader import TreeReader, is_regular
-from chargehand.core import Change, Finding
+from chargehand.core.records import Change, Finding
 
 SEARCHED = 8_000_000
 """Bytes of a file that are searched for secrets; the rest is told as not searched."""

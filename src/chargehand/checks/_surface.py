@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from chargehand.checks._paths import is_test_file, is_test_path
 from chargehand.checks._reader import TreeReader, new_text, old_text
 from chargehand.checks._surface_parts import parts_of
-from chargehand.core import Change
+from chargehand.core.records import Change
 
 _BY_NAME: dict[str, str] = {
     "conftest.py": "pytest loads it before the tests",

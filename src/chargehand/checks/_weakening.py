@@ -10,7 +10,7 @@ from chargehand.checks._other_suite import suite_of
 from chargehand.checks._paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
 from chargehand.checks._reader import TreeReader, new_text, old_text
 from chargehand.checks._suite import EMPTY_BODY, Case, Suite
-from chargehand.core import Change, Finding
+from chargehand.core.records import Change, Finding
 
 _SHOWN = 5
 _Key = tuple[str | None, str]

@@ -1,5 +1,1 @@
 """The command line: arguments in, one document or text out, and the exit code that says how it went."""
-
-from chargehand.cli._root import chargehand, main
-
-__all__ = ["chargehand", "main"]

@@ -7,19 +7,15 @@ from typing import Any
 
 import msgspec
 
-from chargehand.app import Actions, App
+from chargehand.app._actions import Actions
+from chargehand.app._app import App
 from chargehand.cli._output import Output
-from chargehand.core import (
-    ACTION_ENDED,
-    ActionState,
-    Conflict,
-    ExhaustedError,
-    RefusedError,
-    WaitingError,
-    convert_to,
-)
-from chargehand.durable import OutputLine
-from chargehand.workspace import conflict_report
+from chargehand.core.action_state import ACTION_ENDED, ActionState
+from chargehand.core.codec import convert_to
+from chargehand.core.conflicts import Conflict
+from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
+from chargehand.durable._actions import OutputLine
+from chargehand.workspace._merge_conflicts import conflict_report
 
 _LOOK_SECONDS = 0.1
 _CANCEL_SECONDS = 15.0

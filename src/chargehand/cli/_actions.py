@@ -8,14 +8,17 @@ from typing import Any
 
 import click
 
-from chargehand.app import Actions, App
+from chargehand.app._actions import Actions
+from chargehand.app._app import App
 from chargehand.cli._action_view import exit_code, show_end, show_line
 from chargehand.cli._exec import require_commands
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import ActionKind, ActionState, UsageError, WaitingError
-from chargehand.durable import ActionHold
+from chargehand.core.action_events import ActionKind
+from chargehand.core.action_state import ActionState
+from chargehand.core.errors import UsageError, WaitingError
+from chargehand.durable._actions import ActionHold
 
 
 def fetch(remote: str, *, repo: Path | None, as_json: bool, time: str | None, detach: bool) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import NotFoundError, UsageError
-from chargehand.store import ArtifactRow
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.store._artifacts import ArtifactRow
 
 _LEAST = 4
 _LIST = "chargehand artifact list MISSION"

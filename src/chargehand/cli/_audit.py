@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import UsageError
-from chargehand.store import AuditReport, SignedHead, export_log, verify, verify_export
+from chargehand.core.errors import UsageError
+from chargehand.store._audit import verify
+from chargehand.store._audit_export import export_log, verify_export
+from chargehand.store._chain import AuditReport
+from chargehand.store._signing import SignedHead
 
 
 def verify_log(

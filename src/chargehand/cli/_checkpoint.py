@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._diff import base_tree, depot_of, show_stat
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.missions import find_checkpoint
+from chargehand.missions._missions import find_checkpoint
 
 
 def list_checkpoints(out: Output, mission: str) -> int:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._diff import base_tree, depot_of, named_tree
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import Checkpoint, Finding, MissionState, NotFoundError, UsageError, shown_path
-from chargehand.missions import find_checkpoint, nothing_promoted, rolled_back_already
-from chargehand.workspace import Drop, HunkPlan, LineRange, PathPlan, RollbackPlan, drops_of, plan_rollback
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.records import Checkpoint, Finding
+from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
+from chargehand.missions._missions import find_checkpoint
+from chargehand.missions._promote import nothing_promoted, rolled_back_already
+from chargehand.workspace._hunks import LineRange
+from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
+from chargehand.workspace._rollback_hunks import Drop, HunkPlan, drops_of
 
 
 def restore_checkpoint(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.app import App, Resolved, set_user_value, shown_value, user_config_path
+from chargehand.app._app import App
+from chargehand.app._config_edit import set_user_value
+from chargehand.app._config_files import user_config_path
+from chargehand.app._config_model import Resolved
+from chargehand.app._config_reference import shown_value
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
-from chargehand.core import shown_path
+from chargehand.core.text import shown_path
 
 
 def configuration_here(app: App, repo: Path | None) -> Resolved:

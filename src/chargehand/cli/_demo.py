@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App, user_config_path
+from chargehand.app._app import App
+from chargehand.app._config_files import user_config_path
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,
@@ -31,9 +32,11 @@ from chargehand.cli._output import Output
 from chargehand.cli._request import RunOptions
 from chargehand.cli._result import branch_of, cost_of, result_document
 from chargehand.cli._run import Ended, go_on, run_mission
-from chargehand.core import Event, MissionState, Payload
-from chargehand.missions import Watch, fork
-from chargehand.store import verify
+from chargehand.core.events import Event, Payload
+from chargehand.core.state import MissionState
+from chargehand.missions._fork import fork
+from chargehand.missions._journal import Watch
+from chargehand.store._audit import verify
 
 _QUIET = Output(as_json=True)
 """Shows no progress: the demo tells its missions in its own words."""

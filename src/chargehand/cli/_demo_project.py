@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from chargehand.cli._demo_script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT, STUBBORN
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 
 CHECK = "python3 -m unittest discover"
 REQUEST = "Fix the discount. Fractions of a cent go to the customer."

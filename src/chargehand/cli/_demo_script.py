@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chargehand.missions import Edit, ForkPoint
-from chargehand.models import Script, ScriptedCall, ScriptedReply, Usage
+from chargehand.missions._fork import Edit, ForkPoint
+from chargehand.models._contract import Usage
+from chargehand.models._render import ScriptedCall, ScriptedReply
+from chargehand.models._script import Script
 
 MODEL = "scripted"
 PRICE_IN, PRICE_OUT = 3.0, 15.0

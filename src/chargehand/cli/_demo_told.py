@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chargehand.core import AttemptState, CheckResult, MissionState, Verdict
-from chargehand.missions import Line, transcript
-from chargehand.store import Store
+from chargehand.core.records import CheckResult, Verdict
+from chargehand.core.state import AttemptState, MissionState
+from chargehand.missions._transcript import Line, transcript
+from chargehand.store._store import Store
 
 _SUBJECTS = ("path", "pattern", "command", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import MissionState, RefusedError, RepositoryError, UsageError, shown_path
-from chargehand.missions import find_checkpoint
-from chargehand.workspace import Depot
+from chargehand.core.errors import RefusedError, RepositoryError, UsageError
+from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
+from chargehand.missions._missions import find_checkpoint
+from chargehand.workspace._depot import Depot
 
 
 def mission_diff(out: Output, mission: str, *, stat: bool, checkpoint: str | None) -> int:

@@ -13,11 +13,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chargehand.app import App, Profile, machine_facts
+from chargehand.app._app import App
+from chargehand.app._profile import Profile, machine_facts
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
-from chargehand.core import ChargehandError, Tier
-from chargehand.sandbox import NotShown, Part, ProbeReport, ToolSeen, origin, probe_snippets
+from chargehand.core.config import Tier
+from chargehand.core.errors import ChargehandError
+from chargehand.sandbox._isolate_pool import probe_snippets
+from chargehand.sandbox._probe import Part, ProbeReport
+from chargehand.sandbox._toolchain import NotShown
+from chargehand.sandbox._toolchain_seen import ToolSeen, origin
 
 _GIT_FROM = (2, 31)
 _FREE_MB = 1024

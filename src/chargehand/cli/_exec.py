@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app import App, Option, Session, resolve
+from chargehand.app._app import App
+from chargehand.app._config_model import Option
+from chargehand.app._config_resolve import resolve
+from chargehand.app._session import Session
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import ChargehandError, TierChoice, UsageError
-from chargehand.policy import Judgement, Run
-from chargehand.sandbox import ExecResult, Stream
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.core.tiers import TierChoice
+from chargehand.policy._actions import Judgement, Run
+from chargehand.sandbox._contract import ExecResult, Stream
 
 _NOT_RUN = 125
 _OUTPUT_LIMIT = 10_000_000

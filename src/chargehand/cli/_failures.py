@@ -40,7 +40,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
 
 def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> None:
     """Write one error to stderr: an object for programs, lines for people."""
-    from chargehand.core import printable
+    from chargehand.core.text import printable
 
     message, hint = printable(message), printable(hint)
     with contextlib.suppress(BrokenPipeError):
@@ -54,7 +54,7 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
 
 def show_failure(error: Exception, *, as_json: bool) -> int:
     """Write an error of our own tree to stderr and return its exit code."""
-    from chargehand.core import ChargehandError
+    from chargehand.core.errors import ChargehandError
 
     assert isinstance(error, ChargehandError)
     show_error(error.code, error.message, error.hint, as_json=as_json)
@@ -73,7 +73,7 @@ def _wrong_words(error: click.ClickException, as_json: bool) -> int:
 
 
 def _failed(error: Exception, as_json: bool) -> int:
-    from chargehand.core import ChargehandError
+    from chargehand.core.errors import ChargehandError
 
     if isinstance(error, ChargehandError):
         return show_failure(error, as_json=as_json)
@@ -105,10 +105,10 @@ def keep_traceback(error: Exception) -> str:
 
 
 def _state_directory() -> str | None:
-    from chargehand.core import ChargehandError
+    from chargehand.core.errors import ChargehandError
 
     try:
-        from chargehand.app import state_home
+        from chargehand.app._config_files import state_home
 
         return str(state_home(os.environ) / "errors")
     except (ChargehandError, ImportError):

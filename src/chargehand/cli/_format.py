@@ -11,22 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import Actions, App, Session
-from chargehand.checks import Formatter, detect_formatters, formatted_by
+from chargehand.app._actions import Actions
+from chargehand.app._app import App
+from chargehand.app._session import Session
+from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
 from chargehand.cli._interrupt import run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core import NotFoundError, UsageError, shown_path
-from chargehand.missions import Branching, DepotReader, Formatted, run_formatters
-from chargehand.workspace import (
-    AppliedFiles,
-    Depot,
-    apply_files,
-    find_repository,
-    install_hook,
-    remove_hook,
-    staged_tree,
-)
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.text import shown_path
+from chargehand.missions._branching import Branching
+from chargehand.missions._formatting import Formatted, run_formatters
+from chargehand.missions._reader import DepotReader
+from chargehand.workspace._apply_files import AppliedFiles, apply_files
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._hook import install_hook, remove_hook
+from chargehand.workspace._repository import find_repository
+from chargehand.workspace._staged import staged_tree
 
 _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 

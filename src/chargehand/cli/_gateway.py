@@ -10,44 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from chargehand.app import (
-    App,
-    every,
-    is_loopback,
-    kept_reports,
-    key_name,
-    ledger_by_hand,
-    model_config,
-    provider_limits,
-    served_chain,
-)
+from chargehand.app._app import App
+from chargehand.app._gateways import ledger_by_hand
+from chargehand.app._model_reports import kept_reports
+from chargehand.app._models import every, is_loopback, key_name, model_config, provider_limits, served_chain
 from chargehand.cli._happenings import alert_text
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
-from chargehand.core import Config, Ledger, Spent, UsageError
-from chargehand.models import (
-    CallRecord,
-    Dialect,
-    Faults,
-    FaultyUpstream,
-    Gateway,
-    MemoryLedger,
-    Price,
-    ProviderLimits,
-    Providers,
-    Recording,
-    RecordingUpstream,
-    RecordingWriter,
-    Redactor,
-    ReplayUpstream,
-    ScriptUpstream,
-    ServedModel,
-    Upstream,
-    load_script,
-)
+from chargehand.core.config import Config
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import Ledger, Spent
+from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream
+from chargehand.models._faults import Faults, FaultyUpstream
+from chargehand.models._gateway import Gateway
+from chargehand.models._health import ProviderLimits, Providers
+from chargehand.models._ledger import MemoryLedger
+from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models._redact import Redactor
+from chargehand.models._replay import ReplayUpstream, load_script
+from chargehand.models._script import ScriptUpstream
 
 if TYPE_CHECKING:
-    from chargehand.models import Divergence
+    from chargehand.models._replay import Divergence
 
 _ATTEMPT = "gateway"
 _SCRIPTED, _RECORDED = "scripted", "recorded"

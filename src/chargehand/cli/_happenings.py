@@ -6,10 +6,68 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import chargehand.core as core
-from chargehand.agents import ToolCall, read_reply
-from chargehand.core import Event, Payload, decode, shown_path
-from chargehand.missions import parse_act
+from chargehand.agents._recorded import ToolCall, read_reply
+from chargehand.core.action_events import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
+from chargehand.core.agent_events import (
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageReceived,
+    MessageUndelivered,
+    ReportMade,
+    RoleChosen,
+)
+from chargehand.core.attempt_events import (
+    ActionJudged,
+    AttemptResumed,
+    AttemptStarted,
+    BreakerChanged,
+    BudgetAlert,
+    CheckpointMade,
+    CommandFinished,
+    FilesSeen,
+    ModelCalled,
+    NetworkRequested,
+    ReplayDiverged,
+    SandboxClosed,
+    SandboxOpened,
+    StateCaptured,
+    TierChosen,
+)
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.mission_events import (
+    CLOCK,
+    AgentSelected,
+    ApplyChanged,
+    ApprovalGiven,
+    AttemptFinished,
+    BaseResolved,
+    CancelAsked,
+    ChangesReverted,
+    CheckpointRestored,
+    ExportChanged,
+    HeadSigned,
+    MergeConflicted,
+    MessageSent,
+    MissionAdmitted,
+    MissionClaimed,
+    MissionCreated,
+    MissionFinished,
+    MissionPaused,
+    MissionQueued,
+    MissionReleased,
+    MissionResumed,
+    MissionRolledBack,
+    PromotionDone,
+    QuestionAnswered,
+    QuestionAsked,
+    StepFinished,
+    VerdictGiven,
+)
+from chargehand.core.ports import Spent
+from chargehand.core.records import Reason
+from chargehand.core.steps import step_of
+from chargehand.core.text import shown_path
+from chargehand.missions._context import parse_act
 
 
 def describe(payload: Payload) -> str:
@@ -31,7 +89,7 @@ def payload_of(event: Event) -> Payload | None:
 def step_name(event: Event) -> str:
     """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
     payload = payload_of(event)
-    return (core.step_of(payload) or "") if payload is not None else ""
+    return (step_of(payload) or "") if payload is not None else ""
 
 
 def describe_event(event: Event) -> str:
@@ -42,61 +100,61 @@ def describe_event(event: Event) -> str:
     return describe(payload)
 
 
-def _created(event: core.MissionCreated) -> str:
+def _created(event: MissionCreated) -> str:
     fork = f" (from {event.forked_from} at reply {event.forked_at} on)" if event.forked_from else ""
     return f"asked: {_first_line(event.request.text)}{fork}"
 
 
-def _claimed(event: core.MissionClaimed) -> str:
+def _claimed(event: MissionClaimed) -> str:
     return f"taken up by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
 
 
-def _released(event: core.MissionReleased) -> str:
+def _released(event: MissionReleased) -> str:
     return f"let go of by {event.worker}, for another worker to go on" if event.worker else ""
 
 
-def _paused(event: core.MissionPaused) -> str:
+def _paused(event: MissionPaused) -> str:
     return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
 
 
-def _resumed(event: core.MissionResumed) -> str:
+def _resumed(event: MissionResumed) -> str:
     return f"resumed by {event.identity}"
 
 
-def _queued(event: core.MissionQueued) -> str:
+def _queued(event: MissionQueued) -> str:
     return f"waits: {event.reason.message}"
 
 
-def _admitted(event: core.MissionAdmitted) -> str:
+def _admitted(event: MissionAdmitted) -> str:
     return f"goes on after {event.seconds:.1f} s in line"
 
 
-def _captured(event: core.StateCaptured) -> str:
+def _captured(event: StateCaptured) -> str:
     running = "1 process" if event.processes == 1 else f"{event.processes} processes"
     return f"kept what went on ({event.why}, {running}) as artifact {event.artifact[:12]}"
 
 
-def _action_created(event: core.ActionCreated) -> str:
+def _action_created(event: ActionCreated) -> str:
     return f"{event.kind} asked for by {event.identity} as {event.action}"
 
 
-def _action_queued(event: core.ActionQueued) -> str:
+def _action_queued(event: ActionQueued) -> str:
     return f"{event.action} waits: {event.reason.message}"
 
 
-def _action_asked(event: core.ActionAsked) -> str:
+def _action_asked(event: ActionAsked) -> str:
     return f"{event.action} asks: {_first_line(event.text)}"
 
 
-def _action_answered(event: core.ActionAnswered) -> str:
+def _action_answered(event: ActionAnswered) -> str:
     return f"{event.identity} answered {event.action}: {'yes' if event.yes else 'no'}"
 
 
-def _action_finished(event: core.ActionFinished) -> str:
+def _action_finished(event: ActionFinished) -> str:
     return f"{event.action} {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
 
 
-def _judged(event: core.ActionJudged) -> str:
+def _judged(event: ActionJudged) -> str:
     """Tell what was not simply allowed."""
     if event.effect == "allow" and not event.overridden and not event.answer:
         return ""
@@ -105,73 +163,73 @@ def _judged(event: core.ActionJudged) -> str:
     return f"{word}: {_first_line(event.subject or event.text)} (rule {event.rule}: {event.reason}{aside})"
 
 
-def _breaker(event: core.BreakerChanged) -> str:
+def _breaker(event: BreakerChanged) -> str:
     who = f"{event.agent} with {event.model}" if event.model else event.agent
     why = f" after {event.failures} failures in a row: {_first_line(event.reason)}" if event.failures else ""
     state = {"closed": "works again", "open": "is not started any more", "half_open": "is tried once"}
     return f"agent {_short(who)} {state.get(event.state, event.state)}{why}"
 
 
-def _cancel_asked(event: core.CancelAsked) -> str:
+def _cancel_asked(event: CancelAsked) -> str:
     return f"{event.identity} wants it to end"
 
 
-def _message(event: core.MessageSent) -> str:
+def _message(event: MessageSent) -> str:
     if event.again:
         return f"critical message {event.message} sent once more"
     return f"{event.identity} says{', critical' if event.critical else ''}: {_first_line(event.text)}"
 
 
-def _delivered(event: core.MessageDelivered) -> str:
+def _delivered(event: MessageDelivered) -> str:
     return f"message {event.message} lies before the agent"
 
 
-def _acknowledged(event: core.MessageAcknowledged) -> str:
+def _acknowledged(event: MessageAcknowledged) -> str:
     return f"the agent has taken message {event.message} up"
 
 
-def _received(event: core.MessageReceived) -> str:
+def _received(event: MessageReceived) -> str:
     """Tell type and status; the words come with the attempt's end."""
     message = event.message
     return f"the agent ends with {message.get('type', 'a message')}, status {message.get('status', 'unknown')}"
 
 
-def _undelivered(event: core.MessageUndelivered) -> str:
+def _undelivered(event: MessageUndelivered) -> str:
     return f"message {event.message} reached no agent: {event.reason.message}"
 
 
-def _attempt_resumed(event: core.AttemptResumed) -> str:
+def _attempt_resumed(event: AttemptResumed) -> str:
     state = "kept" if event.ignored_state == "kept" else "set back, ignored files lost"
     return f"attempt goes on after an interruption (workspace {state})"
 
 
-def _base(event: core.BaseResolved) -> str:
+def _base(event: BaseResolved) -> str:
     return f"base {event.base.branch or event.base.revision} @ {event.base.commit[:12]}"
 
 
-def _agent(event: core.AgentSelected) -> str:
+def _agent(event: AgentSelected) -> str:
     return f"agent {event.agent} ({event.kind})"
 
 
-def _role(event: core.RoleChosen) -> str:
+def _role(event: RoleChosen) -> str:
     models = " then ".join(event.models)
     with_models = f" with {models}" if models else ""
     return f"role {event.role} ({event.digest[:12]}, {event.origin}): {event.agent}{with_models} ({event.why})"
 
 
-def _report_made(event: core.ReportMade) -> str:
+def _report_made(event: ReportMade) -> str:
     return f"{event.kind} by the {event.role}: {_first_line(event.text)}"
 
 
-def _tier(event: core.TierChosen) -> str:
+def _tier(event: TierChosen) -> str:
     return f"tier {event.choice.tier}: {event.choice.reason}"
 
 
-def _sandbox(event: core.SandboxOpened) -> str:
+def _sandbox(event: SandboxOpened) -> str:
     return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
 
 
-def _network(event: core.NetworkRequested) -> str:
+def _network(event: NetworkRequested) -> str:
     sizes = f"{event.bytes_out:,} bytes out, {event.bytes_in:,} in"
     if event.unlisted:
         return f"network: {event.unlisted} more requests, {event.unlisted_refused} of them refused ({sizes})"
@@ -181,26 +239,26 @@ def _network(event: core.NetworkRequested) -> str:
     return _short(f"network: {where}{f': {event.reason}' if event.reason else ''} ({sizes})")
 
 
-def _sandbox_closed(event: core.SandboxClosed) -> str:
+def _sandbox_closed(event: SandboxClosed) -> str:
     memory = "" if event.peak_memory is None else f", at most {event.peak_memory / (1 << 20):.0f} MiB of memory"
     return f"sandbox for {event.purpose} gone after {event.seconds:.1f} s{memory}"
 
 
-def _command(event: core.CommandFinished) -> str:
+def _command(event: CommandFinished) -> str:
     ended = "stopped at its time limit" if event.timed_out else f"exit code {event.exit_code}"
     return f"{_short(' '.join(event.argv))}: {ended} after {event.seconds:.1f} s"
 
 
-def _attempt(event: core.AttemptStarted) -> str:
+def _attempt(event: AttemptStarted) -> str:
     return f"attempt {event.number} by {event.agent}"
 
 
-def _checkpoint(event: core.CheckpointMade | core.CheckpointRestored) -> str:
+def _checkpoint(event: CheckpointMade | CheckpointRestored) -> str:
     point = event.checkpoint
     return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
 
 
-def _files(event: core.FilesSeen) -> str:
+def _files(event: FilesSeen) -> str:
     """Tell a batch by its numbers and, where it is one file, by that."""
     kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
     paths = {path for kind, path in event.changes if kind != "renamed_from"}
@@ -214,11 +272,11 @@ def _files(event: core.FilesSeen) -> str:
     )
 
 
-def _reverted(event: core.ChangesReverted) -> str:
+def _reverted(event: ChangesReverted) -> str:
     return "set back " + ", ".join(f"{shown_path(item.path)} ({item.rule})" for item in event.reverted)
 
 
-def _verdict(event: core.VerdictGiven) -> str:
+def _verdict(event: VerdictGiven) -> str:
     verdict = event.verdict
     checks = "; ".join(f"{check.name}: {check.status}" for check in verdict.checks) or "no checks"
     where = {"base": "on the base", "attempt": "on the attempt's tree", "merged": "on the merged tree"}
@@ -226,11 +284,11 @@ def _verdict(event: core.VerdictGiven) -> str:
     return f"{verdict.status} {where[verdict.scope]} ({checks}{known})"
 
 
-def _attempt_finished(event: core.AttemptFinished) -> str:
+def _attempt_finished(event: AttemptFinished) -> str:
     return f"attempt {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
 
 
-def _called(event: core.ModelCalled) -> str:
+def _called(event: ModelCalled) -> str:
     tokens = f"{_count(event.input_tokens)} in, {_count(event.output_tokens)} out"
     cost = f"{event.cost_usd:.4f} USD" if event.cost_usd is not None else "cost unknown"
     ended = "" if event.status == "ok" else f" {event.status}: {_first_line(event.reason)}"
@@ -238,7 +296,7 @@ def _called(event: core.ModelCalled) -> str:
     return f"model {event.model or '?'}{ended} ({'; '.join([f'{tokens}, {cost}', *notes])})"
 
 
-def _diverged(event: core.ReplayDiverged) -> str:
+def _diverged(event: ReplayDiverged) -> str:
     where = f"at {event.pointer}: it was {event.recorded} and is {event.sent}"
     return f"from turn {event.turn} on the model is asked anew, for the agent asks otherwise {_first_line(where)}"
 
@@ -247,14 +305,14 @@ def _count(tokens: int | None) -> str:
     return "unknown" if tokens is None else f"{tokens:,}"
 
 
-def alert_text(alert: core.BudgetAlert | core.Spent) -> str:
+def alert_text(alert: BudgetAlert | Spent) -> str:
     """Return how far a limit is used up."""
     names = {"day": "the day's", "user": "the user's day's"}
     whose = names.get(alert.limit, f"the {alert.limit}'s")
     return f"{alert.spent_usd:.2f} of {whose} {alert.limit_usd:.2f} USD are spent or reserved"
 
 
-def _step(event: core.StepFinished) -> str:
+def _step(event: StepFinished) -> str:
     """Tell replies and what came of their calls; other steps have events of their own."""
     if "/asked-again/" in event.step and event.output is not None:
         return f"asked again for its message: {_short(_first_line(event.output['problem']))}"
@@ -279,7 +337,7 @@ def _tool(call: ToolCall) -> str:
     return f"[{call.name} {_first_line(subject)}".rstrip() + "]"
 
 
-def _asked(event: core.QuestionAsked) -> str:
+def _asked(event: QuestionAsked) -> str:
     if event.until:
         return event.text
     if event.attempt is not None:
@@ -287,47 +345,47 @@ def _asked(event: core.QuestionAsked) -> str:
     return f"a person has to decide{_reasons(event.reasons)}"
 
 
-def _answered(event: core.QuestionAnswered) -> str:
-    if event.identity == core.CLOCK:
+def _answered(event: QuestionAnswered) -> str:
+    if event.identity == CLOCK:
         return "the moment has come: it goes on"
     return f"{event.identity} answers: {_first_line(event.text)}"
 
 
-def _approved(event: core.ApprovalGiven) -> str:
+def _approved(event: ApprovalGiven) -> str:
     return f"let in by {event.identity}" + (f": {event.reason}" if event.reason else "")
 
 
-def _conflicted(event: core.MergeConflicted) -> str:
+def _conflicted(event: MergeConflicted) -> str:
     named = ", ".join(f"{shown_path(each.path)} ({each.kind})" for each in event.conflicts[:5])
     paths = "1 path conflicts" if event.count == 1 else f"{event.count} paths conflict"
     return _short(f"{paths} with {event.branch} @ {event.commit[:12]}: {named}")
 
 
-def _promoted(event: core.PromotionDone) -> str:
+def _promoted(event: PromotionDone) -> str:
     return f"promoted to {event.commit[:12]}"
 
 
-def _signed(event: core.HeadSigned) -> str:
+def _signed(event: HeadSigned) -> str:
     if event.problem:
         return f"the log could not be signed: {event.problem}"
     return f"log signed up to line {event.seq}, noted on {event.commit[:12]}"
 
 
-def _export(event: core.ExportChanged | core.ApplyChanged) -> str:
-    what = "export" if isinstance(event, core.ExportChanged) else "apply"
+def _export(event: ExportChanged | ApplyChanged) -> str:
+    what = "export" if isinstance(event, ExportChanged) else "apply"
     reason = f": {event.export.reason}" if event.export.reason else ""
     return f"{what} {event.export.state} ({event.export.ref.removeprefix('refs/heads/')}){reason}"
 
 
-def _finished(event: core.MissionFinished) -> str:
+def _finished(event: MissionFinished) -> str:
     return f"mission {event.status}{_reasons(event.reasons)}"
 
 
-def _rolled_back(event: core.MissionRolledBack) -> str:
+def _rolled_back(event: MissionRolledBack) -> str:
     return f"rolled back by {event.commit[:12]}"
 
 
-def _reasons(reasons: tuple[core.Reason, ...]) -> str:
+def _reasons(reasons: tuple[Reason, ...]) -> str:
     return ": " + "; ".join(reason.message for reason in reasons) if reasons else ""
 
 
@@ -346,56 +404,56 @@ def _short(text: str) -> str:
 
 
 _WORDS: dict[type[Payload], Callable[[Any], str]] = {
-    core.MissionCreated: _created,
-    core.MissionClaimed: _claimed,
-    core.MissionReleased: _released,
-    core.MissionPaused: _paused,
-    core.MissionResumed: _resumed,
-    core.CancelAsked: _cancel_asked,
-    core.MissionQueued: _queued,
-    core.MissionAdmitted: _admitted,
-    core.StateCaptured: _captured,
-    core.BreakerChanged: _breaker,
-    core.ActionJudged: _judged,
-    core.ActionCreated: _action_created,
-    core.ActionQueued: _action_queued,
-    core.ActionAsked: _action_asked,
-    core.ActionAnswered: _action_answered,
-    core.ActionFinished: _action_finished,
-    core.MessageSent: _message,
-    core.MessageDelivered: _delivered,
-    core.MessageAcknowledged: _acknowledged,
-    core.MessageReceived: _received,
-    core.MessageUndelivered: _undelivered,
-    core.AttemptResumed: _attempt_resumed,
-    core.BaseResolved: _base,
-    core.AgentSelected: _agent,
-    core.TierChosen: _tier,
-    core.RoleChosen: _role,
-    core.ReportMade: _report_made,
-    core.SandboxOpened: _sandbox,
-    core.SandboxClosed: _sandbox_closed,
-    core.NetworkRequested: _network,
-    core.CommandFinished: _command,
-    core.AttemptStarted: _attempt,
-    core.CheckpointMade: _checkpoint,
-    core.CheckpointRestored: _checkpoint,
-    core.FilesSeen: _files,
-    core.ChangesReverted: _reverted,
-    core.VerdictGiven: _verdict,
-    core.AttemptFinished: _attempt_finished,
-    core.ModelCalled: _called,
-    core.ReplayDiverged: _diverged,
-    core.BudgetAlert: alert_text,
-    core.StepFinished: _step,
-    core.QuestionAsked: _asked,
-    core.QuestionAnswered: _answered,
-    core.ApprovalGiven: _approved,
-    core.MergeConflicted: _conflicted,
-    core.PromotionDone: _promoted,
-    core.HeadSigned: _signed,
-    core.ExportChanged: _export,
-    core.ApplyChanged: _export,
-    core.MissionFinished: _finished,
-    core.MissionRolledBack: _rolled_back,
+    MissionCreated: _created,
+    MissionClaimed: _claimed,
+    MissionReleased: _released,
+    MissionPaused: _paused,
+    MissionResumed: _resumed,
+    CancelAsked: _cancel_asked,
+    MissionQueued: _queued,
+    MissionAdmitted: _admitted,
+    StateCaptured: _captured,
+    BreakerChanged: _breaker,
+    ActionJudged: _judged,
+    ActionCreated: _action_created,
+    ActionQueued: _action_queued,
+    ActionAsked: _action_asked,
+    ActionAnswered: _action_answered,
+    ActionFinished: _action_finished,
+    MessageSent: _message,
+    MessageDelivered: _delivered,
+    MessageAcknowledged: _acknowledged,
+    MessageReceived: _received,
+    MessageUndelivered: _undelivered,
+    AttemptResumed: _attempt_resumed,
+    BaseResolved: _base,
+    AgentSelected: _agent,
+    TierChosen: _tier,
+    RoleChosen: _role,
+    ReportMade: _report_made,
+    SandboxOpened: _sandbox,
+    SandboxClosed: _sandbox_closed,
+    NetworkRequested: _network,
+    CommandFinished: _command,
+    AttemptStarted: _attempt,
+    CheckpointMade: _checkpoint,
+    CheckpointRestored: _checkpoint,
+    FilesSeen: _files,
+    ChangesReverted: _reverted,
+    VerdictGiven: _verdict,
+    AttemptFinished: _attempt_finished,
+    ModelCalled: _called,
+    ReplayDiverged: _diverged,
+    BudgetAlert: alert_text,
+    StepFinished: _step,
+    QuestionAsked: _asked,
+    QuestionAnswered: _answered,
+    ApprovalGiven: _approved,
+    MergeConflicted: _conflicted,
+    PromotionDone: _promoted,
+    HeadSigned: _signed,
+    ExportChanged: _export,
+    ApplyChanged: _export,
+    MissionFinished: _finished,
+    MissionRolledBack: _rolled_back,
 }

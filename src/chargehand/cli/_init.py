@@ -11,11 +11,16 @@ from pathlib import Path
 
 import click
 
-from chargehand.app import REPOSITORY_FILE, App, Detected, set_user_values, user_config_path
+from chargehand.app._app import App
+from chargehand.app._config_edit import set_user_values
+from chargehand.app._config_files import user_config_path
+from chargehand.app._config_model import REPOSITORY_FILE
+from chargehand.app._session import Detected
 from chargehand.cli._init_agent import AgentPlan, ask_agent
 from chargehand.cli._output import Output
-from chargehand.core import RepositoryError, UsageError, shown_path
-from chargehand.workspace import Depot
+from chargehand.core.errors import RepositoryError, UsageError
+from chargehand.core.text import shown_path
+from chargehand.workspace._depot import Depot
 
 _HEAD = """\
 # What a mission has to pass, and what it may touch. `chargehand config show --origin` explains every value.

@@ -11,23 +11,20 @@ from functools import partial
 
 import click
 
-from chargehand.app import (
-    DEFAULT_MODELS,
-    NATIVE,
-    USUAL_KEYS,
-    App,
-    ModelProbe,
-    check_user_value,
-    find_ollama,
-    is_loopback,
-    probe_model,
-    programs_on_path,
-    user_config_path,
-)
+from chargehand.app._app import App
+from chargehand.app._choice import DEFAULT_MODELS, programs_on_path
+from chargehand.app._config_agents import NATIVE
+from chargehand.app._config_edit import check_user_value
+from chargehand.app._config_files import user_config_path
+from chargehand.app._model_probe import ModelProbe, probe_model
+from chargehand.app._models import USUAL_KEYS, is_loopback
+from chargehand.app._ollama import find_ollama
 from chargehand.cli._agents import installed_words, ways_of
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output
-from chargehand.core import Config, ConfigError, KeySource, ModelConfig, Provider
+from chargehand.core.config import Config, ModelConfig, Provider
+from chargehand.core.errors import ConfigError
+from chargehand.core.ports import KeySource
 
 _TITLES: Mapping[Provider, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
 

@@ -10,10 +10,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from chargehand.app import state_home
+from chargehand.app._config_files import state_home
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
-from chargehand.core import RepositoryError
+from chargehand.core.errors import RepositoryError
 
 _TOKEN = Path("mcp", "token")
 
@@ -23,7 +23,7 @@ def serve(out: Output, *, http: str | None, token_file: Path | None, repo: Path 
 
     Raises `UsageError`, `ConfigError` before anything is served.
     """
-    from chargehand.workspace import find_repository
+    from chargehand.workspace._repository import find_repository
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -15,7 +15,8 @@ from mcp.shared.exceptions import MCPError
 from chargehand.cli._failures import keep_traceback
 from chargehand.cli._mcp_records import schema_of
 from chargehand.cli._mcp_tools import ToolSpec
-from chargehand.core import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest, printable
+from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
+from chargehand.core.text import printable
 
 _Context = ServerRequestContext[Any, Any]
 _BURST = 200.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._mcp_records import (
     AnswerQuestion,
     DiffView,
@@ -28,7 +28,8 @@ from chargehand.cli._output import Output
 from chargehand.cli._questions import answer_to, checked_answer
 from chargehand.cli._request import RunOptions
 from chargehand.cli._run import record_mission
-from chargehand.core import NotFoundError, RefusedError, UsageError, keyed_id
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.ids import keyed_id
 
 _LOOKED_AT = 2000
 """Missions that one call of `list_missions` looks at; the cursor goes on from there."""

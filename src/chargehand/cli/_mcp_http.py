@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chargehand.cli._interrupt import Stop
-from chargehand.core import ConfigError, UsageError
+from chargehand.core.errors import ConfigError, UsageError
 
 PATH = "/mcp"
 _LARGEST = 1 << 20

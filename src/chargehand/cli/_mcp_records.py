@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.core import json_schema
+from chargehand.core.codec import json_schema
 
 _LONGEST_TEXT = 100_000
 

@@ -19,7 +19,8 @@ from chargehand.cli import _mcp_desk as desk
 from chargehand.cli._mcp_calls import as_ours
 from chargehand.cli._mcp_records import ListMissions, OneMission, ShowDiff, ShowLog
 from chargehand.cli._mcp_tools import Bench
-from chargehand.core import ChargehandError, NotFoundError, printable
+from chargehand.core.errors import ChargehandError, NotFoundError
+from chargehand.core.text import printable
 
 _Context = ServerRequestContext[Any, Any]
 _URI = re.compile(r"mission://([a-z0-9-]{1,64})(?:/(diff|log))?")

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli import _mcp_desk as desk
 from chargehand.cli import _mcp_records as records
 from chargehand.cli._mcp_records import Gives, MissionView, PromoteMission, Takes, WaitMission
 from chargehand.cli._mcp_watch import Watcher
-from chargehand.core import RefusedError, convert_to
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import RefusedError
 
 Progress = Callable[[float, float, str], Awaitable[None]]
 """Tells the client how far a call is: seconds that passed, seconds at most, and words."""

@@ -6,15 +6,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._diff import base_tree, depot_of, result_tree
 from chargehand.cli._happenings import describe_event
 from chargehand.cli._mcp_records import DiffView, EventView, Listed, LogView, MissionView, ShowDiff, ShowLog
 from chargehand.cli._mission_log import goes_on
 from chargehand.cli._output import to_json
 from chargehand.cli._result import branch_of, result_document
-from chargehand.core import SETTLED, Event, MissionState, NotFoundError, convert_to, printable, shown_path
-from chargehand.missions import find_checkpoint
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import NotFoundError
+from chargehand.core.events import Event
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.core.text import printable, shown_path
+from chargehand.missions._missions import find_checkpoint
 
 _View = TypeVar("_View", bound=msgspec.Struct)
 _TITLE = 500

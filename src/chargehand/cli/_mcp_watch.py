@@ -9,8 +9,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
-from chargehand.app import App, start_worker
-from chargehand.core import ChargehandError
+from chargehand.app._app import App
+from chargehand.app._start import start_worker
+from chargehand.core.errors import ChargehandError
 
 _LOG = logging.getLogger("chargehand.mcp")
 _LOOK_SECONDS = 0.25

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from chargehand.app import App, Session
+from chargehand.app._app import App
+from chargehand.app._session import Session
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._progress import progress
 from chargehand.cli._result import exit_code, result_document, show_result
-from chargehand.core import MissionState
+from chargehand.core.state import MissionState
 
 _Change = Callable[[Session, str], Awaitable[MissionState]]
 

@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App, ensure_worker, model_config
+from chargehand.app._app import App
+from chargehand.app._models import model_config
+from chargehand.app._start import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document
 from chargehand.cli._run import answered, go_on, show_ended
-from chargehand.core import NotFoundError, UsageError
-from chargehand.missions import Edit, ForkPoint, fork
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.missions._fork import Edit, ForkPoint, fork
 
 _AT = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app import App, ensure_worker
+from chargehand.app._app import App
+from chargehand.app._start import ensure_worker
 from chargehand.cli._happenings import describe_event, step_name
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import show_result
-from chargehand.core import SETTLED, Event, MissionState
-from chargehand.missions import transcript
+from chargehand.core.events import Event
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.missions._transcript import transcript
 
 _LOOK_SECONDS = 0.2
 

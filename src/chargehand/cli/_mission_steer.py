@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
-from chargehand.app import App, ensure_worker
+from chargehand.app._app import App
+from chargehand.app._start import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result
-from chargehand.core import SETTLED, MissionState, UsageError
+from chargehand.core.errors import UsageError
+from chargehand.core.state import SETTLED, MissionState
 
 _CANCEL_SECONDS = 30.0
 _LONGEST = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._happenings import payload_of
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import base_line, current_project, find_mission
@@ -22,9 +22,13 @@ from chargehand.cli._result import (
     summary,
     usage_text,
 )
-from chargehand.core import Finding, MergeConflicted, MissionState, Reason, SandboxOpened, Verdict, shown_path
-from chargehand.missions import attempt_cause, mission_cause
-from chargehand.workspace import conflict_report
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.records import Finding, Reason, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
+from chargehand.missions._causes import attempt_cause, mission_cause
+from chargehand.workspace._merge_conflicts import conflict_report
 
 _TITLE = 48
 _PLACES = 10

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chargehand.models import Fact, Listed, ModelFacts, Price
+from chargehand.models._catalogue import Fact, ModelFacts
+from chargehand.models._contract import Price
+from chargehand.models._modelsdev import Listed
 
 _NAMES = (
     "context",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._stats import parse_since
-from chargehand.core import UsageError
-from chargehand.missions import Cost, ModelStats, gather_models
+from chargehand.core.errors import UsageError
+from chargehand.missions._model_stats import ModelStats, gather_models
+from chargehand.missions._stats import Cost
 
 _HEADS = (
     "MODEL",

@@ -8,26 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from chargehand.app import (
-    DEFAULT_MODELS,
-    USUAL_KEYS,
-    App,
-    ModelProbe,
-    Reports,
-    facts_of,
-    find_ollama,
-    has_key,
-    kept_reports,
-    key_name,
-    model_config,
-    probe_model,
-    try_model,
-)
+from chargehand.app._app import App
+from chargehand.app._choice import DEFAULT_MODELS
+from chargehand.app._model_probe import ModelProbe, probe_model
+from chargehand.app._model_reports import Reports, kept_reports
+from chargehand.app._model_trials import try_model
+from chargehand.app._models import USUAL_KEYS, facts_of, has_key, key_name, model_config
+from chargehand.app._ollama import find_ollama
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._model_facts import facts_document, facts_rows, listed_document, listed_row
 from chargehand.cli._output import Output
-from chargehand.core import Config, KeySource, LimitsConfig, ModelConfig, NotFoundError, nearest, printable
-from chargehand.models import ModelFacts, Price, Reported, listed_models, listed_providers
+from chargehand.core.config import Config, LimitsConfig, ModelConfig
+from chargehand.core.errors import NotFoundError, nearest
+from chargehand.core.ports import KeySource
+from chargehand.core.text import printable
+from chargehand.models._catalogue import ModelFacts, Reported
+from chargehand.models._contract import Price
+from chargehand.models._modelsdev import listed_models, listed_providers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

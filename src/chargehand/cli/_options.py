@@ -65,7 +65,7 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
     """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
     import os
 
-    from chargehand.app import Roles
+    from chargehand.app._roles import Roles
 
     return sorted({file.name for file in Roles(os.environ).files() if file.name.startswith(incomplete)})
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from chargehand.core import printable, shown_path
+from chargehand.core.text import printable, shown_path
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 

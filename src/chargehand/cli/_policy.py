@@ -8,12 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app import App, add_override
+from chargehand.app._app import App
+from chargehand.app._policy import add_override
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, find_mission
-from chargehand.core import ActionJudged, UsageError, decode, shown_path
-from chargehand.policy import (
-    LARGEST_SCRIPT,
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.errors import UsageError
+from chargehand.core.events import decode
+from chargehand.core.text import shown_path
+from chargehand.policy._actions import (
     Action,
     Command,
     Effect,
@@ -21,14 +24,14 @@ from chargehand.policy import (
     FileWrite,
     Judgement,
     McpCall,
-    Rules,
     Shell,
     Surroundings,
-    facts_schema,
-    judge,
 )
-from chargehand.sandbox import WORKSPACE
-from chargehand.workspace import Depot
+from chargehand.policy._judge import judge
+from chargehand.policy._requests import LARGEST_SCRIPT
+from chargehand.policy._rules import Rules, facts_schema
+from chargehand.sandbox._contract import WORKSPACE
+from chargehand.workspace._depot import Depot
 
 _EXITS: dict[Effect, int] = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS: dict[str, str] = {"allow": "green", "deny": "red", "ask": "yellow"}

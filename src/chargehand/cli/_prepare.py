@@ -8,10 +8,15 @@ from pathlib import Path
 
 import click
 
-from chargehand.app import App, Found, Option, Resolved, describe_untrusted, require_trust, trust_needed
+from chargehand.app._app import App
+from chargehand.app._config_model import Option, Resolved
+from chargehand.app._session import Found
+from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
 from chargehand.cli._output import Output
-from chargehand.core import Base, NotFoundError, RepositoryError, UsageError, printable
-from chargehand.store import ProjectRow
+from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
+from chargehand.core.records import Base
+from chargehand.core.text import printable
+from chargehand.store._projects import ProjectRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from chargehand.cli._happenings import describe
 from chargehand.cli._output import Output
-from chargehand.core import (
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.events import Event, Payload
+from chargehand.core.mission_events import (
     AgentSelected,
     BaseResolved,
-    Event,
     MissionAdmitted,
     MissionPaused,
     MissionQueued,
     MissionResumed,
-    Payload,
-    SandboxOpened,
     VerdictGiven,
-    printable,
 )
-from chargehand.sandbox import Stream
+from chargehand.core.text import printable
+from chargehand.sandbox._contract import Stream
 
 if TYPE_CHECKING:
     from rich.spinner import Spinner

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import click
 
-from chargehand.app import App, Detected, Resolved, describe_untrusted
+from chargehand.app._app import App
+from chargehand.app._config_model import Resolved
+from chargehand.app._session import Detected
+from chargehand.app._trust import describe_untrusted
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import Prepared, base_line, prepare
 from chargehand.cli._progress import progress
-from chargehand.core import RefusedError, UsageError, shown_path
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.core.text import shown_path
 
 
 def list_projects(out: Output) -> int:

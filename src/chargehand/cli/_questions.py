@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 import click
 
-from chargehand.app import App, ensure_worker
+from chargehand.app._app import App
+from chargehand.app._start import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result
-from chargehand.core import PROMOTE, MissionState, Question, UsageError, printable
+from chargehand.core.errors import UsageError
+from chargehand.core.mission_events import PROMOTE
+from chargehand.core.questions import Question
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
 
 _LONGEST = 100_000
 _DIGITS = 9

@@ -9,10 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.agents import DEVELOPER, Role
-from chargehand.app import Choice, Option, Resolved, RoleFile, Roles, choose, meet_areas, named_agent
-from chargehand.core import ArtifactSink, KeySource, MissionRequest, UsageError, shown_path
-from chargehand.store import Artifacts
+from chargehand.agents._roles import DEVELOPER, Role
+from chargehand.app._choice import Choice, choose
+from chargehand.app._config_agents import named_agent
+from chargehand.app._config_areas import meet_areas
+from chargehand.app._config_model import Option, Resolved
+from chargehand.app._roles import RoleFile, Roles
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import ArtifactSink, KeySource
+from chargehand.core.records import MissionRequest
+from chargehand.core.text import shown_path
+from chargehand.store._artifacts import Artifacts
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.agents import Role
-from chargehand.app import DEFAULT_ROLE, App, FoundRole, Resolved, RoleFile, Roles, levels_of
+from chargehand.agents._roles import Role
+from chargehand.app._app import App
+from chargehand.app._config_model import Resolved
+from chargehand.app._role_map import DEFAULT_ROLE, levels_of
+from chargehand.app._roles import FoundRole, RoleFile, Roles
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
-from chargehand.core import ConfigError, shown_path
+from chargehand.core.errors import ConfigError
+from chargehand.core.text import shown_path
 
 
 def roles_here(app: App, repo: Path | None) -> tuple[Roles, Resolved]:

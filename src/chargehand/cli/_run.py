@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chargehand.app import App, Found, Resolved, Session, ensure_worker, require_tier, require_trust
+from chargehand.app._app import App
+from chargehand.app._config_model import Resolved
+from chargehand.app._session import Found, Session
+from chargehand.app._start import ensure_worker
+from chargehand.app._tiers import require_tier
+from chargehand.app._trust import require_trust
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
@@ -22,9 +27,12 @@ from chargehand.cli._request import (
     request_text,
 )
 from chargehand.cli._result import exit_code, result_document, show_result
-from chargehand.core import ChargehandError, Event, MissionState, Payload
-from chargehand.missions import Watch, create_mission, ignore
-from chargehand.sandbox import OnOutput
+from chargehand.core.errors import ChargehandError
+from chargehand.core.events import Event, Payload
+from chargehand.core.state import MissionState
+from chargehand.missions._journal import Watch, ignore
+from chargehand.missions._missions import create_mission
+from chargehand.sandbox._contract import OnOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 
 _MOST_BYTES = 64 * 1024  # more than any secret may have: what is longer is refused, not cut
 

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from chargehand.app import App, Option, resolve
+from chargehand.app._app import App
+from chargehand.app._config_model import Option
+from chargehand.app._config_resolve import resolve
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
-from chargehand.core import ChargehandError, UsageError
-from chargehand.policy import Judgement, Snippet, Surroundings, denied, judge
-from chargehand.sandbox import SnippetError, SnippetResult, SnippetSpec, language_of, run_snippet
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.policy._actions import Judgement, Snippet, Surroundings
+from chargehand.policy._judge import denied, judge
+from chargehand.sandbox._isolate import SnippetError, SnippetResult, SnippetSpec, language_of
+from chargehand.sandbox._isolate_pool import run_snippet
 
 _NOT_RUN = 125
 _SHOWN_AS_ERRORS = ("warn", "error")

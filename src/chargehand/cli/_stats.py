@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from chargehand.app import App
+from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._result import cause_document
-from chargehand.core import UsageError
-from chargehand.missions import CAUSE_CLASSES, AttemptStats, Cost, Spread, Stats, gather
+from chargehand.core.errors import UsageError
+from chargehand.missions._causes import CAUSE_CLASSES
+from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
 
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

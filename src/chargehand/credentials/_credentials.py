@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from chargehand.core import ConfigError, NotFoundError
+from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.credentials._file import SecretsFile
 from chargehand.credentials._keyring import KeyringFailedError, SystemKeyring
 from chargehand.credentials._rules import checked_name, checked_value

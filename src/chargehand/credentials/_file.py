@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import ConfigError, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import ConfigError
 from chargehand.credentials._rules import checked_name, checked_value
 
 _MOST_BYTES = 4 * 1024 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{1,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import InfrastructureError, NotFoundError, UsageError, decode_as, nearest, new_id
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, NotFoundError, UsageError, nearest
+from chargehand.core.ids import new_id
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
 _KEPT, _FRESH_SECONDS = 500, 60.0

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from chargehand.core import InfrastructureError, UsageError
+from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.durable._dbos import RUNNING, WAITING, Row, Scheduler
 from chargehand.durable._engine_log import forwarded_log
 from chargehand.durable._engine_place import check_url, typed_errors

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import ConfigError, InfrastructureError
+from chargehand.core.errors import ConfigError, InfrastructureError
 
 SCHEMA = "chargehand_engine"
 _SQLITE = "sqlite:///"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 
 OutputStream = Literal["stdout", "stderr"]
 OnLine = Callable[[OutputStream, str], None]

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chargehand.core import InfrastructureError, UsageError
+from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.durable._engine_log import LOGGER
 from chargehand.durable._engine_place import POSTGRES_ARGUMENTS, check_url, typed_errors
 from chargehand.durable._workers import LocalMembership, LocalWorkers, Member, Role

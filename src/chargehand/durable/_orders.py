@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import ChargehandError, RefusedError
+from chargehand.core.errors import ChargehandError, RefusedError
 
 Order = dict[str, Any]
 Take = Callable[[Order], Awaitable[Order]]

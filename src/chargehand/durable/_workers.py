@@ -17,7 +17,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from chargehand.core import decode_as, new_id
+from chargehand.core.codec import decode_as
+from chargehand.core.ids import new_id
 
 Role = Literal["command", "worker"]
 """A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chargehand.core import MissionState, Question, RefusedError
+from chargehand.core.errors import RefusedError
+from chargehand.core.questions import Question
+from chargehand.core.state import MissionState
 
 ACKNOWLEDGE_SECONDS = 10.0
 """Until a critical message must be acknowledged; pauses do not count."""

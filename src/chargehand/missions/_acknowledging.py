@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from chargehand.core import MessageSent, QuestionAnswered, QuestionAsked, Reason
+from chargehand.core.mission_events import MessageSent, QuestionAnswered, QuestionAsked
+from chargehand.core.records import Reason
 from chargehand.missions._acknowledge import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS, answer_to, question_of
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal

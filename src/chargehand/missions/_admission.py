@@ -7,16 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chargehand.core import (
-    AgentSelected,
-    BreakerChanged,
-    MissionRequest,
-    Payload,
-    QuestionAsked,
-    Reason,
-    StoreError,
-    WaitingError,
-)
+from chargehand.core.attempt_events import BreakerChanged
+from chargehand.core.errors import StoreError, WaitingError
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import AgentSelected, QuestionAsked
+from chargehand.core.records import MissionRequest, Reason
 from chargehand.missions._breaker import COOL_DOWN, Breaker, Fact, Who, agent_step, breaker_of, find_facts
 from chargehand.missions._journal import Journal
 from chargehand.missions._queue import Queue

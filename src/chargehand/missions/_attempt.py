@@ -9,28 +9,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chargehand.agents import Agent, Assignment, Endpoint, Outcome, Resumed, Role, Snippets
-from chargehand.checks import Inspection
-from chargehand.core import (
+from chargehand.agents._contract import Agent, Assignment, Endpoint, Outcome, Resumed
+from chargehand.agents._roles import Role
+from chargehand.agents._tools_snippet import Snippets
+from chargehand.checks._inspect import Inspection
+from chargehand.core.attempt_events import (
     ActionJudged,
     AttemptResumed,
     AttemptStarted,
-    AttemptState,
-    Base,
     BudgetAlert,
-    Change,
-    Checkpoint,
     CheckpointMade,
     CommandFinished,
-    FencedError,
-    Finding,
-    InfrastructureError,
-    Payload,
-    Reverted,
-    SandboxDiedError,
-    TierUnavailableError,
-    convert_to,
 )
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.events import Payload
+from chargehand.core.records import Base, Change, Checkpoint, Finding, Reverted
+from chargehand.core.state import AttemptState
 from chargehand.missions._acknowledging import Acknowledging
 from chargehand.missions._breaker import is_failure
 from chargehand.missions._calls import called, lost_call
@@ -46,9 +41,11 @@ from chargehand.missions._queue import Queue
 from chargehand.missions._received import once
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
-from chargehand.models import Divergence
-from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.workspace import Depot, Scan, Workspace
+from chargehand.models._replay import Divergence
+from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._scan import Scan
+from chargehand.workspace._workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,27 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from chargehand.core import (
-    Base,
-    BaseResolved,
-    Checkpoint,
-    CheckpointRestored,
-    Clock,
-    MissionState,
-    RefusedError,
-    UsageError,
-    Verdict,
-    VerdictGiven,
-    printable,
-    shown_path,
-)
+from chargehand.core.clock import Clock
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.core.mission_events import BaseResolved, CheckpointRestored, VerdictGiven
+from chargehand.core.records import Base, Checkpoint, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable, shown_path
 from chargehand.missions._hold import hold
 from chargehand.missions._journal import Journal
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._missions import Look
 from chargehand.missions._promote import COMMITTED
-from chargehand.store import Store
-from chargehand.workspace import Depot, MergeConflictError, MergeResult
+from chargehand.store._store import Store
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._merge import MergeResult
+from chargehand.workspace._merge_conflicts import MergeConflictError
 
 _AT_REST = ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted")
 _NAMED = 5

@@ -14,20 +14,13 @@ from typing import Literal
 
 import msgspec
 
-from chargehand.core import (
-    AttemptFinished,
-    AttemptState,
-    AttemptStatus,
-    Event,
-    MissionClaimed,
-    MissionCreated,
-    Payload,
-    Reason,
-    StepFinished,
-    decode,
-)
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, StepFinished
+from chargehand.core.records import AttemptStatus, Reason
+from chargehand.core.state import AttemptState
 from chargehand.missions._causes import Cause, attempt_cause
-from chargehand.store import MissionRow, Store
+from chargehand.store._log import MissionRow
+from chargehand.store._store import Store
 
 FAILURES = 3
 """Failures in a row after which nothing more is begun."""

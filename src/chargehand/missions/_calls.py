@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chargehand.core import ModelCalled
-from chargehand.models import CallRecord
-from chargehand.store import BookedCall
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.models._contract import CallRecord
+from chargehand.store._spending import BookedCall
 
 
 def called(record: CallRecord) -> ModelCalled:

@@ -10,13 +10,15 @@ from typing import Literal
 
 import msgspec
 
-from chargehand.core import StateCaptured, encode_json
+from chargehand.core.attempt_events import StateCaptured
+from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
-from chargehand.models import Redactor
-from chargehand.sandbox import OnOutput, ProcessSeen, Sandbox, ShowsProcesses, Stream
-from chargehand.workspace import Workspace
+from chargehand.models._redact import Redactor
+from chargehand.sandbox._contract import OnOutput, Sandbox, ShowsProcesses, Stream
+from chargehand.sandbox._processes import ProcessSeen
+from chargehand.workspace._workspace import Workspace
 
 Why = Literal["timeout", "sandbox_died", "failed"]
 Seen = tuple[ProcessSeen, ...] | None

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from chargehand.core import SETTLED, AttemptState, AttemptStatus, MissionState, MissionStatus, Reason
+from chargehand.core.records import AttemptStatus, MissionStatus, Reason
+from chargehand.core.state import SETTLED, AttemptState, MissionState
 
 CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)

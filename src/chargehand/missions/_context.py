@@ -8,22 +8,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn
 
-from chargehand.agents import Endpoint, RecordedStep, Resumed, Snippets, parse_step
-from chargehand.core import (
-    ActionJudged,
-    Checkpoint,
-    CheckpointMade,
-    MessageAcknowledged,
-    MessageDelivered,
-    MessageSent,
-    MissionState,
-    Payload,
-    QuestionAsked,
-    Reason,
-    StepFinished,
-    WaitingError,
-    printable,
-)
+from chargehand.agents._contract import Endpoint, Resumed
+from chargehand.agents._recorded import RecordedStep, parse_step
+from chargehand.agents._tools_snippet import Snippets
+from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
+from chargehand.core.attempt_events import ActionJudged, CheckpointMade
+from chargehand.core.errors import WaitingError
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished
+from chargehand.core.records import Checkpoint, Reason
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
 from chargehand.missions._acknowledge import NEXT, answer_to
 from chargehand.missions._control import Control
 from chargehand.missions._inspection import Inspector
@@ -31,10 +26,11 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import asleep
-from chargehand.models import QuotaRest
-from chargehand.policy import Action, Judgement
-from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.workspace import Scan, Workspace
+from chargehand.models._contract import QuotaRest
+from chargehand.policy._actions import Action, Judgement
+from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.workspace._scan import Scan
+from chargehand.workspace._workspace import Workspace
 
 WORK = "attempt/{number}/work"
 """The step that is one attempt; the steps of its agent lie below it."""

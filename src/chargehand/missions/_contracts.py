@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from chargehand.agents import NO_ROLE, Role, parse_role
-from chargehand.checks import CheckOutput, is_test_path
-from chargehand.core import (
-    Change,
-    CheckResult,
-    Finding,
-    MissionRequest,
-    ReportMade,
-    RoleChosen,
-    Verdict,
-    printable,
-    shown_path,
-)
-from chargehand.store import Store
-from chargehand.workspace import Depot
+from chargehand.agents._role_file import parse_role
+from chargehand.agents._roles import NO_ROLE, Role
+from chargehand.checks._paths import is_test_path
+from chargehand.checks._run import CheckOutput
+from chargehand.core.agent_events import ReportMade, RoleChosen
+from chargehand.core.records import Change, CheckResult, Finding, MissionRequest, Verdict
+from chargehand.core.text import printable, shown_path
+from chargehand.store._store import Store
+from chargehand.workspace._depot import Depot
 
 FAILING_TEST = "failing_test_added"
 _RECORDS = frozenset({"decisions", "decision-records", "adr", "adrs"})

@@ -7,19 +7,19 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Literal
 
-from chargehand.core import (
+from chargehand.core.errors import RefusedError
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     CancelAsked,
     MessageSent,
     MissionPaused,
     MissionResumed,
     QuestionAnswered,
-    RefusedError,
-    new_id,
 )
-from chargehand.durable import Order
+from chargehand.durable._orders import Order
 from chargehand.missions._acknowledge import checked_answer, is_about_message
 from chargehand.missions._journal import Journal
-from chargehand.sandbox import Sandbox
+from chargehand.sandbox._contract import Sandbox
 
 Stop = Literal["cancel", "release", "lost"]
 """Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others."""

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from chargehand.agents import Outcome
-from chargehand.core import Clock, RefusedError
-from chargehand.workspace import AttemptQuota, Workspace
+from chargehand.agents._contract import Outcome
+from chargehand.core.clock import Clock
+from chargehand.core.errors import RefusedError
+from chargehand.workspace._quota import AttemptQuota
+from chargehand.workspace._workspace import Workspace
 
 _LOOK_SECONDS = 2.0
 

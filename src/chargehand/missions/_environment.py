@@ -8,16 +8,20 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from chargehand.core import Base, ChangesReverted, CommandFinished, Finding, RefusedError, Reverted, printable
+from chargehand.core.attempt_events import CommandFinished
+from chargehand.core.errors import RefusedError
+from chargehand.core.mission_events import ChangesReverted
+from chargehand.core.records import Base, Finding, Reverted
+from chargehand.core.text import printable
 from chargehand.missions._journal import Notes
 from chargehand.missions._network import NetworkLog, as_egress
 from chargehand.missions._packages import CARGO_SIGNS, GO_SIGNS, point_cargo, setup_variables
 from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._policy import admit
 from chargehand.missions._services import Registries, Services
-from chargehand.policy import Run
-from chargehand.sandbox import ExecResult, Sandbox
-from chargehand.workspace import EnvironmentLayers, FrozenLayer
+from chargehand.policy._actions import Run
+from chargehand.sandbox._contract import ExecResult, Sandbox
+from chargehand.workspace._environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
 _PYTHON_SIGNS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")

@@ -7,34 +7,34 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from chargehand.agents import NO_ROLE, Agent, Assignment
-from chargehand.checks import report
-from chargehand.core import (
+from chargehand.agents._contract import Agent, Assignment
+from chargehand.agents._roles import NO_ROLE
+from chargehand.checks._report import report
+from chargehand.core.attempt_events import TierChosen
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import ChargehandError, FencedError, RefusedError, WaitingError
+from chargehand.core.events import Payload
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     PROMOTE,
     AgentSelected,
     AttemptFinished,
+    MissionFinished,
+    MissionReleased,
+    QuestionAsked,
+    VerdictGiven,
+)
+from chargehand.core.records import (
     AttemptStatus,
     Base,
     Change,
-    ChargehandError,
-    FencedError,
-    MissionFinished,
-    MissionReleased,
     MissionRequest,
-    MissionState,
     MissionStatus,
-    Payload,
-    QuestionAsked,
     Reason,
-    RefusedError,
-    TierChosen,
     Verdict,
-    VerdictGiven,
     VerdictStatus,
-    WaitingError,
-    convert_to,
-    new_id,
 )
+from chargehand.core.state import MissionState
 from chargehand.missions._admission import Admission
 from chargehand.missions._attempt import AttemptRunner, Left
 from chargehand.missions._context import WORK
@@ -56,7 +56,7 @@ from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
 from chargehand.missions._undelivered import owes_attempt, with_undelivered
 from chargehand.missions._validate import Validator
-from chargehand.sandbox import OnOutput
+from chargehand.sandbox._contract import OnOutput
 
 _T = TypeVar("_T")
 _GRACE_SECONDS = 15.0

@@ -8,34 +8,30 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents import made_reply, reply_step
-from chargehand.core import (
+from chargehand.agents._conversation import made_reply
+from chargehand.agents._recorded import reply_step
+from chargehand.core.agent_events import ReportMade, RoleChosen
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade
+from chargehand.core.errors import NotFoundError, RefusedError
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     AgentSelected,
     AttemptFinished,
-    AttemptStarted,
     BaseResolved,
     ChangesReverted,
-    CheckpointMade,
-    Event,
     MessageSent,
     MissionCreated,
     MissionReleased,
-    NotFoundError,
-    Payload,
     QuestionAnswered,
     QuestionAsked,
-    RefusedError,
-    ReportMade,
-    RoleChosen,
     StepFinished,
     VerdictGiven,
-    decode,
-    new_id,
 )
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._journal import kept_step, recalled
-from chargehand.store import Store
-from chargehand.workspace import Depot
+from chargehand.store._store import Store
+from chargehand.workspace._depot import Depot
 
 _COPIED = (
     AgentSelected,

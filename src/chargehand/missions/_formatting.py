@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.checks import Formatter
-from chargehand.core import Change
-from chargehand.sandbox import ExecResult, Sandbox
-from chargehand.workspace import Depot, Workspace
+from chargehand.checks._formatters import Formatter
+from chargehand.core.records import Change
+from chargehand.sandbox._contract import ExecResult, Sandbox
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._workspace import Workspace
 
 _AT_ONCE = 400
 """Files that one run of a formatter is given at most: their names must fit into a command line."""

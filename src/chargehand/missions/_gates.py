@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from chargehand.checks import Areas, CheckPlan, detect_checks
-from chargehand.core import Base, MissionRequest
+from chargehand.checks._areas import Areas
+from chargehand.checks._detect import detect_checks
+from chargehand.checks._plan import CheckPlan
+from chargehand.core.records import Base, MissionRequest
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.missions._validate import Gates

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from chargehand.core import RefusedError, StoreError
-from chargehand.store import EventLog, MissionRow
+from chargehand.core.errors import RefusedError, StoreError
+from chargehand.store._log import EventLog, MissionRow
 
 
 class Liveness(Protocol):

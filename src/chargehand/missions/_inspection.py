@@ -10,12 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from chargehand.checks import Areas, Inspection, LayeredCache, Limits, MemoryCache, TreeReader, examine
-from chargehand.core import Base, Change, ChargehandError, Finding, StoreError
+from chargehand.checks._areas import Areas
+from chargehand.checks._cache import LayeredCache, MemoryCache
+from chargehand.checks._inspect import Inspection, Limits, examine
+from chargehand.checks._reader import TreeReader
+from chargehand.core.errors import ChargehandError, StoreError
+from chargehand.core.records import Base, Change, Finding
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
-from chargehand.store import Store
-from chargehand.workspace import Scan
+from chargehand.store._store import Store
+from chargehand.workspace._scan import Scan
 
 RUNNING_SECONDS = 5.0
 RUNNING_FILES = 100

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chargehand.agents import NO_ROLE, Role
-from chargehand.core import (
-    AttemptFinished,
-    AttemptStatus,
-    CheckResult,
-    Finding,
-    MissionState,
-    MissionStatus,
-    Reason,
-    Verdict,
-    shown_path,
-)
+from chargehand.agents._roles import NO_ROLE, Role
+from chargehand.core.mission_events import AttemptFinished
+from chargehand.core.records import AttemptStatus, CheckResult, Finding, MissionStatus, Reason, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
 from chargehand.missions._attempt import Left
 from chargehand.missions._contracts import FAILING_TEST
 

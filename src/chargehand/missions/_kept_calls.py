@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.core import ReplayDiverged
-from chargehand.models import Divergence
-from chargehand.store import Store
+from chargehand.core.attempt_events import ReplayDiverged
+from chargehand.models._replay import Divergence
+from chargehand.store._store import Store
 
 
 def kept_calls(home: Path, attempt: str) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chargehand.core import Reason
-from chargehand.durable import Workers
-from chargehand.store import Store
+from chargehand.core.records import Reason
+from chargehand.durable._workers import Workers
+from chargehand.store._store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,23 +12,18 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import (
-    Base,
-    BaseResolved,
-    Change,
-    Checkpoint,
-    CheckpointMade,
-    Conflict,
-    MergeConflicted,
-    Payload,
-    Reason,
-    convert_to,
-    encode_json,
-    shown_path,
-)
+from chargehand.core.attempt_events import CheckpointMade
+from chargehand.core.codec import convert_to
+from chargehand.core.conflicts import Conflict
+from chargehand.core.events import Payload, encode_json
+from chargehand.core.mission_events import BaseResolved, MergeConflicted
+from chargehand.core.records import Base, Change, Checkpoint, Reason
+from chargehand.core.text import shown_path
 from chargehand.missions._journal import Journal
-from chargehand.store import Store
-from chargehand.workspace import Depot, MergeResult, moved_base
+from chargehand.store._store import Store
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._merge import MergeResult
+from chargehand.workspace._moved import moved_base
 
 _EVENT_BYTES = 7 * 1024
 _NAMED = 5

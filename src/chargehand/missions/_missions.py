@@ -8,28 +8,20 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from chargehand.checks import inspect
-from chargehand.core import (
-    SETTLED,
+from chargehand.checks._inspect import inspect
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.fold import fold
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     ApprovalGiven,
-    Base,
     BaseResolved,
-    Checkpoint,
-    Finding,
     MissionClaimed,
     MissionCreated,
-    MissionRequest,
-    MissionState,
-    NotFoundError,
-    Reason,
-    RefusedError,
-    UsageError,
-    Verdict,
     VerdictGiven,
-    fold,
-    new_id,
 )
-from chargehand.durable import Workers
+from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, Verdict
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.durable._workers import Workers
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._flow import MissionFlow
@@ -49,10 +41,12 @@ from chargehand.missions._restore import restore_checkpoint
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import wakes_at
 from chargehand.missions._validate import Validator
-from chargehand.policy import Action, Judgement
-from chargehand.sandbox import OnOutput, Sandbox
-from chargehand.store import MissionRow, Store
-from chargehand.workspace import RollbackPlan, Workspace
+from chargehand.policy._actions import Action, Judgement
+from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.store._log import MissionRow
+from chargehand.store._store import Store
+from chargehand.workspace._rollback import RollbackPlan
+from chargehand.workspace._workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,10 @@ from datetime import datetime
 
 import msgspec
 
-from chargehand.core import AttemptState, Event, ModelCalled, decode, fold
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.events import Event, decode
+from chargehand.core.fold import fold
+from chargehand.core.state import AttemptState
 from chargehand.missions._missions import Look
 from chargehand.missions._stats import Cost, Spread, Values
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from chargehand.core import Clock, FencedError, NetworkRequested
+from chargehand.core.attempt_events import NetworkRequested
+from chargehand.core.clock import Clock
+from chargehand.core.errors import FencedError
 from chargehand.missions._journal import Notes
-from chargehand.sandbox import REGISTRY_PORT, EgressRequest, MirrorRequest
+from chargehand.sandbox._contract import REGISTRY_PORT
+from chargehand.sandbox._egress_contract import EgressRequest
+from chargehand.sandbox._mirror_reply import MirrorRequest
 
 _BURST, _RATE = 200.0, 20.0
 _MOST = 5_000

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.missions._services import Registries
-from chargehand.sandbox import WORKSPACE, Sandbox
+from chargehand.sandbox._contract import WORKSPACE, Sandbox
 
 _PLACE = ".chargehand"
 CARGO_HOME, GO_MODULES = f"{_PLACE}/cargo", f"{_PLACE}/go"

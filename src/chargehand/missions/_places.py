@@ -9,24 +9,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chargehand.core import (
-    Base,
-    Bind,
-    ChargehandError,
-    FencedError,
-    MissionState,
-    NotFoundError,
-    SandboxClosed,
-    SandboxOpened,
-    WaitingError,
-)
+from chargehand.core.attempt_events import SandboxClosed, SandboxOpened
+from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, WaitingError
+from chargehand.core.ports import Bind
+from chargehand.core.records import Base
+from chargehand.core.state import MissionState
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._network import NetworkLog
 from chargehand.missions._packages import layer_variables
 from chargehand.missions._services import Egress, Registries, Services
-from chargehand.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from chargehand.workspace import Workspace, WorkspaceLimits
+from chargehand.sandbox._contract import WORKSPACE, Sandbox, SandboxSpec
+from chargehand.workspace._rules import WorkspaceLimits
+from chargehand.workspace._workspace import Workspace
 
 VENV = f"{WORKSPACE}/.venv"
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from chargehand.core import ActionJudged, printable
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.text import printable
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._policy_scripts import scripts_of
 from chargehand.missions._services import Services
-from chargehand.models import Redactor
-from chargehand.policy import (
+from chargehand.models._redact import Redactor
+from chargehand.policy._actions import (
     Action,
     Command,
     FileRead,
@@ -27,10 +28,9 @@ from chargehand.policy import (
     Shell,
     Snippet,
     Surroundings,
-    denied,
-    judge,
 )
-from chargehand.sandbox import Sandbox
+from chargehand.policy._judge import denied, judge
+from chargehand.sandbox._contract import Sandbox
 
 YES = frozenset({"yes", "y", "allow", "ok"})
 """The answers that let what was asked for happen, once; any other is a no."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from chargehand.policy import LARGEST_SCRIPT
-from chargehand.sandbox import WORKSPACE, Sandbox
+from chargehand.policy._requests import LARGEST_SCRIPT
+from chargehand.sandbox._contract import WORKSPACE, Sandbox
 
 _SECONDS = 10.0
 _READ = r"""

@@ -10,31 +10,28 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from chargehand.core import (
+from chargehand.core.errors import ChargehandError, FencedError, RefusedError
+from chargehand.core.mission_events import (
     ApplyChanged,
-    Base,
-    ChargehandError,
-    Export,
     ExportChanged,
-    FencedError,
     HeadSigned,
     MissionRolledBack,
-    MissionState,
     PromotionDone,
     PromotionPrepared,
-    RefusedError,
-    Verdict,
-    printable,
-    shown_path,
 )
+from chargehand.core.records import Base, Export, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable, shown_path
 from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
-from chargehand.store import SignedHead
-from chargehand.workspace import MergeConflictError, RefMovedError, export_notes
-from chargehand.workspace import apply as apply_branch
-from chargehand.workspace import export as export_branch
+from chargehand.store._signing import SignedHead
+from chargehand.workspace._apply import apply as apply_branch
+from chargehand.workspace._errors import RefMovedError
+from chargehand.workspace._export import export as export_branch
+from chargehand.workspace._export_notes import export_notes
+from chargehand.workspace._merge_conflicts import MergeConflictError
 
 PREFIX = "chargehand/"
 _HEADS = "refs/heads/"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from chargehand.core import MissionAdmitted, MissionQueued, Reason
+from chargehand.core.mission_events import MissionAdmitted, MissionQueued
+from chargehand.core.records import Reason
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services, SlotName

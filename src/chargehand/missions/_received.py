@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chargehand.agents import Outcome
-from chargehand.core import (
-    Addressed,
-    ChangesReverted,
-    Finding,
-    MessageReceived,
-    MissionState,
-    Payload,
-    Reverted,
-    decode_message,
-    encode_message,
-    message_document,
-)
+from chargehand.agents._contract import Outcome
+from chargehand.core.agent_events import MessageReceived
+from chargehand.core.events import Payload
+from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
+from chargehand.core.mission_events import ChangesReverted
+from chargehand.core.records import Finding, Reverted
+from chargehand.core.state import MissionState
 from chargehand.missions._journal import Journal
-from chargehand.store import Store
+from chargehand.store._store import Store
 
 _SENDER = "chargehand"
 

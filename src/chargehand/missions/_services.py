@@ -9,17 +9,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from chargehand.agents import Agent, Endpoint, Snippets
-from chargehand.core import Clock as ClockPort
-from chargehand.core import Config, DriverName, MissionRequest, Spent, SystemClock, TierChoice
-from chargehand.durable import Role, Slots, Workers
+from chargehand.agents._contract import Agent, Endpoint
+from chargehand.agents._tools_snippet import Snippets
+from chargehand.core.clock import Clock as ClockPort
+from chargehand.core.clock import SystemClock
+from chargehand.core.config import Config
+from chargehand.core.ports import DriverName, Spent
+from chargehand.core.records import MissionRequest
+from chargehand.core.tiers import TierChoice
+from chargehand.durable._slots import Slots
+from chargehand.durable._workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.models import CallRecord, Divergence
-from chargehand.policy import Rules
-from chargehand.sandbox import EgressRequest, MirrorRequest, Sandbox, SandboxLimits, SandboxSpec
-from chargehand.store import MissionRow, Store
-from chargehand.workspace import Depot
+from chargehand.models._contract import CallRecord
+from chargehand.models._replay import Divergence
+from chargehand.policy._rules import Rules
+from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox._egress_contract import EgressRequest
+from chargehand.sandbox._mirror_reply import MirrorRequest
+from chargehand.store._log import MissionRow
+from chargehand.store._store import Store
+from chargehand.workspace._depot import Depot
 
 SlotName = Literal["attempts", "checks", "probes"]
 """Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""

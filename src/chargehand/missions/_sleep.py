@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from chargehand.core import CLOCK, Question, QuestionAsked, WaitingError, quota_reason
+from chargehand.core.errors import WaitingError
+from chargehand.core.mission_events import CLOCK, QuestionAsked
+from chargehand.core.questions import Question, quota_reason
 from chargehand.missions._journal import Journal
-from chargehand.models import QuotaRest
+from chargehand.models._contract import QuotaRest
 
 GO_ON = "go on"
 """What lets a mission go on that waits for quota, whoever says it."""

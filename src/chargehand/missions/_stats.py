@@ -15,16 +15,12 @@ from typing import get_args
 
 import msgspec
 
-from chargehand.core import (
-    AttemptState,
-    Event,
-    MissionFinished,
-    MissionState,
-    MissionStatus,
-    SandboxClosed,
-    decode,
-    fold,
-)
+from chargehand.core.attempt_events import SandboxClosed
+from chargehand.core.events import Event, decode
+from chargehand.core.fold import fold
+from chargehand.core.mission_events import MissionFinished
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions._causes import (
     CAUSE_CLASSES,
     ENDED,

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from chargehand.core import (
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import Payload
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
     CLOCK,
     MessageSent,
     MissionFinished,
     MissionPaused,
     MissionResumed,
-    MissionState,
-    MissionStatus,
-    Payload,
     QuestionAnswered,
-    Reason,
-    RefusedError,
-    new_id,
 )
+from chargehand.core.records import MissionStatus, Reason
+from chargehand.core.state import MissionState
 from chargehand.missions._acknowledge import CANCEL, checked_answer, is_about_message
 from chargehand.missions._hold import hold
 from chargehand.missions._judgement import end_attempts
@@ -26,7 +25,7 @@ from chargehand.missions._kept_calls import put_away
 from chargehand.missions._missions import Look
 from chargehand.missions._sleep import GO_ON, wakes_at
 from chargehand.missions._undelivered import with_undelivered
-from chargehand.store import Store
+from chargehand.store._store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

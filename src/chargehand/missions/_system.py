@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 
 _SPACE = ("no_space", "free some space, or run 'chargehand gc'")
 _ACCESS = ("not_permitted", "make it readable and writable for you, or set CHARGEHAND_HOME to another directory")

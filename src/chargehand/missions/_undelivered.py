@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from chargehand.core import MessageSent, MessageUndelivered, MissionFinished, MissionState, Payload, Reason
+from chargehand.core.agent_events import MessageUndelivered
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import MessageSent, MissionFinished
+from chargehand.core.records import Reason
+from chargehand.core.state import MissionState
 from chargehand.missions._acknowledge import NEXT, answer_to
 
 

@@ -11,19 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chargehand.checks import CheckOutput, CheckPlan, base_tests_tree_plan, judge, run_checks
-from chargehand.core import (
-    Bind,
-    Change,
-    CheckResult,
-    Finding,
-    Verdict,
-    VerdictGiven,
-    VerdictScope,
-    VerdictStatus,
-    convert_to,
-    sandbox_ids,
-)
+from chargehand.checks._inspect import base_tests_tree_plan
+from chargehand.checks._plan import CheckPlan, judge
+from chargehand.checks._run import CheckOutput, run_checks
+from chargehand.core.codec import convert_to
+from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.ports import Bind, sandbox_ids
+from chargehand.core.records import Change, CheckResult, Finding, Verdict, VerdictScope, VerdictStatus
 from chargehand.missions._environment import CandidateLayers
 from chargehand.missions._journal import Journal
 from chargehand.missions._places import CHECKS, Ground, Places, acceptance_place
@@ -31,8 +25,8 @@ from chargehand.missions._policy import admit
 from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
-from chargehand.policy import Run
-from chargehand.sandbox import WORKSPACE
+from chargehand.policy._actions import Run
+from chargehand.sandbox._contract import WORKSPACE
 
 _BASE_TESTS = "base's tests: "
 _NO_TESTS = "no_tests_ran"

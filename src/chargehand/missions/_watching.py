@@ -8,11 +8,18 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Clock, FilesSeen, InfrastructureError, encode_json
+from chargehand.core.attempt_events import FilesSeen
+from chargehand.core.clock import Clock
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
-from chargehand.sandbox import Sandbox
-from chargehand.workspace import Batch, Depot, Gap, Scan, Watcher, Workspace
+from chargehand.sandbox._contract import Sandbox
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._scan import Scan
+from chargehand.workspace._watch import Watcher
+from chargehand.workspace._watch_events import Batch, Gap
+from chargehand.workspace._workspace import Workspace
 
 Keep = Callable[[str], Awaitable[Scan]]
 """Makes a checkpoint for the trigger it is given and returns what was seen."""

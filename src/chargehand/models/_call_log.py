@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from chargehand.core import convert_to
+from chargehand.core.codec import convert_to
 from chargehand.models._call_names import RunNames
 from chargehand.models._contract import Dialect, Operation, Usage
 from chargehand.models._recording import body_pieces, decoded_body

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from chargehand.core import ModelConfig
+from chargehand.core.config import ModelConfig
 from chargehand.models._contract import Price
 from chargehand.models._modelsdev import NOTHING_LISTED, Listed
 from chargehand.models._prices import find_price, listed_of, published_of

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chargehand.core import UpstreamError, UsageError, nearest
+from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.models._contract import Call, Upstream, UpstreamReply
 from chargehand.models._decode import decode_body
 from chargehand.models._render import ScriptedCall, ScriptedReply, error_reply, render_for, reply_of

@@ -15,7 +15,10 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import Clock, InfrastructureError, Ledger, Spent, SystemClock, new_id
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Ledger, Spent
 from chargehand.models._call_log import CallLog
 from chargehand.models._contract import Call, CallRecord, Operation, QuotaRest, ServedModel, Upstream
 from chargehand.models._dialects import RULES

@@ -9,7 +9,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chargehand.core import Clock, ExhaustedError, Ledger, Spent, new_id
+from chargehand.core.clock import Clock
+from chargehand.core.errors import ExhaustedError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Ledger, Spent
 from chargehand.models._contract import CallRecord, CallStatus, Operation, Price, QuotaRest, ServedModel, Usage
 from chargehand.models._gateway_clerk import Clerk
 from chargehand.models._gateway_dialect import Metered

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import UpstreamError
+from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import Call, Dialect, ServedModel, Upstream, UpstreamReply, Usage
 from chargehand.models._dialect_gemini import GeminiRules
 from chargehand.models._dialects import RULES

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.core import UpstreamError
+from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import Call, Meter, Operation, ServedModel, Upstream, UpstreamReply
 from chargehand.models._gateway_bill import Bill, Desk, Noted
 from chargehand.models._gateway_dialect import (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from chargehand.core import Clock
+from chargehand.core.clock import Clock
 from chargehand.models._gateway_dialect import document, mapping, objects
 
 LONGEST_REST = 31 * 86_400.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
-from chargehand.core import Clock
+from chargehand.core.clock import Clock
 from chargehand.models._gateway_resets import asked_wait
 
 AGAIN = frozenset({429, 500, 502, 503, 529})

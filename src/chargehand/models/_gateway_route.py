@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from chargehand.core import nearest
+from chargehand.core.errors import nearest
 from chargehand.models._contract import PATHS, Dialect, Operation, ServedModel
 from chargehand.models._gateway_content import as_text, kinds_in
 from chargehand.models._gateway_fault import GatewayFault

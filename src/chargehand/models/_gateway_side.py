@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import UpstreamError
+from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply, Usage
 from chargehand.models._dialect_openai import OpenAIRules
 from chargehand.models._gateway_dialect import Metered, document, mapping, objects, tokens

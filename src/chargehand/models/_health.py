@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from chargehand.core import Clock, SystemClock
+from chargehand.core.clock import Clock, SystemClock
 
 _MINUTE = 60.0
 State = Literal["closed", "open", "half_open"]

@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 import msgspec
 
-from chargehand.core import UpstreamError
+from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import PATHS, Call, Dialect, Operation, UpstreamReply
 from chargehand.models._wire import Wire, WireBody, WireCode, WireError, WireReply
 from chargehand.models._wire_direct import DirectWire, Origin

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from chargehand.core import ExhaustedError, Spent
+from chargehand.core.errors import ExhaustedError
+from chargehand.core.ports import Spent
 
 _ALERT = 0.8
 _TOLERANCE = 1e-9

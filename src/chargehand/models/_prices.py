@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from chargehand.core import ModelConfig
+from chargehand.core.config import ModelConfig
 from chargehand.models._contract import Price
 from chargehand.models._modelsdev import Listed, find_listed
 

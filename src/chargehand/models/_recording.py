@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import Clock, SystemClock, UpstreamError, UsageError, convert_to
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import UpstreamError, UsageError
 from chargehand.models._attempts import AttemptOrdinals
 from chargehand.models._contract import Call, Dialect, Operation, Upstream, UpstreamReply
 from chargehand.models._redact import Redactor

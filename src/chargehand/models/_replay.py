@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Clock, SystemClock, UpstreamError
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import UpstreamError
 from chargehand.models._attempts import AttemptOrdinals
 from chargehand.models._contract import Call, UpstreamReply
 from chargehand.models._decode import decode_document, decode_events

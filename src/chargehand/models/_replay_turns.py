@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from chargehand.core import Clock
+from chargehand.core.clock import Clock
 from chargehand.models._contract import Call, Operation
 from chargehand.models._gateway_side import is_bare
 from chargehand.models._recording import Exchange, Recording

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import UsageError, convert_to, nearest
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import UsageError, nearest
 from chargehand.models._attempts import AttemptOrdinals, Turns
 from chargehand.models._contract import Call, Stop, UpstreamReply, Usage
 from chargehand.models._dialects import CODECS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chargehand.core import nearest
+from chargehand.core.errors import nearest
 from chargehand.models._render import ScriptedCall, ScriptedReply
 from chargehand.models._talk import Offer
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 from chargehand.models._render import ScriptedCall, ScriptedReply
 from chargehand.models._script import Script, ScriptLine
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import UpstreamError
+from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply, Usage
 from chargehand.models._dialects import CODECS, RULES
 from chargehand.models._gateway_dialect import EVENT_STREAM, EventSplitter, Metered, document, event_data, mapping

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chargehand.core import UpstreamError, new_id
+from chargehand.core.errors import UpstreamError
+from chargehand.core.ids import new_id
 from chargehand.models._contract import Call, Dialect, Operation, ServedModel
 from chargehand.models._dialects import CODECS, RULES
 from chargehand.models._gateway_dialect import EVENT_STREAM, EventSplitter, document, mapping

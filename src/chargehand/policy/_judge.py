@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.policy._actions import ORDER, Action, Judgement, Part, Surroundings
 from chargehand.policy._request import Request
 from chargehand.policy._requests import apart

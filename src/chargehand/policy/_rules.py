@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
-from chargehand.core import ConfigError, nearest
+from chargehand.core.errors import ConfigError, nearest
 from chargehand.policy._actions import Effect
 
 Origin = Literal["default", "user", "repository"]

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import get_args
 
-from chargehand.core import TIERS, TierCandidate, TierChoice, TierFacts, TierName, TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
 
 AUTO = "auto"
 _DOCUMENTATION = re.compile(

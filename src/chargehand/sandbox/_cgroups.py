@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox._contract import SandboxLimits
 from chargehand.sandbox._counters import Counters, read_counters, read_enforced
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 from chargehand.sandbox import _server
 from chargehand.sandbox._contract import ExecResult, LimitName, OnOutput
 

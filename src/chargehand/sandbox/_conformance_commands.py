@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 from chargehand.sandbox._conformance_kit import KNOWN_VARIABLES, Open, SandboxFixtures, python, running
 from chargehand.sandbox._contract import WORKSPACE, Converses, Sandbox, Stream
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chargehand.core import SandboxDiedError
+from chargehand.core.errors import SandboxDiedError
 from chargehand.sandbox._conformance_kit import (
     DAEMON,
     Open,

@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from chargehand.core import SandboxDiedError
+from chargehand.core.errors import SandboxDiedError
 from chargehand.sandbox._conformance_kit import (
     VFORK,
     WRITERS,

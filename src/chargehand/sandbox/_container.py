@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chargehand.core import Bind, InfrastructureError, SandboxDiedError, TierUnavailableError, new_id
+from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Bind
 from chargehand.sandbox import _container_guard, _container_inside, _container_start, _server
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._container_engine import Engine, engine_environment, find_engine

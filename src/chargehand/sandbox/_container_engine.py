@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chargehand.core import MountPlan, TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import MountPlan
 from chargehand.sandbox._container_layout import Contents, direct, isolation, plan_contents, write_root
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import HIDDEN

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.sandbox import _forward
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import (

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.core import ChargehandError, TierUnavailableError
+from chargehand.core.errors import ChargehandError, TierUnavailableError
 from chargehand.sandbox._container import ContainerTier
 from chargehand.sandbox._container_engine import Engine, find_engine
 from chargehand.sandbox._probe import DRIVERS, Part, ProbeReport, try_driver, try_trials

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from chargehand.core import Bind, MountPlan
+from chargehand.core.ports import Bind, MountPlan
 from chargehand.sandbox._processes import ProcessSeen
 
 Stream = Literal["stdout", "stderr"]

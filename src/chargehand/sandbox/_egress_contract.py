@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.sandbox._contract import EGRESS_PORT
 from chargehand.sandbox._egress_address import Address
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 from chargehand.sandbox._egress_address import Address, kind_of
 
 DEFAULT_PORTS = frozenset({80, 443})

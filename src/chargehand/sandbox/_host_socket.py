@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 
 
 def bound_socket(path: Path) -> socket.socket:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, get_args
 
-from chargehand.core import InfrastructureError, UsageError, nearest
+from chargehand.core.errors import InfrastructureError, UsageError, nearest
 
 Language = Literal["python", "javascript"]
 Level = Literal["debug", "log", "info", "warn", "error"]

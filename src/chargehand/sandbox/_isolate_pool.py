@@ -14,14 +14,8 @@ from importlib.abc import InspectLoader
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import (
-    Bind,
-    InfrastructureError,
-    MountPlan,
-    SandboxDiedError,
-    TierUnavailableError,
-    UsageError,
-)
+from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError, UsageError
+from chargehand.core.ports import Bind, MountPlan
 from chargehand.sandbox import _isolate_child
 from chargehand.sandbox._contract import WORKSPACE, ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._isolate import (

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Bind, MountPlan, TierUnavailableError, sandbox_ids
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.sandbox import _forward, _launcher
 from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import egress_environment

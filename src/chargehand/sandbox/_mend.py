@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from chargehand.core import InfrastructureError, TierUnavailableError
+from chargehand.core.errors import InfrastructureError, TierUnavailableError
 
 _INSTALL = {
     "apt-get": "apt-get install bubblewrap",

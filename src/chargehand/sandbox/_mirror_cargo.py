@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from chargehand.core import decode_as
+from chargehand.core.codec import decode_as
 from chargehand.sandbox._mirror_cargo_config import CRATES_IO, CargoConfig, CargoSource
 from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRefusal, Reply, Trace
 from chargehand.sandbox._mirror_settings import shown_host, split_login

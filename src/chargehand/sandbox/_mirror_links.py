@@ -12,7 +12,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
-from chargehand.core import decode_as
+from chargehand.core.codec import decode_as
 
 HTML_MEDIA = "text/html; charset=utf-8"
 JSON_MEDIA = "application/vnd.pypi.simple.v1+json"

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 
 RequestKind = Literal[
     "pypi-index",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from chargehand.core import ConfigError
+from chargehand.core.errors import ConfigError
 
 # What pip and npm themselves use where the user configured nothing.
 PYPI = "https://pypi.org/simple/"

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chargehand.core import ChargehandError, DriverName, MountPlan, Strategy, TierUnavailableError, sandbox_ids
+from chargehand.core.config import Strategy
+from chargehand.core.errors import ChargehandError, TierUnavailableError
+from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._mend import mend
 from chargehand.sandbox._process import ProcessTier

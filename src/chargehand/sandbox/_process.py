@@ -15,7 +15,9 @@ from dataclasses import replace
 from importlib.abc import InspectLoader
 from typing import Self, TypeVar
 
-from chargehand.core import InfrastructureError, SandboxDiedError, TierUnavailableError, new_id, sandbox_ids
+from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import sandbox_ids
 from chargehand.sandbox import _launcher, _server
 from chargehand.sandbox._cgroups import Cgroup, Cgroups
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec

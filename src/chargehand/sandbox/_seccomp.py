@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chargehand.core import TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
 from chargehand.sandbox._syscalls import Machine, allowed
 
 _AUDIT_ARCH: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

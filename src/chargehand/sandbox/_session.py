@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from chargehand.core import InfrastructureError, SandboxDiedError
+from chargehand.core.errors import InfrastructureError, SandboxDiedError
 from chargehand.sandbox import _server
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._command import Reply, encode_request

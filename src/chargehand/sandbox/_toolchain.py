@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Bind, ConfigError
+from chargehand.core.errors import ConfigError
+from chargehand.core.ports import Bind
 from chargehand.sandbox._toolchain_ask import ask_all, askable, chosen, stamp, witnesses
 from chargehand.sandbox._toolchain_kept import keep, kept, search_began
 from chargehand.sandbox._toolchain_places import Places, below, visible

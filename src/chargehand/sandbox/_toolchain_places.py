@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chargehand.core import Bind
+from chargehand.core.ports import Bind
 from chargehand.sandbox._contract import WORKSPACE
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

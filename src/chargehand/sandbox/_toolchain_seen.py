@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import DriverName
+from chargehand.core.ports import DriverName
 from chargehand.sandbox._contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._probe import scratch_plan
 from chargehand.sandbox._process import ProcessTier

@@ -10,7 +10,7 @@ import signal
 import socket
 from pathlib import Path
 
-from chargehand.core import InfrastructureError, TierUnavailableError
+from chargehand.core.errors import InfrastructureError, TierUnavailableError
 from chargehand.sandbox import _server, _vm_inside, _vm_relay
 from chargehand.sandbox._cgroups import Cgroup
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
 from chargehand.sandbox._vm_image import first_files, kernel_of, made_by, version_of, wanted
 from chargehand.sandbox._vm_package import read_package
 

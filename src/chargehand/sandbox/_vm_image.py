@@ -13,7 +13,7 @@ import stat
 import struct
 from collections.abc import Mapping, Sequence
 
-from chargehand.core import TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
 
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p")
 """What a machine needs beside the kernel, with what these need; what is built into the kernel is left out."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from chargehand.core import Bind
+from chargehand.core.ports import Bind
 from chargehand.sandbox._container_layout import Contents, plan_contents
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._layout import (

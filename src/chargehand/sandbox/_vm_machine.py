@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from chargehand.core import ChargehandError, TierUnavailableError, sandbox_ids
+from chargehand.core.errors import ChargehandError, TierUnavailableError
+from chargehand.core.ports import sandbox_ids
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._probe import scratch_plan
 from chargehand.sandbox._toolchain import Toolchain

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-from chargehand.core import TierUnavailableError
+from chargehand.core.errors import TierUnavailableError
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60

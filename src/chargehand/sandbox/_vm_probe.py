@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.core import ChargehandError, TierUnavailableError
+from chargehand.core.errors import ChargehandError, TierUnavailableError
 from chargehand.sandbox._probe import DRIVERS, Part, ProbeReport, try_driver, try_trials
 from chargehand.sandbox._toolchain import Toolchain
 from chargehand.sandbox._vm import VmTier

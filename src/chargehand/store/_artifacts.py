@@ -10,7 +10,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from chargehand.core import Clock, NotFoundError, StoreError
+from chargehand.core.clock import Clock
+from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.store._database import Database, typed_errors
 from chargehand.store._files import write_whole
 from chargehand.store._schema import artifacts

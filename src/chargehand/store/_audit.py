@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import GENESIS, MissionCreated, NotFoundError, StoreError, UsageError, decode
+from chargehand.core.errors import NotFoundError, StoreError, UsageError
+from chargehand.core.events import GENESIS, decode
+from chargehand.core.mission_events import MissionCreated
 from chargehand.store import _sqlite
 from chargehand.store._chain import AuditProblem, AuditReport, Line, integer, line_problems, problem, text
 from chargehand.store._database import Database, typed_errors

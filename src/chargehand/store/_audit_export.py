@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Event, UsageError, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import UsageError
+from chargehand.core.events import Event
 from chargehand.store._chain import AuditProblem, AuditReport, Line, line_problems, problem
 from chargehand.store._database import corrupt, typed_errors
 from chargehand.store._heads import Heads, SignedFile

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from chargehand.core import GENESIS, chain_hash
+from chargehand.core.events import GENESIS, chain_hash
 
 ProblemKind = Literal[
     "store_damaged",  # the database file itself is broken

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from chargehand.core import StoreError
+from chargehand.core.errors import StoreError
 from chargehand.store import _sqlite
 from chargehand.store._together import Together
 

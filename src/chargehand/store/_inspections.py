@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from chargehand.core import Clock
+from chargehand.core.clock import Clock
 from chargehand.store._database import Database
 from chargehand.store._schema import inspections
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chargehand.core import StoreError
+from chargehand.core.errors import StoreError
 from chargehand.store._files import sync_directory, write_whole
 
 if TYPE_CHECKING:

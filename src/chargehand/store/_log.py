@@ -9,29 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from chargehand.core import (
-    GENESIS,
+from chargehand.core.action_events import ActionCreated
+from chargehand.core.clock import Clock
+from chargehand.core.errors import FencedError, NotFoundError, RefusedError, UsageError, nearest
+from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
+from chargehand.core.mission_events import (
     PROMOTE,
-    ActionCreated,
     CancelAsked,
-    Clock,
-    Event,
-    FencedError,
     MissionFinished,
     MissionPaused,
     MissionResumed,
-    NotFoundError,
-    Payload,
     QuestionAnswered,
     QuestionAsked,
-    RefusedError,
-    UsageError,
-    chain_hash,
-    encode,
-    nearest,
-    payload_digest,
 )
-from chargehand.core import MissionCreated as Created
+from chargehand.core.mission_events import MissionCreated as Created
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
 from chargehand.store._schema import SLEEPING, TAKEABLE, erasures, events, missions

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from chargehand.core import StoreError
+from chargehand.core.errors import StoreError
 from chargehand.store import _sqlite
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Heads

@@ -10,7 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from chargehand.core import Clock, NotFoundError, UsageError, nearest
+from chargehand.core.clock import Clock
+from chargehand.core.errors import NotFoundError, UsageError, nearest
 from chargehand.store._database import Database
 from chargehand.store._schema import projects, trust
 

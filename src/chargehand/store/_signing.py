@@ -13,7 +13,9 @@ from typing import Annotated
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Clock, NotFoundError, StoreError, UsageError, decode_as
+from chargehand.core.clock import Clock
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.store._database import Database, corrupt, typed_errors
 from chargehand.store._heads import Head, Heads
 from chargehand.store._keys import KeyFiles, PublicKey

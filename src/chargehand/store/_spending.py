@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from chargehand.core import Clock, ExhaustedError, Ledger, Spent, UsageError
+from chargehand.core.clock import Clock
+from chargehand.core.errors import ExhaustedError, UsageError
+from chargehand.core.ports import Ledger, Spent
 from chargehand.store._database import Database
 from chargehand.store._schema import spending, spending_alerts, spending_totals
 from chargehand.store._sqlite import Prepared, Transaction, driver

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from chargehand.core import Clock, StoreError, SystemClock, UsageError
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import StoreError, UsageError
 from chargehand.store import _sqlite
 from chargehand.store._artifacts import Artifacts
 from chargehand.store._database import Database, typed_errors

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
-from chargehand.core import Clock, Verdict, decode_as
+from chargehand.core.clock import Clock
+from chargehand.core.codec import decode_as
+from chargehand.core.records import Verdict
 from chargehand.store._database import Database
 from chargehand.store._schema import verdicts
 

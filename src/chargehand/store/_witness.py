@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from chargehand.core import UsageError
+from chargehand.core.errors import UsageError
 from chargehand.store._chain import AuditProblem, problem
 from chargehand.store._heads import SignedFile
 from chargehand.store._keys import KnownKeys

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Change, Export, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.records import Change, Export
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._export import bring_objects
 from chargehand.workspace._files import replace_file

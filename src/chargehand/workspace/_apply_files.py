@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Change
+from chargehand.core.records import Change
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._files import replace_file
 from chargehand.workspace._objects import object_id

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Base, InfrastructureError, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.records import Base
 from chargehand.workspace._errors import Fault, disk_errors
 from chargehand.workspace._files import (
     discard_tree,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from chargehand.core import NotFoundError
+from chargehand.core.errors import NotFoundError
 from chargehand.workspace._contract_entries import EntryContract
 from chargehand.workspace._contract_yard import DriverYard, changed, tree_paths
 from chargehand.workspace._environment import EnvironmentLayers

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chargehand.core import Base, DriverName
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base
 from chargehand.workspace._bases import OBJECTS_TARGET
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._workspace import Workspace

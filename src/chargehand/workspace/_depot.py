@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, Change, NotFoundError, RepositoryError
+from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.core.records import Base, Change
 from chargehand.workspace._bases import BaseLayers, Bases
 from chargehand.workspace._errors import Fault, GitError, disk_errors, no_fault
 from chargehand.workspace._files import locked, remove_tree

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chargehand.core import Bind, DriverName, MountPlan
+from chargehand.core.ports import Bind, DriverName, MountPlan
 from chargehand.workspace._bases import OBJECTS_TARGET, BaseLayers
 from chargehand.workspace._files import make_owned
 from chargehand.workspace._materialise import fill_plain, fill_upper

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import Base, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.records import Base
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import disk_errors
 from chargehand.workspace._files import discard_tree, locked, remove_tree, replace_file, tree_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from chargehand.core import ChargehandError, InfrastructureError
+from chargehand.core.errors import ChargehandError, InfrastructureError
 
 Fault = Callable[[str], None]
 """Called with the name of each point at which a crash must be harmless; tests stop the process there."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.core import Export, printable
+from chargehand.core.records import Export
+from chargehand.core.text import printable
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import GitError, RefMovedError, disk_errors
 from chargehand.workspace._git import Git

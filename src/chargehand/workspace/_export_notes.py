@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.core import NotFoundError, RepositoryError
+from chargehand.core.errors import NotFoundError, RepositoryError
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import GitError, RefMovedError
 from chargehand.workspace._files import locked

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chargehand.core import InfrastructureError, sandbox_ids
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.ports import sandbox_ids
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import InfrastructureError, decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError
 from chargehand.workspace._erase import Erasure, doomed_refs, erase
 from chargehand.workspace._files import discard_tree, locked_now, remove_tree
 from chargehand.workspace._git import private_git

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 from chargehand.workspace._errors import GitError, no_space
 
 ZERO = "0" * 40

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chargehand.core import Checkpoint, NotFoundError
+from chargehand.core.errors import NotFoundError
+from chargehand.core.records import Checkpoint
 from chargehand.workspace._errors import GitError, RefMovedError
 from chargehand.workspace._files import sync_file_system
 from chargehand.workspace._git import ZERO, Git

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.workspace._repository import Repository
 
 _MARK = "# Made by `chargehand project hook install`; `chargehand project hook remove` takes it away."

@@ -10,16 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from chargehand.core import (
-    Conflict,
-    ConflictHunk,
-    ConflictKind,
-    Excerpt,
-    RefusedError,
-    Side,
-    printable,
-    shown_path,
-)
+from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
+from chargehand.core.errors import RefusedError
+from chargehand.core.text import printable, shown_path
 from chargehand.workspace._hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace._trees import ObjectReader
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chargehand.core import Base, RepositoryError
+from chargehand.core.errors import RepositoryError
+from chargehand.core.records import Base
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._history import read_ref
 

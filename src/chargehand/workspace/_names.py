@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Collection
 
-from chargehand.core import printable
+from chargehand.core.text import printable
 
 # Code points that HFS+ ignores in names, as git lists them.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import RepositoryError, UsageError
+from chargehand.core.errors import RepositoryError, UsageError
 from chargehand.workspace._errors import Fault, RefMovedError, no_fault
 from chargehand.workspace._git import Git
 from chargehand.workspace._history import Author, read_commit, read_ref, swap_durably, write_commit

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chargehand.core import RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.workspace._closed import closed_bytes
 from chargehand.workspace._errors import no_space
 from chargehand.workspace._files import tree_bytes

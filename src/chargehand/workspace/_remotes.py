@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, RepositoryError, nearest
+from chargehand.core.errors import RepositoryError, nearest
+from chargehand.core.records import Base
 from chargehand.workspace._depot import BASES, Depot
 from chargehand.workspace._errors import RefMovedError
 from chargehand.workspace._git import Git

@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.core import Base, RepositoryError, printable
+from chargehand.core.errors import RepositoryError
+from chargehand.core.records import Base
+from chargehand.core.text import printable
 from chargehand.workspace._git import Git, user_git
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from chargehand.core import Change, InfrastructureError, NotFoundError, RefusedError
+from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError
+from chargehand.core.records import Change
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._objects import ObjectWriter
 from chargehand.workspace._rollback_hunks import Drop, HunkPlan, without_hunks

@@ -6,7 +6,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chargehand.core import Change, Finding, UsageError
+from chargehand.core.errors import UsageError
+from chargehand.core.records import Change, Finding
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._hunks import Hunk, LineRange, find_hunks, hunks_problem, keep_hunks
 

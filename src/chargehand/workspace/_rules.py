@@ -7,7 +7,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from chargehand.core import Change, Finding, Severity, shown_path
+from chargehand.core.records import Change, Finding, Severity
+from chargehand.core.text import shown_path
 from chargehand.workspace._trees import EXECUTABLE
 
 _MAX_FINDINGS = 1000

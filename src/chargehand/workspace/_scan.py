@@ -13,7 +13,8 @@ import os
 import stat
 from dataclasses import dataclass, field
 
-from chargehand.core import Change, DriverName, Finding
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Change, Finding
 from chargehand.workspace._ignore import IgnoreChain, IgnoreFile
 from chargehand.workspace._names import (
     STEERING,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pygit2
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 from chargehand.workspace._files import tree_bytes
 from chargehand.workspace._trees import LINK, Entries, ObjectReader
 

@@ -9,7 +9,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chargehand.core import Base, RefusedError
+from chargehand.core.errors import RefusedError
+from chargehand.core.records import Base
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._errors import GitError
 from chargehand.workspace._git import ZERO, Git

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import unpack_as
+from chargehand.core.codec import unpack_as
 from chargehand.workspace._files import replace_file
 
 _RACY_NS = 20_000_000  # file systems stamp by the kernel's tick: two writes within one look like one

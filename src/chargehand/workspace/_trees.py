@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import pygit2
 
-from chargehand.core import Change, ChangeKind, InfrastructureError, NotFoundError, RepositoryError
+from chargehand.core.errors import InfrastructureError, NotFoundError, RepositoryError
+from chargehand.core.records import Change, ChangeKind
 from chargehand.workspace._objects import ObjectWriter
 
 TREE = 0o040000

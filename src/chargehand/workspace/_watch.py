@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-from chargehand.core import InfrastructureError
+from chargehand.core.errors import InfrastructureError
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._ignore import IgnoreFile
 from chargehand.workspace._watch_events import Batch, Gap, GapReason, Outbox

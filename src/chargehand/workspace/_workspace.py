@@ -9,17 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core import (
-    Base,
-    Checkpoint,
-    DriverName,
-    InfrastructureError,
-    MountPlan,
-    NotFoundError,
-    decode_as,
-    nearest,
-    new_id,
-)
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, NotFoundError, nearest
+from chargehand.core.ids import new_id
+from chargehand.core.ports import DriverName, MountPlan
+from chargehand.core.records import Base, Checkpoint
 from chargehand.workspace._bases import BaseLayers
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._drivers import DRIVERS, Driver, Place, open_root

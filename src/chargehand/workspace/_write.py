@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chargehand.core import InfrastructureError, RepositoryError, sandbox_ids
+from chargehand.core.errors import InfrastructureError, RepositoryError
+from chargehand.core.ports import sandbox_ids
 from chargehand.workspace._files import write_all
 from chargehand.workspace._trees import LINK, Entries, Entry, ObjectReader
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chargehand.core._records import Reason
+from chargehand.core.records import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chargehand.core._events import Payload, event
-from chargehand.core._records import (
+from chargehand.core.events import Payload, event
+from chargehand.core.records import (
     Checkpoint,
 )
-from chargehand.core._tiers import TierChoice
+from chargehand.core.tiers import TierChoice
 
 
 @event("sandbox.opened")

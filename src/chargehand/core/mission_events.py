@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from chargehand.core._conflicts import Conflict
-from chargehand.core._events import Payload, event
-from chargehand.core._records import (
+from chargehand.core.conflicts import Conflict
+from chargehand.core.events import Payload, event
+from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,

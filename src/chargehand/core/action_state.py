@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from chargehand.core._events import Event, decode
-from chargehand.core._payloads_actions import (
+from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
     ActionBegan,
@@ -18,7 +17,8 @@ from chargehand.core._payloads_actions import (
     ActionKind,
     ActionQueued,
 )
-from chargehand.core._records import Reason
+from chargehand.core.events import Event, decode
+from chargehand.core.records import Reason
 
 ActionStatus = Literal["queued", "waiting", "running", "done", "failed", "timed_out", "cancelled", "lost"]
 ACTION_ENDED: frozenset[ActionStatus] = frozenset({"done", "failed", "timed_out", "cancelled", "lost"})

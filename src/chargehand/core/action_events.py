@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from chargehand.core._events import Payload, event
-from chargehand.core._records import Reason
+from chargehand.core.events import Payload, event
+from chargehand.core.records import Reason
 
 ActionKind = Literal["fetch", "merge", "rebase", "commit", "push", "exec"]
 ActionEnd = Literal["done", "failed", "timed_out", "cancelled"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chargehand.core._payloads_work import NetworkRequested, SandboxClosed, SandboxOpened
+from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

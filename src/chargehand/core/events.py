@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from chargehand.core._text import shown_path
-from chargehand.core._typed import decode_as
+from chargehand.core.codec import decode_as
+from chargehand.core.text import shown_path
 
 GENESIS = "0" * 64
 

@@ -1,22 +1,19 @@
-"""Messages between agents, persons and Chargehand: one closed set of types, read strictly, versioned.
-
-A message is a claim, an order or a record, never a decision: what an agent says of its work decides nothing but
-how its attempt goes on, and a verdict alone decides what is promoted.
-"""
+"""Messages between agents, persons and Chargehand: one closed set of types, read strictly, versioned."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
-from chargehand.core._errors import MessageError, nearest
-from chargehand.core._message_payloads import (
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import MessageError, nearest
+from chargehand.core.message_payloads import (
     Clarification,
     Completion,
     Information,
@@ -26,8 +23,41 @@ from chargehand.core._message_payloads import (
     Receipt,
     Violation,
 )
-from chargehand.core._message_upgrades import UPGRADES
-from chargehand.core._typed import convert_to
+
+_FINISH = {"summary", "evidence", "version"}
+
+
+def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    if "schema" in document:
+        body = _violation(document)
+    elif document.get("type") in ("checkpoint_violation", "error_report") and "payload" in document:
+        payload = document["payload"]
+        if document.get("status") != "failure" or not isinstance(payload, Mapping):
+            raise MessageError("a report of version 1 has the status failure", path="$.status", value=document)
+        body = _violation(payload)
+    elif "summary" in document and set(document) <= _FINISH:
+        given = {name: value for name, value in document.items() if name != "version" and value is not None}
+        body = {"type": "task_completion", "status": "success", "payload": given}
+    else:
+        raise MessageError("no message of version 1, and it names no other", path="$.version", value=document)
+    return {"version": 2, **body}
+
+
+def _violation(report: Mapping[str, Any]) -> dict[str, Any]:
+    if "text" in report:  # what could not be read was shown as it was
+        body: dict[str, Any] = {"summary": report["text"]}
+        return {"type": "error_report", "status": "failure", "payload": body}
+    body = {name: value for name, value in report.items() if name not in ("schema", "status", "version")}
+    return {
+        "type": "checkpoint_violation",
+        "status": "failure",
+        "payload": {**body, "verdict": report.get("status", "red")},
+    }
+
+
+UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""What makes a version into the next one."""
+
 
 _T = TypeVar("_T")
 MESSAGE_VERSION = 2

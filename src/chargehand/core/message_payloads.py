@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from chargehand.core._conflicts import Conflict
-from chargehand.core._records import CheckStatus, Finding, Reverted, VerdictScope, VerdictStatus
+from chargehand.core.conflicts import Conflict
+from chargehand.core.records import CheckStatus, Finding, Reverted, VerdictScope, VerdictStatus
 
 LONGEST_TEXT = 50_000
 """Characters of one text that an agent gives."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from chargehand.core import _payloads as p
-from chargehand.core import _payloads_messages as g
-from chargehand.core import _payloads_roles as r
-from chargehand.core import _payloads_work as w
-from chargehand.core._events import Payload
+from chargehand.core import agent_events as g
+from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as w
+from chargehand.core import mission_events as p
+from chargehand.core.events import Payload
 
 MissionStep = Literal["analyse", "environment", "repository", "selection", "execution", "validation", "promotion"]
 MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chargehand.core import _payloads as p
-from chargehand.core import _payloads_messages as g
-from chargehand.core import _payloads_roles as r
-from chargehand.core import _payloads_work as w
-from chargehand.core._config import Config
-from chargehand.core._questions import Question
-from chargehand.core._records import (
+from chargehand.core import agent_events as g
+from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as w
+from chargehand.core import mission_events as p
+from chargehand.core.config import Config
+from chargehand.core.questions import Question
+from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
@@ -22,8 +22,8 @@ from chargehand.core._records import (
     Verdict,
     VerdictStatus,
 )
-from chargehand.core._tiers import TierChoice
-from chargehand.core._usage import AttemptUsage
+from chargehand.core.tiers import TierChoice
+from chargehand.core.usage import AttemptUsage
 
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}

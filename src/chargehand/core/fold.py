@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from chargehand.core import _payloads as p
-from chargehand.core import _payloads_messages as g
-from chargehand.core import _payloads_roles as r
-from chargehand.core import _payloads_work as w
-from chargehand.core._config import Config
-from chargehand.core._events import Event, Payload, decode
-from chargehand.core._questions import Question
-from chargehand.core._records import Reason
-from chargehand.core._state import AttemptState, MissionState
-from chargehand.core._typed import convert_to
-from chargehand.core._usage import AttemptUsage
+from chargehand.core import agent_events as g
+from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as w
+from chargehand.core import mission_events as p
+from chargehand.core.codec import convert_to
+from chargehand.core.config import Config
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.questions import Question
+from chargehand.core.records import Reason
+from chargehand.core.state import AttemptState, MissionState
+from chargehand.core.usage import AttemptUsage
 
 _MOST_PLACES = 100
 

@@ -195,12 +195,10 @@ class LimitsConfig:
         form="budget",
     )
     user_usd: float | None = _key(
-        "money for all that one user starts in a day (UTC), in all projects, in USD, also by hand; absent: no limit",
+        "money for all that one user starts in a day (UTC), in all projects, in USD; absent: no limit",
         form="budget",
     )
-    day_usd: float | None = _key(
-        "money for all calls of a day (UTC) in USD, also by hand; absent: no limit", form="budget"
-    )
+    day_usd: float | None = _key("money for all calls of a day (UTC) in USD; absent: no limit", form="budget")
     assume_usd_per_mtok: float | None = _key(
         "price assumed for remote models of unknown price, in USD per million tokens; absent: they are refused",
         form="money",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from chargehand.core._errors import MessageError
-from chargehand.core._messages import MessageStatus, MessageType, read_json
+from chargehand.core.errors import MessageError
+from chargehand.core.messages import MessageStatus, MessageType, read_json
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
