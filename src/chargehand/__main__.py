@@ -1,7 +1,6 @@
 """`python -m chargehand`."""
 
-import sys
-
 from chargehand.cli._root import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    main()
