@@ -1,1 +1,1 @@
-"""For authors of extensions and for tests: conformance suites, fakes and scripted counterparts; no product code imports it."""
+"""Conformance suites, fakes and scripted counterparts for tests and extension authors; no product code imports it."""
