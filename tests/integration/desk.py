@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import make_repository
+from tests.integration import forked
 from tests.used_state import used_state
 
 from chargehand.app._app import App
@@ -90,7 +91,9 @@ class Desk:
 
     def say(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> Said:
         """Run the program with `--json` to its end."""
-        return finish(self.start(*words, cwd=cwd, environ=environ))
+        given = {**self.environ, **(environ or {})}
+        code, stdout, stderr = forked.run(("--json", *words), cwd=cwd, environ=given)
+        return Said(code=code, stdout=stdout, stderr=stderr)
 
     def run(self, repository: Path, *words: str, agent: str = MEND, text: str = "mend") -> Said:
         """Run a mission in a repository."""
