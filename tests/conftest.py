@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import container_kit, vm_kit
 from tests.postgres import Postgres, cluster
@@ -20,6 +21,13 @@ pytest.register_assert_rewrite(
     *(f"chargehand.sandbox._conformance_{part}" for part in ("kit", "commands", "ends", "freezing", "limits")),
     "chargehand.agents._conformance",
 )
+
+# The suite asks no clock and no luck: the same examples on each machine and in each run. `scripts/soak` looks for new
+# ones, under many seeds; what it finds becomes an explicit example.
+_UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)
+settings.register_profile("soak", deadline=None, suppress_health_check=_UNHURRIED)
+settings.load_profile("suite")
 
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",
