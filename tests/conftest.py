@@ -22,7 +22,7 @@ pytest.register_assert_rewrite(
     "chargehand.agents._conformance",
 )
 
-# The suite asks no clock and no luck: the same examples on each machine and in each run. `scripts/soak` looks for new
+# The suite asks no clock and no luck: the same examples on each machine, in each run. `scripts/soak` looks for new
 # ones, under many seeds; what it finds becomes an explicit example.
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)

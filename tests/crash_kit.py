@@ -13,8 +13,6 @@ import random
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +24,9 @@ from chargehand.core.events import Event, Payload, decode
 from chargehand.core.state import MissionState
 from chargehand.durable._workers import LocalWorkers
 from chargehand.store._audit import verify
+from tests import forked
 from tests.conftest import git, make_repository, repository_state
+from tests.forked import ForkedProcess
 from tests.used_state import used_state
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -149,7 +149,7 @@ class Yard:
         repository = make_repository(self.place / f"repo-{self._sites}", files)
         return Site(scene=scene, repository=repository, before=repository_state(repository))
 
-    def run(self, site: Site, *words: str, plan: str | None = None) -> subprocess.Popen[bytes]:
+    def run(self, site: Site, *words: str, plan: str | None = None) -> ForkedProcess:
         """Start `chargehand run` for a site's mission; with a plan, as tests/dying.py has it."""
         asked = ("run", "mend it", *self.agent(site), "--only-check", CHECK, *site.scene.words, *words)
         return self.start(*asked, cwd=site.repository, plan=plan)
@@ -164,22 +164,22 @@ class Yard:
         assert code == 0, self.said()
         return self.mission(site)
 
-    def worker(self, *, plan: str | None = None) -> subprocess.Popen[bytes]:
+    def worker(self, *, plan: str | None = None) -> ForkedProcess:
         """Start a worker."""
         return self.start("worker", "--until-idle", cwd=self.place, plan=plan)
 
-    def start(self, *words: str, cwd: Path, plan: str | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, cwd: Path, plan: str | None = None) -> ForkedProcess:
         """Start the program, in a session of its own."""
-        program = ["chargehand"] if plan is None else ["tests.dying", plan]
+        module, before = ("chargehand", ()) if plan is None else ("tests.dying", (plan,))
         with (self.place / "said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", *program, *words],
+            return ForkedProcess(
+                (*before, *words),
                 cwd=cwd,
-                env=self.environ,
-                stdin=subprocess.DEVNULL,
+                environ=self.environ,
                 stdout=said,
                 stderr=said,
-                start_new_session=True,
+                module=module,
+                session=True,
             )
 
     def said(self) -> str:
@@ -349,6 +349,7 @@ def sample(points: list[str], count: int) -> list[str]:
 @contextlib.contextmanager
 def nothing_survives() -> Iterator[None]:
     """Hold that no process that the block started, however deep, and no mount of it outlives the block."""
+    forked.warm_up()
     before, mounted, dead = descendants(os.getpid()), mounts(), _cgroups_of_dead()
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become ours, so that none is overlooked

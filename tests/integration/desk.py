@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.conftest import make_repository
-from tests.integration import forked
 from tests.used_state import used_state
 
 from chargehand.app._app import App
