@@ -20,7 +20,7 @@ ACCEPT = f"{JSON_MEDIA}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=
 FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar")
 _HASH = re.compile(r"(sha\d{3}|md5|sha1|blake2b)[=:]([0-9a-fA-F]{16,128})")
-Rewrite = Callable[["Link"], str]
+Rewrite = Callable[["FileLink"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
