@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare
 from benchmarks.shop import Shop
-from chargehand.sandbox._egress import EgressProxy
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
-from chargehand.sandbox._egress_rules import AllowList
+from chargehand.network.allow_list import AllowList
+from chargehand.network.contract import EgressLimits, EgressRequest
+from chargehand.network.egress import EgressProxy
 
 DIRECT, OURS, PEER = "host directly", "EgressProxy, unix socket", "proxy.py, TCP"
 _ROOT = Path(__file__).parents[1]

@@ -8,10 +8,9 @@ import ipaddress
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from chargehand.sandbox._egress import EgressProxy
-from chargehand.sandbox._egress_address import Address, is_own
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
-from chargehand.sandbox._egress_rules import AllowList
+from chargehand.network.allow_list import Address, AllowList, is_own
+from chargehand.network.contract import EgressLimits, EgressRequest
+from chargehand.network.egress import EgressProxy
 
 
 class Names:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.egress_kit import OK, Names, get, proxy, upstream
 
-from chargehand.sandbox._egress_contract import EgressLimits
+from chargehand.network.contract import EgressLimits
 
 
 async def test_an_allowed_host_answers_and_others_are_refused_and_both_are_logged(tmp_path: Path) -> None:

@@ -27,10 +27,9 @@ from test_mirror_support import (
     user_config,
 )
 
-from chargehand.sandbox._egress_address import Address
-from chargehand.sandbox._mirror import RegistryMirror
-from chargehand.sandbox._mirror_config import RegistryConfig
-from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest
+from chargehand.network.allow_list import Address
+from chargehand.network.contract import MirrorLimits, MirrorRequest
+from chargehand.network.registries import RegistryConfig, RegistryMirror
 
 NPM, CRATES = "npm-s3cret", "cargo-s3cret"
 HOST = b" HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_mirror_support import forwarded_mirror, free_port, run
 
-from chargehand.sandbox._mirror_config import RegistryConfig
+from chargehand.network.registries import RegistryConfig
 
 
 @pytest.mark.real

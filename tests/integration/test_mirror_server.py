@@ -13,8 +13,8 @@ import pytest
 from test_mirror_support import FORWARDER, Answer, forwarded_mirror, free_port, registry, running, user_config
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.sandbox._mirror import RegistryMirror
-from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest
+from chargehand.network.contract import MirrorLimits, MirrorRequest
+from chargehand.network.registries import RegistryMirror
 
 GOOD = b"GET /pypi/simple/alpha/ HTTP/1.1\r\nHost: x\r\n"
 BIG = 8 * 1024 * 1024

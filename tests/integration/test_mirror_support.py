@@ -25,10 +25,8 @@ from typing import Any
 import httpx
 
 import chargehand.sandbox
-from chargehand.sandbox._egress_contract import Resolve
-from chargehand.sandbox._mirror import RegistryMirror
-from chargehand.sandbox._mirror_config import RegistryConfig
-from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest
+from chargehand.network.contract import MirrorLimits, MirrorRequest, Resolve
+from chargehand.network.registries import RegistryConfig, RegistryMirror
 
 USER, PASSWORD = "someone", "pa ss@w0rd"
 LOGIN = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()

@@ -20,7 +20,7 @@ from chargehand.app._config_sources import variable
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import printable
-from chargehand.sandbox._egress_rules import AllowList
+from chargehand.network.allow_list import AllowList
 
 _AREAS = st.lists(st.sampled_from(["**", "src/**", "src/a/**", "docs/**", "**/a.py"]), max_size=3)
 _HOSTS = st.lists(

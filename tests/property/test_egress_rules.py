@@ -9,8 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import ConfigError
-from chargehand.sandbox._egress_address import inner, is_own, kind_of
-from chargehand.sandbox._egress_rules import AllowList, Rule, meet_rules, parse_rule, without_grants
+from chargehand.network.allow_list import (
+    AllowList,
+    HostRule,
+    inner,
+    is_own,
+    kind_of,
+    meet_rules,
+    parse_rule,
+    without_grants,
+)
 
 _NAMES = st.sampled_from(
     ["a.org", "b.a.org", "c.b.a.org", "xa.org", "127.0.0.1", "[::1]", "8.8.8.8", "[2606:4700::1]"]
@@ -132,7 +140,7 @@ def test_names_below_are_not_the_name_itself_nor_one_that_ends_alike() -> None:
     assert rule.matches("b.a.org", 443)
     assert rule.matches("c.b.a.org", 80)
     assert not [host for host in ("a.org", "xa.org", "a.org.evil.test") if rule.matches(host, 443)]
-    assert rule == Rule(host="a.org", below=True)
+    assert rule == HostRule(host="a.org", below=True)
 
 
 _ADDRESSES = st.ip_addresses()

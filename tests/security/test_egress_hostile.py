@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.egress_kit import Names, get, proxy, upstream
 
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRefusal
-from chargehand.sandbox._egress_head import read_head
-from chargehand.sandbox._egress_hello import BadHelloError, hello_of, server_name
+from chargehand.network.contract import EgressLimits, EgressRefusal
+from chargehand.network.proxy.head import read_head
+from chargehand.network.proxy.tls import BadHelloError, hello_of, server_name
 
 A = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n"
 BAD_HEADS = {

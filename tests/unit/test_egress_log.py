@@ -8,7 +8,7 @@ from chargehand.core.errors import FencedError
 from chargehand.core.events import Payload
 from chargehand.missions._journal import Unlogged
 from chargehand.missions._network import NetworkLog
-from chargehand.sandbox._egress_contract import EgressRequest
+from chargehand.network.contract import EgressRequest
 
 
 class _Kept(Unlogged):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.errors import ConfigError
-from chargehand.sandbox._mirror_config import RegistryConfig
-from chargehand.sandbox._mirror_npm_config import parse_npmrc
-from chargehand.sandbox._mirror_pip_config import parse_config_list
-from chargehand.sandbox._mirror_settings import NPM, PYPI, Logins, Proxies, basic, shown_host
+from chargehand.network.mirror.npm import parse_npmrc
+from chargehand.network.mirror.pypi import parse_config_list
+from chargehand.network.mirror.settings import NPM, PYPI, Logins, Proxies, basic, shown_host
+from chargehand.network.registries import RegistryConfig
 
 SECRET = "s3cret"
 

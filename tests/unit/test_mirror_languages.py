@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox._mirror_cargo_config import CRATES_INDEX, read_cargo_config
-from chargehand.sandbox._mirror_go_config import read_go_config
-from chargehand.sandbox._mirror_reply import MirrorRefusal
-from chargehand.sandbox._mirror_routes import Route, parse_route
+from chargehand.network.contract import MirrorRefusal
+from chargehand.network.mirror.cargo import CRATES_INDEX, read_cargo_config
+from chargehand.network.mirror.go import read_go_config
+from chargehand.network.registries import MirrorRoute, parse_route
 
 
 def test_without_configuration_the_public_places(tmp_path: Path) -> None:
@@ -52,25 +52,28 @@ def test_a_broken_cargo_configuration_holds_nobody_up(tmp_path: Path, text: str)
 @pytest.mark.parametrize(
     ("target", "route"),
     [
-        ("/cargo/crates-io/index/config.json", Route(kind="cargo-config", registry="crates-io")),
-        ("/cargo/own/index/1/a", Route(kind="cargo-index", registry="own", project="a", filename="1/a")),
-        ("/cargo/own/index/3/a/abc", Route(kind="cargo-index", registry="own", project="abc", filename="3/a/abc")),
+        ("/cargo/crates-io/index/config.json", MirrorRoute(kind="cargo-config", registry="crates-io")),
+        ("/cargo/own/index/1/a", MirrorRoute(kind="cargo-index", registry="own", project="a", filename="1/a")),
+        (
+            "/cargo/own/index/3/a/abc",
+            MirrorRoute(kind="cargo-index", registry="own", project="abc", filename="3/a/abc"),
+        ),
         (
             "/cargo/own/crates/a_b/1.0.0-rc.1+x/download",
-            Route(kind="cargo-file", registry="own", project="a_b", filename="1.0.0-rc.1+x"),
+            MirrorRoute(kind="cargo-file", registry="own", project="a_b", filename="1.0.0-rc.1+x"),
         ),
         (
             "/go/example.org/!a/b/v2/@v/list",
-            Route(kind="go-page", project="example.org/!a/b/v2", filename="@v/list"),
+            MirrorRoute(kind="go-page", project="example.org/!a/b/v2", filename="@v/list"),
         ),
-        ("/go/a.b/c/@v/v1.0.0.zip", Route(kind="go-file", project="a.b/c", filename="@v/v1.0.0.zip")),
+        ("/go/a.b/c/@v/v1.0.0.zip", MirrorRoute(kind="go-file", project="a.b/c", filename="@v/v1.0.0.zip")),
         (
             "/go/sumdb/s.org/tile/8/0/x001/234",
-            Route(kind="go-sums", project="s.org", filename="tile/8/0/x001/234"),
+            MirrorRoute(kind="go-sums", project="s.org", filename="tile/8/0/x001/234"),
         ),
     ],
 )
-def test_paths_of_cargo_and_go(target: str, route: Route) -> None:
+def test_paths_of_cargo_and_go(target: str, route: MirrorRoute) -> None:
     assert parse_route(target.encode()) == route
 
 

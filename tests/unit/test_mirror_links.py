@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.sandbox._mirror_links import Link, as_html, as_json, belongs, html_links, json_links
+from chargehand.network.mirror.links import FileLink, as_html, as_json, belongs, html_links, json_links
 
 BASE = "https://index.invalid/simple/a/"
 DIGEST = "ab" * 32
@@ -66,7 +66,7 @@ hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
 digests = st.dictionaries(st.just("sha256"), hexes, max_size=1)
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20)
 links = st.builds(
-    Link,
+    FileLink,
     filename=st.from_regex(r"[a-z][a-z0-9_]{0,5}-[0-9]\.[0-9]\.tar\.gz", fullmatch=True),
     url=st.just("https://files.invalid/x.tar.gz"),
     hashes=digests,
@@ -76,7 +76,7 @@ links = st.builds(
 )
 
 
-def _same(one: Link, other: Link) -> bool:
+def _same(one: FileLink, other: FileLink) -> bool:
     return all(
         getattr(one, name) == getattr(other, name)
         for name in ("filename", "hashes", "requires_python", "yanked", "metadata")
@@ -84,8 +84,8 @@ def _same(one: Link, other: Link) -> bool:
 
 
 @given(st.lists(links, max_size=4))
-def test_both_forms_keep_every_link_whole(given_links: list[Link]) -> None:
-    def rewrite(link: Link) -> str:
+def test_both_forms_keep_every_link_whole(given_links: list[FileLink]) -> None:
+    def rewrite(link: FileLink) -> str:
         return f"/files/{link.filename}"
 
     read = html_links(as_html("a", given_links, rewrite=rewrite).decode(), url="http://mirror.invalid/")
@@ -97,6 +97,6 @@ def test_both_forms_keep_every_link_whole(given_links: list[Link]) -> None:
 
 
 @given(st.lists(links, max_size=4))
-def test_pages_never_show_the_upstream_address(given_links: list[Link]) -> None:
+def test_pages_never_show_the_upstream_address(given_links: list[FileLink]) -> None:
     for render in (as_html, as_json):
         assert b"files.invalid" not in render("a", given_links, rewrite=lambda link: f"/files/{link.filename}")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from chargehand.sandbox._egress_address import Address
-from chargehand.sandbox._mirror_reach import Reach
-from chargehand.sandbox._mirror_reply import MirrorRefusal
+from chargehand.network.allow_list import Address
+from chargehand.network.contract import MirrorRefusal
+from chargehand.network.mirror.upstream import AddressPolicy
 
 NAMES = {
     "public.example": ["151.101.0.223"],
@@ -56,7 +56,7 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
     ],
 )
 async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked: str, allowed: bool) -> None:
-    reach = Reach([own, "file:///srv/index"], resolve=resolve)
+    reach = AddressPolicy([own, "file:///srv/index"], resolve=resolve)
     assert await reach.address(own) is None
     if allowed:
         address = await reach.address(asked)
@@ -71,4 +71,4 @@ async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked
     ("url", "literal"), [("http://10.0.0.1/", True), ("http://[::1]:80/", True), ("http://a/", False)]
 )
 def test_an_address_is_known_as_one(url: str, literal: bool) -> None:
-    assert Reach([]).literal(url) == literal
+    assert AddressPolicy([]).literal(url) == literal

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.sandbox._mirror_reply import MirrorRefusal
-from chargehand.sandbox._mirror_routes import Route, parse_route
+from chargehand.network.contract import MirrorRefusal
+from chargehand.network.registries import MirrorRoute, parse_route
 
 ID = "0123456789abcdef01234567"
 
@@ -15,24 +15,24 @@ ID = "0123456789abcdef01234567"
 @pytest.mark.parametrize(
     ("target", "route"),
     [
-        ("/pypi/simple/Six/", Route(kind="pypi-index", project="Six")),
-        ("/pypi/simple/zope.interface", Route(kind="pypi-index", project="zope.interface")),
+        ("/pypi/simple/Six/", MirrorRoute(kind="pypi-index", project="Six")),
+        ("/pypi/simple/zope.interface", MirrorRoute(kind="pypi-index", project="zope.interface")),
         (
             f"/pypi/files/{ID}/a-1%2Blocal-py3-none-any.whl",
-            Route(kind="pypi-file", identity=ID, filename="a-1+local-py3-none-any.whl"),
+            MirrorRoute(kind="pypi-file", identity=ID, filename="a-1+local-py3-none-any.whl"),
         ),
-        ("/npm/is-number", Route(kind="npm-index", project="is-number")),
-        ("/npm/@scope%2fname", Route(kind="npm-index", project="@scope/name")),
-        ("/npm/@scope/name?write=true", Route(kind="npm-index", project="@scope/name")),
-        ("/npm/a/-/a-1.0.0.tgz", Route(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
-        ("/npm/@s/a/-/a-1.0.0.tgz", Route(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
-        (f"/npm/@s/a/-/{ID}/x.tgz", Route(kind="npm-file", project="@s/a", identity=ID, filename="x.tgz")),
+        ("/npm/is-number", MirrorRoute(kind="npm-index", project="is-number")),
+        ("/npm/@scope%2fname", MirrorRoute(kind="npm-index", project="@scope/name")),
+        ("/npm/@scope/name?write=true", MirrorRoute(kind="npm-index", project="@scope/name")),
+        ("/npm/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
+        ("/npm/@s/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
+        (f"/npm/@s/a/-/{ID}/x.tgz", MirrorRoute(kind="npm-file", project="@s/a", identity=ID, filename="x.tgz")),
         # A lock file's paths, which npm puts behind or in place of ours.
-        ("/npm/api/virtual/a/-/a-1.0.0.tgz", Route(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
-        ("/@s/a/-/a-1.0.0.tgz", Route(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
+        ("/npm/api/virtual/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
+        ("/@s/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
     ],
 )
-def test_routes_that_clients_use(target: str, route: Route) -> None:
+def test_routes_that_clients_use(target: str, route: MirrorRoute) -> None:
     assert parse_route(target.encode()) == route
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chargehand.missions._network import as_egress
-from chargehand.sandbox._mirror_reply import MirrorRequest
+from chargehand.network.contract import MirrorRequest
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from chargehand.core.errors import ConfigError
 from chargehand.models._redact import Redactor
-from chargehand.sandbox._egress_rules import parse_rule
+from chargehand.network.allow_list import parse_rule
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")

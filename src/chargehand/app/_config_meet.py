@@ -15,7 +15,7 @@ from chargehand.app._config_keys import Key
 from chargehand.app._config_model import Said
 from chargehand.app._config_values import fail
 from chargehand.core.errors import ConfigError
-from chargehand.sandbox._egress_rules import meet_rules, without_grants
+from chargehand.network.allow_list import meet_rules, without_grants
 
 DEFAULT = "default"
 

@@ -13,7 +13,7 @@ from chargehand.app._config_forms import FORMS, UNSEEN
 from chargehand.app._config_keys import Key
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import printable
-from chargehand.sandbox._egress_rules import parse_rule
+from chargehand.network.allow_list import parse_rule
 
 LARGEST = 1_000_000
 """The largest integer a key takes: far beyond any use, far below any overflow."""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from chargehand.core.config import SandboxConfig
 from chargehand.missions._services import Egress, Registries
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
-from chargehand.sandbox._egress_rules import AllowList
-from chargehand.sandbox._mirror_reply import MirrorRequest
+from chargehand.network.allow_list import AllowList
+from chargehand.network.contract import EgressLimits, EgressRequest, MirrorRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,7 @@ class SandboxNetwork:
     @contextlib.asynccontextmanager
     async def __call__(self, *, log: Callable[[EgressRequest], None]) -> AsyncIterator[Egress]:
         """Let requests to the configured hosts through for the block; see `OpenEgress`."""
-        from chargehand.sandbox._egress import EgressProxy
+        from chargehand.network.egress import EgressProxy
 
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
@@ -46,8 +45,7 @@ class PackageMirrors:
     @contextlib.asynccontextmanager
     async def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
         """Serve the person's registries for the block; see `OpenRegistries`."""
-        from chargehand.sandbox._mirror import RegistryMirror
-        from chargehand.sandbox._mirror_config import RegistryConfig
+        from chargehand.network.registries import RegistryConfig, RegistryMirror
 
         config = await asyncio.to_thread(RegistryConfig.from_user, self.environ)
         self.scratch.mkdir(exist_ok=True, mode=0o700)

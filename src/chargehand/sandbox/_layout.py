@@ -12,9 +12,9 @@ from typing import Any
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
+from chargehand.network.contract import egress_environment
 from chargehand.sandbox import _forward, _launcher
 from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
-from chargehand.sandbox._egress_contract import egress_environment
 from chargehand.sandbox._toolchain import SHIMS
 
 BOOTSTRAP = """
@@ -210,7 +210,7 @@ def base_environment(
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **(egress_environment() if spec.egress else {}),
+        **(egress_environment(EGRESS_PORT) if spec.egress else {}),
         "CARGO_HOME": f"{HOME}/.cargo",
         "GOPATH": f"{HOME}/go",
         "GOTOOLCHAIN": "local",  # there is no network to fetch another from

@@ -1,8 +1,4 @@
-"""The head of a request to the proxy, read so strictly that nobody behind it can read it otherwise.
-
-RFC 9112 with every leniency left out: no folded lines, no bare line feeds, no blank before a colon, one Host that
-is the authority of the target, Content-Length or Transfer-Encoding but not both.
-"""
+"""Strict parser of a proxy request's head: nothing behind the proxy can read it otherwise."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from chargehand.sandbox._egress_contract import EgressRefusal
-from chargehand.sandbox._egress_rules import normal_host, port_of, split_port
+from chargehand.network.allow_list import normal_host, port_of, split_port
+from chargehand.network.contract import EgressRefusal
 
 _METHOD = re.compile(rb"[A-Z]{1,16}")
 _TARGET = re.compile(rb"[!-~]{1,16384}")
@@ -29,7 +25,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class RequestHead:
     """A request to the proxy: where it goes and what is to be sent there.
 
     `target` is in origin form, `headers` are those that go on; `length` is the body's, `None` where it comes in
@@ -51,7 +47,7 @@ class Head:
         return self.method == "CONNECT"
 
 
-def read_head(data: bytes) -> Head:
+def read_head(data: bytes) -> RequestHead:
     """Return the request of a head that ends in an empty line; raises `EgressRefusal`."""
     first, *lines = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, target, version = _request_line(first)
@@ -95,17 +91,17 @@ def _fields(lines: Sequence[bytes]) -> Headers:
     return fields
 
 
-def _connect(target: bytes, fields: Headers) -> Head:
+def _connect(target: bytes, fields: Headers) -> RequestHead:
     text = target.decode("ascii")
     host, port = _authority(text, default=None)
     hosts = _all(fields, b"host")
     # Clients of HTTP/1.0, Python's own among them, send none; the target says it all.
     if len(hosts) > 1 or (hosts and not _same(hosts[0], host, port, default=port)):
         raise _bad("Host is not the host of the request")
-    return Head(method="CONNECT", host=host, port=port)
+    return RequestHead(method="CONNECT", host=host, port=port)
 
 
-def _absolute(method: str, target: bytes, fields: Headers) -> Head:
+def _absolute(method: str, target: bytes, fields: Headers) -> RequestHead:
     text = target.decode("ascii")
     if not text.lower().startswith("http://"):
         raise _bad("a proxy is asked for http://HOST/PATH, or to CONNECT to HOST:PORT")
@@ -123,7 +119,7 @@ def _absolute(method: str, target: bytes, fields: Headers) -> Head:
     origin = rest if rest.startswith("/") else f"/{rest}"
     length = _length(fields)
     kept = [(name, value) for name, value in kept_headers(fields) if name not in (b"host", b"content-length")]
-    return Head(
+    return RequestHead(
         method=method,
         host=host,
         port=port,

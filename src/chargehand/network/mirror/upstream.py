@@ -1,10 +1,12 @@
-"""Asks the user's registries, with the user's trust, proxies and credentials; nothing of these ever goes back."""
+"""HTTP client of the user's registries: trust, proxies, credentials, and the addresses that they may lead to."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -12,10 +14,92 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 
-from chargehand.sandbox._egress_address import Address
-from chargehand.sandbox._mirror_reach import Reach
-from chargehand.sandbox._mirror_reply import FILE_MEDIA, MirrorRefusal, Reply, Trace
-from chargehand.sandbox._mirror_settings import Access, origin_of, shown_host, split_login
+from chargehand.network.allow_list import Address, AddressKind, inner, kind_of
+from chargehand.network.contract import FILE_MEDIA, MirrorRefusal, MirrorReply, MirrorTrace, Resolve
+from chargehand.network.mirror.settings import ClientAccess, origin_of, port_of, shown_host, split_login
+
+_ZERO = ipaddress.ip_network("0.0.0.0/8")
+_NEVER: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
+"""Reached only where the configuration itself names the host: cloud metadata is among them."""
+
+
+class AddressPolicy:
+    """Judges the addresses that pages and redirects of the registries at `urls` name.
+
+    A host that the user configured is reached wherever it is. Any other must be public, or of a kind (private,
+    loopback, reserved) that one of the configured hosts is of: a company's registry may keep its files on a
+    neighbour, the public one never does.
+    """
+
+    def __init__(self, urls: Iterable[str], *, resolve: Resolve | None = None) -> None:
+        self._own = {host: port_of(urlsplit(url)) for url in urls if (host := _host(url))}
+        self._resolve = resolve or _system
+        self._kinds: frozenset[AddressKind] | None = None
+
+    async def address(self, url: str) -> Address | None:
+        """Return the one address to connect to, `None` for a configured host.
+
+        Raises `MirrorRefusal`: 403 where it may not be reached, 502 where there is none.
+        """
+        host = _host(url)
+        if host in self._own:
+            return None
+        found = await self._lookup(host, port_of(urlsplit(url)))
+        for each in found:
+            kind = _kind(each)
+            if kind != "public" and kind not in await self._granted():
+                raise MirrorRefusal(
+                    403,
+                    f"{shown_host(url)!r} leads to an address that is not public ({kind})",
+                    hint="only a registry that your own configuration names may be there",
+                )
+        return found[0]
+
+    def literal(self, url: str) -> bool:
+        """Say whether the host is an address: judged also where a proxy looks names up."""
+        try:
+            ipaddress.ip_address(_host(url))
+        except ValueError:
+            return False
+        return True
+
+    async def _granted(self) -> frozenset[AddressKind]:
+        if self._kinds is None:
+            kinds: set[AddressKind] = set()
+            for host, port in self._own.items():
+                try:
+                    kinds.update(map(_kind, await self._lookup(host, port)))
+                except MirrorRefusal:
+                    continue
+            self._kinds = frozenset(kinds) - _NEVER
+        return self._kinds
+
+    async def _lookup(self, host: str, port: int) -> Sequence[Address]:
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            found = ()
+        if not found:
+            raise MirrorRefusal(502, f"{host!r} has no address")
+        return found
+
+
+async def _system(host: str, port: int) -> Sequence[Address]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [ipaddress.ip_address(entry[4][0]) for entry in found]
+
+
+def _kind(address: Address) -> AddressKind:
+    # Connecting to 0.0.0.0/8 or :: reaches this very machine.
+    here = inner(address)
+    zero = here.is_unspecified or (isinstance(here, ipaddress.IPv4Address) and here in _ZERO)
+    return "loopback" if zero else kind_of(address)
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").rstrip(".").lower()
+
 
 _HOPS = 10
 _PIECE = 262_144
@@ -35,7 +119,7 @@ class _Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class UpstreamPage:
     """A whole answer of an upstream: where it came from after redirects, its media type and its body."""
 
     url: str = field(repr=False)
@@ -43,10 +127,10 @@ class Page:
     body: bytes = field(repr=False)
 
 
-class Upstream:
+class RegistryClient:
     """One package client's way out. Every failure is a `MirrorRefusal` whose message names the host alone."""
 
-    def __init__(self, access: Access, *, reach: Reach, page_bytes: int) -> None:
+    def __init__(self, access: ClientAccess, *, reach: AddressPolicy, page_bytes: int) -> None:
         self._access = access
         self._reach = reach
         self._page_bytes = page_bytes
@@ -60,8 +144,8 @@ class Upstream:
         self._clients.clear()
 
     async def page(
-        self, url: str, *, accept: str, trace: Trace, absent: tuple[int, ...] = (404, 410), login: str = ""
-    ) -> Page | None:
+        self, url: str, *, accept: str, trace: MirrorTrace, absent: tuple[int, ...] = (404, 410), login: str = ""
+    ) -> UpstreamPage | None:
         """Return the page at `url`, None where the upstream answers with a status of `absent`.
 
         `login` is an Authorization header for the host of `url`, and no other.
@@ -76,7 +160,7 @@ class Upstream:
             body = await self._whole(response, final)
         finally:
             await response.aclose()
-        return Page(url=final, media=response.headers.get("content-type", ""), body=body)
+        return UpstreamPage(url=final, media=response.headers.get("content-type", ""), body=body)
 
     async def _whole(self, response: httpx.Response, url: str) -> bytes:
         body = bytearray()
@@ -91,7 +175,7 @@ class Upstream:
             raise _failure(error, url) from None
         return bytes(body)
 
-    async def file(self, url: str, *, trace: Trace, login: str = "") -> Reply:
+    async def file(self, url: str, *, trace: MirrorTrace, login: str = "") -> MirrorReply:
         """Return the file at `url` as a stream; the caller closes the reply. `login` as for a page."""
         headers = {"accept": "*/*", "accept-encoding": "identity"}
         response, final = await self._open(url, headers=headers, trace=trace, login=login)
@@ -103,7 +187,7 @@ class Upstream:
             await response.aclose()
             raise
         length = response.headers.get("content-length", "")
-        return Reply(
+        return MirrorReply(
             media=FILE_MEDIA,
             body=_pieces(response, final),
             length=int(length) if length.isdecimal() and length.isascii() else None,
@@ -112,7 +196,7 @@ class Upstream:
         )
 
     async def _open(
-        self, url: str, *, headers: dict[str, str], trace: Trace, login: str
+        self, url: str, *, headers: dict[str, str], trace: MirrorTrace, login: str
     ) -> tuple[httpx.Response, str]:
         # Redirects are followed by hand: each hop is judged, and gets the login the user has for it and no other.
         secure, first = urlsplit(url).scheme == "https", origin_of(url)
@@ -173,7 +257,7 @@ class Upstream:
         return self._contexts[verify]
 
 
-def ssl_context(access: Access, *, verify: bool) -> ssl.SSLContext:
+def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
     """Return the TLS settings of `access`; raises OSError (`ssl.SSLError` is one) for an unreadable CA file."""
     replaced = bool(access.roots or access.root_text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if replaced else httpx.create_ssl_context(trust_env=False)
@@ -253,7 +337,7 @@ async def _pieces(response: httpx.Response, url: str) -> AsyncGenerator[bytes, N
         raise _failure(error, url) from None
 
 
-async def disk_file(url: str) -> Reply:
+async def disk_file(url: str) -> MirrorReply:
     """Return the regular file at a file: URL as a stream; 404 where there is none."""
 
     def opened() -> tuple[BinaryIO, int]:
@@ -272,7 +356,7 @@ async def disk_file(url: str) -> Reply:
     async def close() -> None:
         stream.close()
 
-    return Reply(media=FILE_MEDIA, body=_disk_pieces(stream), length=size, close=close)
+    return MirrorReply(media=FILE_MEDIA, body=_disk_pieces(stream), length=size, close=close)
 
 
 async def _disk_pieces(stream: BinaryIO) -> AsyncGenerator[bytes, None]:

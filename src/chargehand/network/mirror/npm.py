@@ -1,22 +1,25 @@
-"""The user's npm configuration, read from .npmrc files and the environment as npm itself reads it.
-
-The rules are those of @npmcli/config, ini and npm-registry-fetch. A repository's own .npmrc is never read.
-"""
+"""npm: the user's configuration, package documents and tarballs."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
-from chargehand.sandbox._mirror_settings import (
+from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorTrace
+from chargehand.network.mirror.links import FILENAME, FileLink
+from chargehand.network.mirror.memory import NamedFiles, PageCache
+from chargehand.network.mirror.settings import (
     NPM,
-    Access,
+    ClientAccess,
     Logins,
     NpmConfig,
     Proxies,
@@ -25,9 +28,107 @@ from chargehand.sandbox._mirror_settings import (
     environment_proxies,
     exempt_hosts,
     origin_of,
+    shown_host,
     split_login,
     under_home,
 )
+from chargehand.network.mirror.upstream import RegistryClient, UpstreamPage
+
+INSTALL_MEDIA = "application/vnd.npm.install-v1+json"
+_FULL_MEDIA = "application/json"
+
+
+class NodeRegistry:
+    """Answers what npm asks, from the user's registries; `public_url` is where clients reach the mirror."""
+
+    def __init__(
+        self, config: NpmConfig, *, upstream: RegistryClient, limits: MirrorLimits, public_url: str
+    ) -> None:
+        self._config = config
+        self._upstream = upstream
+        self._public_url = public_url.rstrip("/")
+        self._files = NamedFiles()
+        self._tarballs: dict[str, str] = {}
+        self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
+
+    async def document(self, package: str, *, accept: str, trace: MirrorTrace) -> MirrorReply:
+        """Return the package document, abbreviated where the client accepts that; 404 where there is none."""
+        media = INSTALL_MEDIA if INSTALL_MEDIA in accept else _FULL_MEDIA
+        body = await self._document(package, media=media, trace=trace)
+        return MirrorReply(media=media, body=body)
+
+    async def tarball(self, package: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
+        """Return a tarball by its usual name, as lock files hold it; only what the package's document names."""
+        key = f"{package}/{filename}"
+        if key not in self._tarballs:
+            await self._document(package, media=INSTALL_MEDIA, trace=trace)
+        if key not in self._tarballs:
+            raise MirrorRefusal(404, f"package {package!r} has no file {filename!r}")
+        return await self._upstream.file(self._tarballs[key], trace=trace)
+
+    async def file(self, package: str, identity: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
+        """Return a tarball of unusual name by its id; 404 for one that no document of this mirror named."""
+        link = self._files.get(identity)
+        if link is None or link.filename != f"{package}/{filename}":
+            raise MirrorRefusal(404, "no package document of this mirror names this file")
+        return await self._upstream.file(link.url, trace=trace)
+
+    async def _document(self, package: str, *, media: str, trace: MirrorTrace) -> bytes:
+        url = self._config.registry_of(package) + package.replace("/", "%2f")
+        key = f"{media} {url}"
+        kept = self._cache.get(key)
+        if kept is not None:
+            return kept
+        accept = f"{INSTALL_MEDIA}; q=1.0, {_FULL_MEDIA}; q=0.8, */*" if media == INSTALL_MEDIA else _FULL_MEDIA
+        page = await self._upstream.page(url, accept=accept, trace=trace)
+        if page is None:
+            raise MirrorRefusal(404, f"the registry has no package {package!r}")
+        # Large documents take a moment to parse, in which other requests go on.
+        body = await asyncio.to_thread(self._moved, page, package)
+        self._cache.put(key, body, size=len(body))
+        return body
+
+    def _moved(self, page: UpstreamPage, package: str) -> bytes:
+        try:
+            document = msgspec.json.decode(page.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            document = None
+        if not isinstance(document, dict):
+            raise MirrorRefusal(502, f"{shown_host(page.url)!r} answered what is not a package document")
+        for version, dist in _dists(document):
+            dist["tarball"] = self._public_tarball(package, version, dist["tarball"], base=page.url)
+        return msgspec.json.encode(document)
+
+    def _public_tarball(self, package: str, version: str, tarball: str, *, base: str) -> str:
+        url = _absolute(base, tarball)
+        filename = unquote(urlsplit(url).path.rpartition("/")[2])
+        prefix = f"{self._public_url}/npm/{package}/-"
+        if filename == f"{package.rpartition('/')[2]}-{version}.tgz" and FILENAME.fullmatch(filename):
+            self._tarballs[f"{package}/{filename}"] = url
+            return f"{prefix}/{filename}"
+        shown = filename if FILENAME.fullmatch(filename) else "package.tgz"
+        identity = self._files.add(FileLink(filename=f"{package}/{shown}", url=url))
+        return f"{prefix}/{identity}/{shown}"
+
+
+def _dists(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    versions = document.get("versions")
+    for version, entry in versions.items() if isinstance(versions, dict) else ():
+        dist = entry.get("dist") if isinstance(entry, dict) else None
+        if isinstance(dist, dict) and isinstance(dist.get("tarball"), str):
+            yield version, dist
+
+
+def _absolute(base: str, tarball: str) -> str:
+    try:
+        url = urldefrag(urljoin(base, tarball))[0]
+        usable = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise MirrorRefusal(502, f"{shown_host(base)!r} names a tarball that is not on the web")
+    return url
+
 
 Settings = dict[str, str]
 _VARIABLE = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
@@ -192,11 +293,11 @@ def _header(values: Mapping[str, str]) -> str:
     return ""
 
 
-def _access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -> Access:
+def _access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -> ClientAccess:
     roots = settings.get("cafile", "")
     text = settings.get("ca", "").replace("\\n", "\n")
     extra = environ.get("NODE_EXTRA_CA_CERTS")
-    return Access(
+    return ClientAccess(
         roots=(under_home(roots, environ),) if roots and roots != "null" else (),
         root_text=text if "BEGIN CERTIFICATE" in text else "",
         extra_roots=(under_home(extra, environ),) if extra else (),

@@ -1,4 +1,4 @@
-"""Project pages of a Python index, read and written as HTML (PEP 503, 592, 658, 714) and JSON (PEP 691, 700)."""
+"""Project pages of a Python index as HTML (PEP 503, 592, 658, 714) and JSON (PEP 691, 700)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ACCEPT = f"{JSON_MEDIA}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=
 FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar")
 _HASH = re.compile(r"(sha\d{3}|md5|sha1|blake2b)[=:]([0-9a-fA-F]{16,128})")
-Rewrite = Callable[["Link"], str]
+Rewrite = Callable[["FileLink"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class FileLink:
     """One file of a project. `yanked` is None or the reason ("" without one); `metadata` None, or its hashes."""
 
     filename: str
@@ -68,7 +68,7 @@ class _Anchors(HTMLParser):
             self.found.append(values)
 
 
-def html_links(text: str, *, url: str) -> list[Link]:
+def html_links(text: str, *, url: str) -> list[FileLink]:
     """Return the archives that an HTML page at `url` links to."""
     parser = _Anchors()
     parser.feed(text)
@@ -77,13 +77,13 @@ def html_links(text: str, *, url: str) -> list[Link]:
     return [link for anchor in parser.found if (link := _anchor_link(anchor, base=base)) is not None]
 
 
-def _anchor_link(anchor: dict[str, str], *, base: str) -> Link | None:
+def _anchor_link(anchor: dict[str, str], *, base: str) -> FileLink | None:
     target, fragment = urldefrag(_joined(base, anchor["href"].strip()))
     filename = unquote(urlsplit(target).path.rpartition("/")[2]) if target else ""
     if not is_archive(filename):
         return None
     stated = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
-    return Link(
+    return FileLink(
         filename=filename,
         url=target,
         hashes=_hashes(fragment),
@@ -125,18 +125,18 @@ class _JsonPage(msgspec.Struct):
     files: list[_JsonFile]
 
 
-def json_links(body: bytes, *, url: str) -> list[Link]:
+def json_links(body: bytes, *, url: str) -> list[FileLink]:
     """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
     found = decode_as(body, _JsonPage).files
     return [link for item in found if (link := _json_link(item, base=url)) is not None]
 
 
-def _json_link(item: _JsonFile, *, base: str) -> Link | None:
+def _json_link(item: _JsonFile, *, base: str) -> FileLink | None:
     target = urldefrag(_joined(base, item.url))[0]
     if not (target and is_archive(item.filename)):
         return None
     stated = item.dist_info_metadata if item.core_metadata is None else item.core_metadata
-    return Link(
+    return FileLink(
         filename=item.filename,
         url=target,
         hashes=_hashes(" ".join(f"{name}={value}" for name, value in item.hashes.items())),
@@ -148,7 +148,7 @@ def _json_link(item: _JsonFile, *, base: str) -> Link | None:
     )
 
 
-def as_html(project: str, links: Iterable[Link], *, rewrite: Rewrite) -> bytes:
+def as_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as HTML, each link where `rewrite` says."""
     title = html.escape(project)
     lines = [
@@ -160,7 +160,7 @@ def as_html(project: str, links: Iterable[Link], *, rewrite: Rewrite) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _anchor(link: Link, href: str) -> str:
+def _anchor(link: FileLink, href: str) -> str:
     name = "sha256" if "sha256" in link.hashes else next(iter(link.hashes), "")
     attributes = {"href": href + (f"#{name}={link.hashes[name]}" if name else "")}
     if link.requires_python:
@@ -174,13 +174,13 @@ def _anchor(link: Link, href: str) -> str:
     return f"<a {written}>{html.escape(link.filename)}</a><br/>"
 
 
-def as_json(project: str, links: Iterable[Link], *, rewrite: Rewrite) -> bytes:
+def as_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as JSON, each link where `rewrite` says."""
     files = [_json_file(link, rewrite(link)) for link in links]
     return msgspec.json.encode({"meta": {"api-version": "1.0"}, "name": project, "files": files})
 
 
-def _json_file(link: Link, url: str) -> dict[str, Any]:
+def _json_file(link: FileLink, url: str) -> dict[str, Any]:
     stated: Any = False if link.metadata is None else dict(link.metadata) or True
     written: dict[str, Any] = {
         "filename": link.filename,

@@ -1,4 +1,4 @@
-"""One connection of a program in the sandbox with what is counted of it."""
+"""A client connection of the egress proxy, with its byte counts, limits and time-outs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRefusal, EgressRequest
+from chargehand.network.contract import EgressLimits, EgressRefusal, EgressRequest
 
 CHUNK = 65_536
 _LINGER_SECONDS = 1.0
@@ -17,7 +17,7 @@ _LINGER_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Meter:
+class ByteMeter:
     """What is left of a sandbox's bytes, over all its requests."""
 
     bytes_out: int
@@ -37,7 +37,7 @@ class Meter:
 
 
 @dataclass(slots=True)
-class Trace:
+class RequestTrace:
     """What is noted of one request while it goes on."""
 
     method: str = ""
@@ -70,14 +70,14 @@ class Trace:
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class ClientConnection:
     """A connection from inside."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     limits: EgressLimits
-    meter: Meter
-    trace: Trace = field(default_factory=Trace)
+    meter: ByteMeter
+    trace: RequestTrace = field(default_factory=RequestTrace)
     _timer: asyncio.Timeout | None = None
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The server name in a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), read before it is let out."""
+"""Reads the server name from a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,80 @@
-"""Which hosts and ports a sandbox may reach: the rules of `[sandbox] network`, and their meet."""
+"""Allow-list rules of `[sandbox] network`, and what kind of address each IP address is."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from chargehand.core.errors import ConfigError
-from chargehand.sandbox._egress_address import Address, kind_of
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
+BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
+"""Kinds that a private grant by name covers; `link-local` and `reserved` need the very address."""
+
+_SHARED = ipaddress.ip_network("100.64.0.0/10")
+_RESERVED = (
+    # Documentation, benchmarks, protocol assignments, 6to4 relays: RFC 6890 and the IANA special registries.
+    *map(ipaddress.ip_network, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15")),
+    *map(ipaddress.ip_network, ("198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4")),
+    # Tunnels and translations into networks that nobody here can judge: Teredo, 6to4, local NAT64, v4-compatible.
+    *map(ipaddress.ip_network, ("2001::/23", "2002::/16", "64:ff9b:1::/48", "::/96", "2001:db8::/32")),
+)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def inner(address: Address) -> Address:
+    """Return the IPv4 address within an IPv4-mapped or NAT64 (64:ff9b::/96, RFC 6052) one, else the same."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def kind_of(address: Address) -> AddressKind:
+    """Return what an address is by itself; what is not known to be public is not."""
+    address = inner(address)
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.is_multicast:
+        return "multicast"
+    if address.is_unspecified or any(address in network for network in _RESERVED):
+        return "reserved"
+    if isinstance(address, ipaddress.IPv4Address) and address in _SHARED:
+        return "private"
+    return _by_registry(address)
+
+
+def _by_registry(address: Address) -> AddressKind:
+    if address.is_reserved:
+        return "reserved"
+    if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
+        return "private"
+    return "public" if address.is_global else "private"
+
+
+def is_own(address: Address) -> bool:
+    """Tell whether an address is this machine's: the kernel would speak to it from that very address.
+
+    Asked without a packet: connecting a datagram socket only looks the route up.
+    """
+    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect((str(address), 9))
+        except OSError:
+            return False
+        return ipaddress.ip_address(asked.getsockname()[0]) == address
+
 
 DEFAULT_PORTS = frozenset({80, 443})
 PRIVATE = "private:"
@@ -22,7 +88,7 @@ _HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class HostRule:
     """One rule: a host (A-labels, lower case) or an address, its subdomains instead where `below`, and ports.
 
     `ports` is `None` for all. `private` lets it lead to an address that is not public.
@@ -49,7 +115,7 @@ class Rule:
         return f"{PRIVATE if self.private else ''}{'*.' if self.below else ''}{host}{port}"
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> HostRule:
     """Return the rule that `text` says; raises `ConfigError` that names the value.
 
     `HOST`, `HOST:PORT` or `HOST:*`; without a port 80 and 443. HOST is a name, `*.NAME` (every name below it, not
@@ -72,7 +138,7 @@ def parse_rule(text: str) -> Rule:
         raise ConfigError(
             f"no rule for the network: {text!r}: it would allow a whole top level", hint="name what lies below it"
         )
-    return Rule(host=host, below=below, ports=ports, private=private)
+    return HostRule(host=host, below=below, ports=ports, private=private)
 
 
 def split_port(text: str) -> tuple[str, str | None]:
@@ -148,14 +214,14 @@ def _plain_ipv4(text: str) -> bool:
 class AllowList:
     """The rules of one sandbox; an empty list allows nothing."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[HostRule, ...]
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> AllowList:
         """Return the list that the texts say; raises `ConfigError` as `parse_rule` does."""
         return cls(tuple(map(parse_rule, texts)))
 
-    def find(self, host: str, port: int) -> Rule | None:
+    def find(self, host: str, port: int) -> HostRule | None:
         """Return the rule that lets a normal host and port through, a private grant first, `None` for none."""
         fitting = [rule for rule in self.rules if rule.matches(host, port)]
         return next((rule for rule in fitting if rule.private), fitting[0] if fitting else None)
@@ -175,12 +241,12 @@ def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
     return tuple(text for text in rules if not _grants(parse_rule(text)))
 
 
-def _grants(rule: Rule) -> bool:
+def _grants(rule: HostRule) -> bool:
     address = rule.address
     return rule.private or (address is not None and kind_of(address) != "public")
 
 
-def _meet(ours: Rule, theirs: Rule) -> Rule | None:
+def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:
     narrow = _narrower(ours, theirs)
     ports = _common(ours.ports, theirs.ports)
     if narrow is None or ports == frozenset():
@@ -188,7 +254,7 @@ def _meet(ours: Rule, theirs: Rule) -> Rule | None:
     return replace(narrow, ports=ports, private=ours.private)
 
 
-def _narrower(left: Rule, right: Rule) -> Rule | None:
+def _narrower(left: HostRule, right: HostRule) -> HostRule | None:
     if (left.host, left.below) == (right.host, right.below):
         return left
     for wide, narrow in ((left, right), (right, left)):

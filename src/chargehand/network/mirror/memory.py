@@ -1,4 +1,4 @@
-"""What a mirror remembers of the pages it answered: the files they named, and the pages themselves."""
+"""Tables of files that index pages named, and a cache of the pages."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import secrets
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from chargehand.sandbox._mirror_links import Link
+from chargehand.network.mirror.links import FileLink
 
 Kept = TypeVar("Kept")
 
 
-class FileTable:
+class NamedFiles:
     """Opaque ids for the files this mirror has named: what is not in here is not fetched."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, FileLink] = {}
 
-    def add(self, link: Link) -> str:
+    def add(self, link: FileLink) -> str:
         """Return the id of `link`; the same file gets the same id as long as the mirror lives."""
         identity = hashlib.blake2b(link.url.encode(), key=self._key, digest_size=12).hexdigest()
         self._links[identity] = link
         return identity
 
-    def get(self, identity: str) -> Link | None:
+    def get(self, identity: str) -> FileLink | None:
         """Return the link of an id, None for one that was never given out."""
         return self._links.get(identity)
 

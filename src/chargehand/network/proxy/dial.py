@@ -1,4 +1,4 @@
-"""From a name to a connection: who is let through, where the name leads, and the one address that was judged."""
+"""Resolves a host, judges its addresses and connects to the one that was judged."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from chargehand.sandbox._egress_address import BY_NAME, Address, is_own, kind_of
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRefusal, Resolve
-from chargehand.sandbox._egress_rules import PRIVATE, AllowList, Rule, literal
+from chargehand.network.allow_list import BY_NAME, PRIVATE, Address, AllowList, HostRule, is_own, kind_of, literal
+from chargehand.network.contract import EgressLimits, EgressRefusal, Resolve
 
 _READ_BYTES = 65_536
 _RESOLVING = 4
@@ -41,7 +40,7 @@ class SystemResolver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Destination:
     """Where a request may go: the port and the addresses that were judged."""
 
     port: int
@@ -49,7 +48,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Far:
+class HostConnection:
     """A connection to a host, at the address that was judged."""
 
     reader: asyncio.StreamReader
@@ -57,7 +56,7 @@ class Far:
     address: Address
 
 
-class Dialler:
+class Dialer:
     """Judges and connects; nothing is resolved twice, so an answer that changes is never used."""
 
     def __init__(
@@ -73,14 +72,14 @@ class Dialler:
         self._limits = limits
         self._own = own
 
-    def rule(self, host: str, port: int) -> Rule:
+    def rule(self, host: str, port: int) -> HostRule:
         """Return the rule that lets a host through; raises `EgressRefusal`."""
         rule = self._allowed.find(host, port)
         if rule is None:
             raise EgressRefusal(403, f"{_place(host, port)} is not allowed", hint=_WAY_OUT)
         return rule
 
-    async def way(self, rule: Rule, host: str, port: int) -> Way:
+    async def way(self, rule: HostRule, host: str, port: int) -> Destination:
         """Return where the host lies; raises `EgressRefusal` where any of its addresses may not be reached.
 
         Names are looked up only after a rule let them through: what is not allowed leaves no trace in a DNS.
@@ -89,9 +88,9 @@ class Dialler:
         found = [address] if address is not None else await self._lookup(host, port)
         for each in found:
             self._judge(rule, host, port, each)
-        return Way(port=port, addresses=tuple(dict.fromkeys(found)))
+        return Destination(port=port, addresses=tuple(dict.fromkeys(found)))
 
-    async def open(self, way: Way, host: str) -> Far:
+    async def open(self, way: Destination, host: str) -> HostConnection:
         """Connect to the first of the addresses that answers; raises `EgressRefusal`."""
         problem = ""
         try:
@@ -115,7 +114,7 @@ class Dialler:
             raise EgressRefusal(502, f"{host} has no address", hint="the host's own resolver was asked")
         return found
 
-    def _judge(self, rule: Rule, host: str, port: int, address: Address) -> None:
+    def _judge(self, rule: HostRule, host: str, port: int, address: Address) -> None:
         kind = kind_of(address)
         if kind in ("public", "private") and self._own(address):
             kind = "this machine"
@@ -130,7 +129,7 @@ class Dialler:
             hint=f"only the user's own configuration can allow it: {grant} in [sandbox] network",
         )
 
-    async def _connect(self, address: Address, port: int, *, last: bool) -> Far:
+    async def _connect(self, address: Address, port: int, *, last: bool) -> HostConnection:
         family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
         near = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -142,7 +141,7 @@ class Dialler:
         except BaseException:
             near.close()
             raise
-        return Far(reader=reader, writer=writer, address=address)
+        return HostConnection(reader=reader, writer=writer, address=address)
 
 
 def _place(host: str, port: int) -> str:

@@ -1,7 +1,7 @@
-"""The way out of a sandbox: an HTTP proxy on a unix socket of the host that lets through what is on a list.
+"""The egress proxy: an HTTP proxy on a unix socket of the host that passes only what the allow-list names.
 
-It answers CONNECT and plain HTTP, looks names up outside, judges every address and connects to the very one that
-it judged. What it promises is in `docs/reference/network.md`.
+It answers CONNECT and plain HTTP, resolves names outside the sandbox, judges each address and connects to the very
+one that it judged. Its promises are in `docs/reference/network.md`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chargehand.sandbox._egress_address import Address, is_own
-from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest, Pace, Resolve
-from chargehand.sandbox._egress_dial import Dialler, SystemResolver
-from chargehand.sandbox._egress_exchange import Exchange
-from chargehand.sandbox._egress_line import Line, Meter
-from chargehand.sandbox._egress_rules import AllowList
-from chargehand.sandbox._host_socket import bound_socket, cannot_listen
+from chargehand.network.allow_list import Address, AllowList, is_own
+from chargehand.network.contract import EgressLimits, EgressRequest, RequestPacer, Resolve
+from chargehand.network.proxy.connection import ByteMeter, ClientConnection
+from chargehand.network.proxy.dial import Dialer, SystemResolver
+from chargehand.network.proxy.http import ProxiedRequest
+from chargehand.network.unix_socket import bound_socket, cannot_listen
 
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
@@ -47,8 +46,8 @@ class EgressProxy:
         self._log = log
         self._limits = limits or EgressLimits()
         self._system = SystemResolver()
-        self._dialler = Dialler(allowed, resolve=resolve or self._system, limits=self._limits, own=own)
-        self._meter = Meter(bytes_out=self._limits.bytes_out, bytes_in=self._limits.bytes_in)
+        self._dialler = Dialer(allowed, resolve=resolve or self._system, limits=self._limits, own=own)
+        self._meter = ByteMeter(bytes_out=self._limits.bytes_out, bytes_in=self._limits.bytes_in)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -58,7 +57,7 @@ class EgressProxy:
             listener = bound_socket(self.socket_path)
         except OSError as error:
             raise cannot_listen(self.socket_path, error, code="network_socket") from error
-        self._pace = Pace(self._limits.requests_per_second, asyncio.get_running_loop().time)
+        self._pace = RequestPacer(self._limits.requests_per_second, asyncio.get_running_loop().time)
         self._server = await asyncio.start_unix_server(
             self._connected, sock=listener, limit=self._limits.head_bytes, backlog=_BACKLOG
         )
@@ -92,11 +91,11 @@ class EgressProxy:
             writer.transport.abort()
             return
         self._connections.add(task)
-        line = Line(reader=reader, writer=writer, limits=self._limits, meter=self._meter)
+        line = ClientConnection(reader=reader, writer=writer, limits=self._limits, meter=self._meter)
         full = len(self._connections) > self._limits.connections
         began = asyncio.get_running_loop().time()
         try:
-            await Exchange(line=line, dialler=self._dialler, pace=self._pace, full=full).run()
+            await ProxiedRequest(line=line, dialler=self._dialler, pace=self._pace, full=full).run()
         except asyncio.CancelledError:
             # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
             pass

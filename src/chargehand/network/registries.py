@@ -8,25 +8,123 @@ credentials and certificates stay on this side.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import h11
 
-from chargehand.sandbox._egress_contract import Resolve
-from chargehand.sandbox._mirror_cargo import CrateRegistry, cargo_settings
-from chargehand.sandbox._mirror_config import RegistryConfig
-from chargehand.sandbox._mirror_go import ModuleProxy, go_environment
-from chargehand.sandbox._mirror_http import SocketServer
-from chargehand.sandbox._mirror_npm import NodeRegistry
-from chargehand.sandbox._mirror_pypi import PythonRegistry
-from chargehand.sandbox._mirror_reach import Reach
-from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRequest, Reply, Trace
-from chargehand.sandbox._mirror_routes import Route, parse_route
-from chargehand.sandbox._mirror_upstream import Upstream
+from chargehand.network.contract import (
+    MirrorLimits,
+    MirrorRefusal,
+    MirrorReply,
+    MirrorRequest,
+    MirrorTrace,
+    RequestKind,
+    Resolve,
+)
+from chargehand.network.mirror.cargo import CargoConfig, CrateRegistry, cargo_settings, read_cargo_config
+from chargehand.network.mirror.go import GoConfig, ModuleProxy, go_environment, read_go_config
+from chargehand.network.mirror.npm import NodeRegistry, read_npm_config
+from chargehand.network.mirror.pypi import PythonRegistry, read_pip_config
+from chargehand.network.mirror.server import SocketServer
+from chargehand.network.mirror.settings import NpmConfig, PipConfig
+from chargehand.network.mirror.upstream import AddressPolicy, RegistryClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryConfig:
+    """Where packages come from, with what credentials and trust; its repr shows no secret."""
+
+    pip: PipConfig = field(default_factory=PipConfig)
+    npm: NpmConfig = field(default_factory=NpmConfig)
+    cargo: CargoConfig = field(default_factory=CargoConfig)
+    go: GoConfig = field(default_factory=GoConfig)
+
+    @classmethod
+    def from_user(cls, environ: Mapping[str, str] | None = None) -> RegistryConfig:
+        """Return the configuration of the user whose environment is `environ` (default: this process's).
+
+        Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
+        cargo and go; without configuration the public registries. Raises `ConfigError` for an unusable registry
+        URL of pip or npm; what cargo or go name and cannot be served is told when it is asked for.
+        """
+        variables = os.environ if environ is None else environ
+        return cls(
+            pip=read_pip_config(variables),
+            npm=read_npm_config(variables),
+            cargo=read_cargo_config(variables),
+            go=read_go_config(variables),
+        )
+
+
+_MAX_TARGET = 2_048
+_PROJECT = r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,212}[A-Za-z0-9])?)"
+_PACKAGE = r"(?P<project>(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212}/)?(?!-/)[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212})"
+_FILE = r"(?P<filename>[A-Za-z0-9][A-Za-z0-9._+!~-]{0,260})"
+_TARBALL = r"(?P<filename>[A-Za-z0-9~-][A-Za-z0-9._+~-]{0,255}\.tgz)"
+_ID = r"(?P<identity>[0-9a-f]{24})"
+_REGISTRY = r"(?P<registry>[A-Za-z0-9_-]{1,64})"
+_CRATE = r"(?P<project>[A-Za-z0-9][A-Za-z0-9_-]{0,63})"
+_ELEMENT = r"(?:[a-z0-9_.~-]|![a-z]){1,200}"
+_MODULE = rf"(?P<project>{_ELEMENT}(?:/{_ELEMENT}){{0,24}})"
+_VERSION = r"[a-z0-9](?:[a-z0-9._+~-]|![a-z]){0,200}"
+_SUMS = rf"(?:supported|latest|lookup/{_ELEMENT}(?:/{_ELEMENT}){{0,24}}@{_VERSION}|tile/[a-z0-9./]{{1,80}})"
+# npm puts the paths of lock files, which belong to other registries, behind or in place of ours.
+_ELSEWHERE = r"(?:[A-Za-z0-9._~-]{1,100}/){0,8}?"
+_ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
+    ("pypi-index", re.compile(rf"/pypi/simple/{_PROJECT}/?")),
+    ("pypi-file", re.compile(rf"/pypi/files/{_ID}/{_FILE}")),
+    ("cargo-config", re.compile(rf"/cargo/{_REGISTRY}/index/config\.json")),
+    ("cargo-index", re.compile(rf"/cargo/{_REGISTRY}/index/(?P<filename>(?:[^/]{{1,2}}/){{1,2}}{_CRATE})")),
+    (
+        "cargo-file",
+        re.compile(rf"/cargo/{_REGISTRY}/crates/{_CRATE}/(?P<filename>[0-9A-Za-z.+-]{{1,128}})/download"),
+    ),
+    ("go-sums", re.compile(rf"/go/sumdb/(?P<project>[A-Za-z0-9.-]{{1,200}})/(?P<filename>{_SUMS})")),
+    ("go-page", re.compile(rf"/go/{_MODULE}/(?P<filename>@latest|@v/list|@v/{_VERSION}\.(?:info|mod))")),
+    ("go-file", re.compile(rf"/go/{_MODULE}/(?P<filename>@v/{_VERSION}\.zip)")),
+    ("npm-index", re.compile(rf"/npm/{_PACKAGE}")),
+    ("npm-file", re.compile(rf"/npm/{_PACKAGE}/-/{_ID}/{_FILE}")),
+    ("npm-file", re.compile(rf"/{_ELSEWHERE}{_PACKAGE}/-/{_TARBALL}")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRoute:
+    """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
+
+    `registry` is the name of a cargo registry.
+    """
+
+    kind: RequestKind
+    project: str = ""
+    identity: str = ""
+    filename: str = ""
+    registry: str = ""
+
+
+def parse_route(target: bytes) -> MirrorRoute:
+    """Return what the target asks for; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
+    if len(target) > _MAX_TARGET:
+        raise MirrorRefusal(414, f"the path is longer than {_MAX_TARGET} B")
+    if not target.startswith(b"/") or target.startswith(b"//"):
+        raise MirrorRefusal(400, "the request target must be a path: this is not a proxy")
+    try:
+        path = unquote_to_bytes(target.partition(b"?")[0]).decode("ascii")
+    except UnicodeDecodeError:
+        raise MirrorRefusal(400, "the path is not ASCII") from None
+    if not path.isprintable() or "\\" in path or any(part in (".", "..") for part in path.split("/")):
+        raise MirrorRefusal(400, "the path is not plain")
+    for kind, pattern in _ROUTES:
+        if match := pattern.fullmatch(path):
+            return MirrorRoute(kind=kind, **match.groupdict())
+    raise MirrorRefusal(404, "this mirror has no such page")
+
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PUBLIC_URL = "http://127.0.0.1:8870"
@@ -56,7 +154,9 @@ class RegistryMirror:
         self.public_url = public_url.rstrip("/")
         self._config = config
         self._upstreams = [
-            Upstream(client.access, reach=Reach(client.urls(), resolve=resolve), page_bytes=limits.page_bytes)
+            RegistryClient(
+                client.access, reach=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
+            )
             for client in (config.pip, config.npm, config.cargo, config.go)
         ]
         pip, npm, cargo, go = self._upstreams
@@ -94,7 +194,7 @@ class RegistryMirror:
         """Return the config.toml that points cargo in the sandbox here: no variable can replace a source."""
         return cargo_settings(self._config.cargo, public_url or self.public_url)
 
-    async def _reply(self, request: h11.Request, trace: Trace) -> Reply:
+    async def _reply(self, request: h11.Request, trace: MirrorTrace) -> MirrorReply:
         route = parse_route(request.target)
         trace.kind, trace.project = route.kind, route.project
         accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
@@ -107,26 +207,26 @@ class RegistryMirror:
                 return await self._go_reply(route, trace=trace)
         return await self._node_reply(route, accept=accept, trace=trace)
 
-    async def _python_reply(self, route: Route, *, accept: str, trace: Trace) -> Reply:
+    async def _python_reply(self, route: MirrorRoute, *, accept: str, trace: MirrorTrace) -> MirrorReply:
         if route.kind == "pypi-file":
             return await self._python.file(route.identity, route.filename, trace=trace)
         return await self._python.index(route.project, accept=accept, trace=trace)
 
-    async def _cargo_reply(self, route: Route, *, trace: Trace) -> Reply:
+    async def _cargo_reply(self, route: MirrorRoute, *, trace: MirrorTrace) -> MirrorReply:
         if route.kind == "cargo-config":
             return self._crates.settings(route.registry, trace=trace)
         if route.kind == "cargo-index":
             return await self._crates.entries(route.registry, route.project, route.filename, trace=trace)
         return await self._crates.crate(route.registry, route.project, route.filename, trace=trace)
 
-    async def _go_reply(self, route: Route, *, trace: Trace) -> Reply:
+    async def _go_reply(self, route: MirrorRoute, *, trace: MirrorTrace) -> MirrorReply:
         if route.kind == "go-sums":
             return await self._modules.sums(route.project, route.filename, trace=trace)
         if route.kind == "go-file":
             return await self._modules.archive(route.project, route.filename, trace=trace)
         return await self._modules.page(route.project, route.filename, trace=trace)
 
-    async def _node_reply(self, route: Route, *, accept: str, trace: Trace) -> Reply:
+    async def _node_reply(self, route: MirrorRoute, *, accept: str, trace: MirrorTrace) -> MirrorReply:
         if route.kind == "npm-index":
             return await self._node.document(route.project, accept=accept, trace=trace)
         if route.identity:

@@ -1,4 +1,4 @@
-"""What the registry mirror knows of the user's package clients: places, credentials, trust and proxies."""
+"""URLs, credentials, certificates and proxies of the user's package clients."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _in_network(entry: str, host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ClientAccess:
     """How one package client reaches its registries: trust, proxies, credentials; `timeout` is in seconds.
 
     `roots` and `root_text` (PEM) replace the default certificate authorities, `extra_roots` add to them;
@@ -163,7 +163,7 @@ class PipConfig:
 
     indexes: tuple[str, ...] = (PYPI,)
     find_links: tuple[str, ...] = ()
-    access: Access = field(default_factory=Access)
+    access: ClientAccess = field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
         """Return every place that the configuration names."""
@@ -176,7 +176,7 @@ class NpmConfig:
 
     registry: str = NPM
     scopes: Mapping[str, str] = field(default_factory=dict)
-    access: Access = field(default_factory=Access)
+    access: ClientAccess = field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
         """Return every place that the configuration names."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import h11
 
-from chargehand.sandbox._host_socket import bound_socket, cannot_listen
-from chargehand.sandbox._mirror_reply import MirrorLimits, MirrorRefusal, MirrorRequest, Reply, Trace
+from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorRequest, MirrorTrace
+from chargehand.network.unix_socket import bound_socket, cannot_listen
 
-Handler = Callable[[h11.Request, Trace], Awaitable[Reply]]
+Handler = Callable[[h11.Request, MirrorTrace], Awaitable[MirrorReply]]
 _log = logging.getLogger(__name__)
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1_048_576
@@ -72,25 +72,25 @@ class SocketServer:
         if len(self._connections) >= 2 * self._limits.connections:
             # Answering each of a flood would take this process's files and memory.
             writer.transport.abort()
-            self._noted(Trace(problems=[self._too_many]))
+            self._noted(MirrorTrace(problems=[self._too_many]))
             return
         self._connections.add(task)
-        exchange = _Exchange(reader, writer, limits=self._limits, spend=self._spend)
+        connection = _Connection(reader, writer, limits=self._limits, spend=self._spend)
         try:
-            await exchange.run(self._handler, full=len(self._connections) > self._limits.connections)
+            await connection.run(self._handler, full=len(self._connections) > self._limits.connections)
         except asyncio.CancelledError:
             # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
             pass
         finally:
             self._connections.discard(task)
-            self._noted(exchange.trace)
+            self._noted(connection.trace)
 
     def _spend(self, amount: int) -> None:
         self._left -= amount
         if self._left < 0:
             raise MirrorRefusal(503, f"the mirror's limit of {self._limits.total_bytes} B is used up")
 
-    def _noted(self, trace: Trace) -> None:
+    def _noted(self, trace: MirrorTrace) -> None:
         if self._log is None:
             return
         try:
@@ -99,7 +99,7 @@ class SocketServer:
             _log.exception("the log of a registry mirror failed")
 
 
-class _Exchange:
+class _Connection:
     """One request and its reply on one connection."""
 
     def __init__(
@@ -115,7 +115,7 @@ class _Exchange:
         self._limits = limits
         self._spend = spend
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self.trace = Trace()
+        self.trace = MirrorTrace()
 
     async def run(self, handler: Handler, *, full: bool) -> None:
         """Answer one request; never raises but for cancellation."""
@@ -163,11 +163,11 @@ class _Exchange:
             await reply.close()
         await self._linger()
 
-    def _refused(self, refusal: MirrorRefusal) -> Reply:
+    def _refused(self, refusal: MirrorRefusal) -> MirrorReply:
         self.trace.problems.append(refusal.message)
         hint = f" ({refusal.hint})" if refusal.hint else ""
         text = refusal.message + hint
-        return Reply(status=refusal.status, reason=refusal.message, body=f"{text}\n".encode())
+        return MirrorReply(status=refusal.status, reason=refusal.message, body=f"{text}\n".encode())
 
     async def _request(self, *, full: bool) -> h11.Request | None:
         if full:
@@ -193,7 +193,7 @@ class _Exchange:
                 return None
             self._http.receive_data(await self._reader.read(self._limits.head_bytes))
 
-    async def _send(self, reply: Reply) -> None:
+    async def _send(self, reply: MirrorReply) -> None:
         length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
         await self._write(self._http.send(_response(reply, length)))
         self.trace.status = reply.status
@@ -201,7 +201,7 @@ class _Exchange:
             await self._send_body(reply)
         await self._write(self._http.send(h11.EndOfMessage()))
 
-    async def _send_body(self, reply: Reply) -> None:
+    async def _send_body(self, reply: MirrorReply) -> None:
         pieces = _once(reply.body) if isinstance(reply.body, bytes) else reply.body
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
@@ -235,7 +235,7 @@ def _check_head(request: h11.Request) -> None:
         raise MirrorRefusal(400, "this mirror takes no request body")
 
 
-def _response(reply: Reply, length: int | None) -> h11.Response:
+def _response(reply: MirrorReply, length: int | None) -> h11.Response:
     headers = [("content-type", reply.media), ("connection", "close")]
     headers += [("content-length", str(length))] if length is not None else []
     headers += [("content-encoding", reply.encoding)] if reply.encoding else []
@@ -243,7 +243,7 @@ def _response(reply: Reply, length: int | None) -> h11.Response:
     return h11.Response(status_code=reply.status, reason=_reason(reply), headers=headers)
 
 
-def _reason(reply: Reply) -> bytes:
+def _reason(reply: MirrorReply) -> bytes:
     """Return the reason phrase: pip shows it, and only it, of an error."""
     text = reply.reason or HTTPStatus(reply.status).phrase
     return "".join(char if " " <= char <= "~" else "?" for char in text)[:200].encode("ascii")

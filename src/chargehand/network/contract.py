@@ -1,0 +1,193 @@
+"""What the egress proxy and the registry mirror are held to: limits, records of requests, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chargehand.core.errors import RefusedError
+from chargehand.network.allow_list import Address
+
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+"""Returns the addresses of a name; raises `OSError` where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressLimits:
+    """What one sandbox may use of the network; sizes in bytes, times in seconds.
+
+    `bytes_out` and `bytes_in` count what is sent to hosts and what comes back, over all requests;
+    `requests_per_second` paces requests beyond a burst of as many, `connections` are open at once.
+    """
+
+    bytes_out: int = 256 << 20
+    bytes_in: int = 2048 << 20
+    requests_per_second: int = 50
+    connections: int = 64
+    idle_seconds: float = 120.0
+    connect_seconds: float = 20.0
+    head_seconds: float = 20.0
+    head_bytes: int = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressRequest:
+    """One request as it ended, never with a path, a query, a header or a body.
+
+    `status` is what the sandbox was answered, 0 for nothing; `entry` is the rule that its host fits, "" for none;
+    `reason` says why it was refused or cut. `address` is where it went, "" for nowhere. Bytes are those of the
+    connection to the host.
+    """
+
+    method: str
+    host: str
+    port: int
+    status: int
+    allowed: bool
+    entry: str = ""
+    reason: str = ""
+    address: str = ""
+    bytes_out: int = 0
+    bytes_in: int = 0
+    seconds: float = 0.0
+
+
+class EgressRefusal(RefusedError):
+    """The proxy answers with an HTTP error; message and hint are shown inside the sandbox, so hold no secret."""
+
+    default_code = "network_refused"
+
+    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class RequestPacer:
+    """Lets a burst of `rate` through at once, then `rate` a second; whoever comes too early waits in order."""
+
+    def __init__(self, rate: int, now: Callable[[], float]) -> None:
+        self._each = 1 / rate
+        self._now = now
+        self._next = now() - 1.0
+
+    async def turn(self, *, patience: float) -> None:
+        """Wait for one's turn; raises `EgressRefusal` where that is further off than `patience` seconds."""
+        now = self._now()
+        at = max(self._next + self._each, now - 1.0 + self._each)
+        if at - now > patience:
+            raise EgressRefusal(429, "too many requests at once", hint="ask for less, later")
+        self._next = at
+        if at > now:
+            await asyncio.sleep(at - now)
+
+
+def egress_environment(port: int) -> Mapping[str, str]:
+    """Return the variables that send the programs inside to a proxy on 127.0.0.1.
+
+    In both cases, since curl reads `http_proxy` in lower case only and others the upper one; what is asked of the
+    sandbox itself (the gateway, a test's own server) does not go to the proxy.
+    """
+    address, own = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    named = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "ALL_PROXY": address, "NO_PROXY": own}
+    return {**named, **{name.lower(): value for name, value in named.items()}, "NODE_USE_ENV_PROXY": "1"}
+
+
+RequestKind = Literal[
+    "pypi-index",
+    "pypi-file",
+    "npm-index",
+    "npm-file",
+    "cargo-config",
+    "cargo-index",
+    "cargo-file",
+    "go-page",
+    "go-file",
+    "go-sums",
+    "other",
+]
+FILE_MEDIA = "application/octet-stream"
+
+
+class MirrorRefusal(RefusedError):
+    """The mirror answers with an HTTP error; the message is shown inside the sandbox, so it carries no secret."""
+
+    default_code = "registry_refused"
+
+    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorLimits:
+    """What one mirror lets its clients use; sizes in bytes, times in seconds."""
+
+    connections: int = 128
+    head_bytes: int = 16_384
+    head_seconds: float = 15.0
+    write_seconds: float = 60.0
+    page_bytes: int = 128 * 1024 * 1024
+    cache_bytes: int = 64 * 1024 * 1024
+    total_bytes: int = 20 * 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRequest:
+    """One request as it ended: `hosts` are the upstreams asked (no credentials), `status` 0 if none was sent."""
+
+    method: str
+    kind: RequestKind
+    project: str
+    hosts: tuple[str, ...]
+    status: int
+    bytes_sent: int
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class MirrorTrace:
+    """What is noted while one request is answered, for its log record."""
+
+    method: str = ""
+    kind: RequestKind = "other"
+    project: str = ""
+    hosts: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    status: int = 0
+    bytes_sent: int = 0
+
+    def asked(self, host: str) -> None:
+        """Note an upstream that was contacted."""
+        if host not in self.hosts:
+            self.hosts.append(host)
+
+    def record(self) -> MirrorRequest:
+        """Return what was noted as the record for the log."""
+        return MirrorRequest(
+            method=self.method,
+            kind=self.kind,
+            project=self.project,
+            hosts=tuple(self.hosts),
+            status=self.status,
+            bytes_sent=self.bytes_sent,
+            problem="; ".join(dict.fromkeys(self.problems)),
+        )
+
+
+async def nothing_to_close() -> None:
+    """Close a reply that holds nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorReply:
+    """An answer: a whole body or a stream of pieces. `length` in bytes, None where it is not known before."""
+
+    status: int = 200
+    media: str = "text/plain; charset=utf-8"
+    body: bytes | AsyncGenerator[bytes, None] = b""
+    length: int | None = None
+    encoding: str = ""
+    reason: str = ""
+    close: Callable[[], Awaitable[None]] = nothing_to_close

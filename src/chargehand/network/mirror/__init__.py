@@ -1,0 +1,1 @@
+"""Internals of the registry mirror: its server, its client, and one module per ecosystem."""

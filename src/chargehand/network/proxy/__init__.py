@@ -1,0 +1,1 @@
+"""Internals of the egress proxy: strict reading of requests, dialling, tunnels."""
