@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -150,6 +151,8 @@ def serve(number: int) -> None:
     """Fork a command for each request, and say how it ended, until the other side closes."""
     for module in _IMPORTED:
         __import__(module)
+    gc.collect()
+    gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
     channel = socket.socket(fileno=number)
     while True:
         got, descriptors, _, _ = socket.recv_fds(channel, 64, 4)
