@@ -8,11 +8,11 @@ import random
 import shlex
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.crash_kit import nothing_survives, wait_until
 from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_still, until
 from tests.postgres import Postgres, cluster

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import structs
+
 from chargehand import __version__
 from chargehand.app._config_agents import requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
@@ -317,7 +319,7 @@ class App:
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
-        config = replace(self.user_configuration().config.sandbox, tier=tier)
+        config = structs.replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
     async def tools(self, driver: DriverName) -> tuple[ToolSeen, ...]:

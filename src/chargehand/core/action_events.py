@@ -5,8 +5,9 @@ An action's lines stand in the log of its mission or, where it has none, in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import field
 
 from chargehand.core.events import Payload, event
 from chargehand.core.records import Reason
@@ -16,8 +17,7 @@ ActionEnd = Literal["done", "failed", "timed_out", "cancelled"]
 
 
 @event("action.created")
-@dataclass(frozen=True, kw_only=True)
-class ActionCreated(Payload):
+class ActionCreated(Payload, frozen=True, kw_only=True):
     """A person asked for an action; `arguments` say of what, `seconds` is the time it may take once it began.
 
     It may be the first line of a project's own log.
@@ -34,8 +34,7 @@ class ActionCreated(Payload):
 
 
 @event("action.queued")
-@dataclass(frozen=True, kw_only=True)
-class ActionQueued(Payload):
+class ActionQueued(Payload, frozen=True, kw_only=True):
     """The action waits until one of `places` is free and goes on by itself; `before` stand in line before it."""
 
     action: str
@@ -45,8 +44,7 @@ class ActionQueued(Payload):
 
 
 @event("action.began")
-@dataclass(frozen=True, kw_only=True)
-class ActionBegan(Payload):
+class ActionBegan(Payload, frozen=True, kw_only=True):
     """The action has its place, after `waited` seconds in line, and runs; `pid` is the process that owns it."""
 
     action: str
@@ -55,8 +53,7 @@ class ActionBegan(Payload):
 
 
 @event("action.asked")
-@dataclass(frozen=True, kw_only=True)
-class ActionAsked(Payload):
+class ActionAsked(Payload, frozen=True, kw_only=True):
     """A rule wants a person's word first; an answer holds for this `subject` alone, and once."""
 
     action: str
@@ -66,8 +63,7 @@ class ActionAsked(Payload):
 
 
 @event("action.answered")
-@dataclass(frozen=True, kw_only=True)
-class ActionAnswered(Payload):
+class ActionAnswered(Payload, frozen=True, kw_only=True):
     """A person said whether the action may go on."""
 
     action: str
@@ -76,8 +72,7 @@ class ActionAnswered(Payload):
 
 
 @event("action.finished")
-@dataclass(frozen=True, kw_only=True)
-class ActionFinished(Payload):
+class ActionFinished(Payload, frozen=True, kw_only=True):
     """The action ended; `exit_code` is that of the program it ran, `None` where it ran none.
 
     `result` tells what came of it, by kind. `lines` of output were kept; `truncated`: there were more.

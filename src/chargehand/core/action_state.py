@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.action_events import (
     ActionAnswered,
@@ -27,8 +27,7 @@ ACTION_TYPES = ("action.created", "action.queued", "action.began", "action.asked
                 "action.finished")  # fmt: skip
 
 
-@dataclass(slots=True, kw_only=True)
-class ActionState:
+class ActionState(Struct, kw_only=True):
     """What is known of one action; changed by `fold_action` alone. Times are ISO 8601 in UTC, "" for not yet."""
 
     id: str
@@ -36,7 +35,7 @@ class ActionState:
     status: ActionStatus = "queued"
     project: str = ""
     mission: str | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = {}
     limit_seconds: float = 0.0
     identity: str = ""
     detached: bool = False
@@ -48,7 +47,7 @@ class ActionState:
     exit_code: int | None = None
     seconds: float | None = None
     reasons: tuple[Reason, ...] = ()
-    result: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = {}
     lines: int | None = None
     truncated: bool = False
 

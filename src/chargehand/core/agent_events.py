@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import field
 
 from chargehand.core.events import Payload, event
 from chargehand.core.records import Reason
 
 
 @event("message.delivered")
-@dataclass(frozen=True, kw_only=True)
-class MessageDelivered(Payload):
+class MessageDelivered(Payload, frozen=True, kw_only=True):
     """A message lies before the agent of an attempt; that it was taken into its work is another event's word."""
 
     message: str
@@ -19,8 +19,7 @@ class MessageDelivered(Payload):
 
 
 @event("message.acknowledged")
-@dataclass(frozen=True, kw_only=True)
-class MessageAcknowledged(Payload):
+class MessageAcknowledged(Payload, frozen=True, kw_only=True):
     """A message is in an agent's work: in its recorded conversation, or its turn with it began."""
 
     message: str
@@ -28,8 +27,7 @@ class MessageAcknowledged(Payload):
 
 
 @event("message.undelivered")
-@dataclass(frozen=True, kw_only=True)
-class MessageUndelivered(Payload):
+class MessageUndelivered(Payload, frozen=True, kw_only=True):
     """A message reached no agent before its mission came to its end."""
 
     message: str
@@ -37,8 +35,7 @@ class MessageUndelivered(Payload):
 
 
 @event("message.received")
-@dataclass(frozen=True, kw_only=True)
-class MessageReceived(Payload):
+class MessageReceived(Payload, frozen=True, kw_only=True):
     """An agent's end of an attempt as a message; a claim, whatever its status."""
 
     attempt: str
@@ -46,8 +43,7 @@ class MessageReceived(Payload):
 
 
 @event("role.chosen")
-@dataclass(frozen=True, kw_only=True)
-class RoleChosen(Payload):
+class RoleChosen(Payload, frozen=True, kw_only=True):
     """The role that work is done in, with who works in it and why.
 
     `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
@@ -65,8 +61,7 @@ class RoleChosen(Payload):
 
 
 @event("report.made")
-@dataclass(frozen=True, kw_only=True)
-class ReportMade(Payload):
+class ReportMade(Payload, frozen=True, kw_only=True):
     """An attempt in a role that changes nothing ended with what it was for.
 
     `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 ConflictKind = Literal[
     "content", "both_added", "modify_delete", "rename", "mode", "binary", "file_directory", "submodule"
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """What one side of a merge has at a path: git's mode and the hex id."""
 
     mode: int
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True, kw_only=True):
     """Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them."""
 
     start: int
@@ -28,8 +27,7 @@ class Excerpt:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictHunk:
+class ConflictHunk(Struct, frozen=True, kw_only=True):
     """Lines that clash: as both sides began, and as each has them; `None` where a side has no such file."""
 
     base: Excerpt | None
@@ -37,8 +35,7 @@ class ConflictHunk:
     theirs: Excerpt | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Conflict(Struct, frozen=True, kw_only=True):
     """One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
 
     Text is UTF-8, other bytes as `\\xNN`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -165,8 +164,7 @@ MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each
 """The class of each type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addressed:
+class Addressed(Struct, frozen=True, kw_only=True):
     """What is known of a message before it is read: what it leaves out is this, other words are an error.
 
     An id is a proposal: a message may bring its own.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chargehand.core.records import Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
 
     With `until` it is no more than waiting for the quota of `provider`, and the clock answers then.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Severity = Literal["info", "warning", "error", "critical"]
 ChangeKind = Literal["added", "modified", "deleted", "type_changed"]
@@ -26,16 +27,14 @@ CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]
 VerdictScope = Literal["base", "attempt", "merged"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Struct, frozen=True, kw_only=True):
     """Why something is as it is: a stable code and one sentence."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One path that differs between two trees; modes are git's (0o100644 …), ids hex, `None` where absent."""
 
     path: str
@@ -46,8 +45,7 @@ class Change:
     new_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """What inspection says of one path.
 
     `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
@@ -62,8 +60,7 @@ class Finding:
     needs_person: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree.
@@ -79,8 +76,7 @@ class CheckResult:
     base_tests: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Inspection and check results for one exact tree."""
 
     tree: str
@@ -95,16 +91,14 @@ class Verdict:
         return tuple(found for found in self.findings if found.needs_person)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reverted:
+class Reverted(Struct, frozen=True, kw_only=True):
     """A path that inspection set back, and the rule it broke."""
 
     path: str
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class Base(Struct, frozen=True, kw_only=True):
     """The commit a mission starts from, as resolved in the user's repository."""
 
     commit: str
@@ -116,8 +110,7 @@ class Base:
     dirty: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """A tree kept as a commit in the depot, chained to the one before it."""
 
     commit: str
@@ -127,8 +120,7 @@ class Checkpoint:
     changed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class Export(Struct, frozen=True, kw_only=True):
     """The state of writing the mission branch into the user's repository."""
 
     ref: str
@@ -136,8 +128,7 @@ class Export:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionRequest:
+class MissionRequest(Struct, frozen=True, kw_only=True):
     """What a person asks for, with the choices made on the command line; seconds and counts.
 
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from chargehand.core import agent_events as g
 from chargehand.core import agent_events as r
@@ -32,8 +32,7 @@ SETTLED: frozenset[MissionStatus] = frozenset(
 _ENDED = SETTLED - {"waiting", "paused"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptState:
+class AttemptState(Struct, frozen=True, kw_only=True):
     """What is known of one attempt; `cost_usd` is `None` where it is not known.
 
     `calls` counts its calls to models, `unknown_calls` those of unknown cost, `model` is the last that answered,
@@ -59,22 +58,20 @@ class AttemptState:
     computed_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
     captured: str | None = None
-    usage: AttemptUsage = field(default_factory=AttemptUsage)
+    usage: AttemptUsage = AttemptUsage()
 
 
-@dataclass(slots=True, kw_only=True)
-class NetworkUse:
+class NetworkUse(Struct, kw_only=True):
     """What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place."""
 
     allowed: int = 0
     refused: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    hosts_refused: dict[str, int] = field(default_factory=dict)
+    hosts_refused: dict[str, int] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class MissionState:
+class MissionState(Struct, kw_only=True):
     """The one mutable record: changed only by `apply`, event by event.
 
     `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
@@ -93,18 +90,18 @@ class MissionState:
     base: Base | None = None
     first_base: Base | None = None
     promoted_on: Base | None = None
-    attempts: list[AttemptState] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    checkpoint_seconds: list[float] = field(default_factory=list)
-    stands: dict[str, Base] = field(default_factory=dict)
+    attempts: list[AttemptState] = []
+    checkpoints: list[Checkpoint] = []
+    checkpoint_seconds: list[float] = []
+    stands: dict[str, Base] = {}
     tier: TierChoice | None = None
     role: r.RoleChosen | None = None
-    reports: list[r.ReportMade] = field(default_factory=list)
-    sandboxes: list[w.SandboxClosed] = field(default_factory=list)
+    reports: list[r.ReportMade] = []
+    sandboxes: list[w.SandboxClosed] = []
     network: NetworkUse = field(default_factory=NetworkUse)
-    verdicts: list[Verdict] = field(default_factory=list)
-    reverted: list[Reverted] = field(default_factory=list)
-    conflicts: list[p.MergeConflicted] = field(default_factory=list)
+    verdicts: list[Verdict] = []
+    reverted: list[Reverted] = []
+    conflicts: list[p.MergeConflicted] = []
     reasons: tuple[Reason, ...] = ()
     ref: str | None = None
     prepared: p.PromotionPrepared | None = None
@@ -114,7 +111,7 @@ class MissionState:
     export: Export | None = None
     exported: str | None = None
     applied: Export | None = None
-    steps: dict[str, p.StepFinished] = field(default_factory=dict)
+    steps: dict[str, p.StepFinished] = {}
     claims: int = 0
     fruitless_claims: int = 0
     program: str = ""
@@ -123,15 +120,15 @@ class MissionState:
     at_rest: bool = True
     queued: p.MissionQueued | None = None
     cancel_asked: bool = False
-    calls: set[str] = field(default_factory=set)
-    questions: dict[str, Question] = field(default_factory=dict)
+    calls: set[str] = set()
+    questions: dict[str, Question] = {}
     forked_from: str | None = None
     user: str = ""
-    messages: list[p.MessageSent] = field(default_factory=list)
-    delivered: set[str] = field(default_factory=set)
-    acknowledged: set[str] = field(default_factory=set)
-    received: list[g.MessageReceived] = field(default_factory=list)
-    undelivered: dict[str, Reason] = field(default_factory=dict)
+    messages: list[p.MessageSent] = []
+    delivered: set[str] = set()
+    acknowledged: set[str] = set()
+    received: list[g.MessageReceived] = []
+    undelivered: dict[str, Reason] = {}
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:

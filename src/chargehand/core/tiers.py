@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 TierName = Literal["none", "process", "container", "vm"]
 TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
 """From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierFacts:
+class TierFacts(Struct, frozen=True, kw_only=True):
     """What is known before anything runs.
 
     `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
@@ -25,8 +25,7 @@ class TierFacts:
     documentation: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCandidate:
+class TierCandidate(Struct, frozen=True, kw_only=True):
     """One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so."""
 
     tier: TierName
@@ -35,8 +34,7 @@ class TierCandidate:
     mend: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierChoice:
+class TierChoice(Struct, frozen=True, kw_only=True):
     """The tier that is taken, the least one that the facts ask for, the reason in words, and all candidates."""
 
     tier: TierName

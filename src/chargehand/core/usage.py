@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptUsage:
+class AttemptUsage(Struct, frozen=True, kw_only=True):
     """What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
 
     Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the

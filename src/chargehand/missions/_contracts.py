@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.agents._role_file import parse_role
 from chargehand.agents._roles import NO_ROLE, Role

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._recorded import reply_step
@@ -138,9 +139,9 @@ def _created(
     events: tuple[Event, ...], mission: str, point: ForkPoint, model: str | None, *, user: str
 ) -> MissionCreated:
     before = next(payload for payload in _payloads(events) if isinstance(payload, MissionCreated))
-    request = before.request if model is None else replace(before.request, model=model)
+    request = before.request if model is None else structs.replace(before.request, model=model)
     at = f"{point.attempt}.{point.turn}"
-    return replace(before, request=request, forked_from=mission, forked_at=at, user=user or before.user)
+    return structs.replace(before, request=request, forked_from=mission, forked_at=at, user=user or before.user)
 
 
 def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: bool) -> Iterator[Payload]:
@@ -158,7 +159,7 @@ def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: b
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
-            payload = replace(payload, workspace=workspace)
+            payload = structs.replace(payload, workspace=workspace)
         yield _renamed(payload, attempts)
 
 
@@ -177,7 +178,7 @@ def _renamed(payload: Payload, attempts: dict[str, str]) -> Payload:
     if question is not None:
         owner, slash, rest = question.partition("/")
         changes["question"] = attempts.get(owner, owner) + slash + rest
-    renamed: Payload = replace(made, **changes)
+    renamed: Payload = structs.replace(made, **changes)
     return renamed
 
 
@@ -190,4 +191,4 @@ def _edited(
         if isinstance(payload, StepFinished) and payload.step == point.step
     ][-1]
     output = {**recalled(store, recorded), "message": made_reply(edit.text, edit.tools)}
-    return kept_step(store, mission, replace(recorded, output=output, seconds=0.0))
+    return kept_step(store, mission, structs.replace(recorded, output=output, seconds=0.0))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, FencedError, RefusedError
 from chargehand.core.mission_events import (

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
+
+from msgspec.structs import replace
 
 from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.errors import RefusedError
