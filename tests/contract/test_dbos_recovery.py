@@ -14,8 +14,8 @@ import pytest
 from tests.engine_kit import WAIT, worker
 
 from chargehand.core.ids import new_id
-from chargehand.durable._dbos import RUNNING, WAITING, Row, Scheduler
-from chargehand.durable._engine import Engine
+from chargehand.durable.backend.scheduler import RUNNING, WAITING, Row, Scheduler
+from chargehand.durable.engine import Engine
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

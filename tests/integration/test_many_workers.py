@@ -22,7 +22,7 @@ from chargehand.app._app import App
 from chargehand.core.clock import SystemClock
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
-from chargehand.store._audit import verify
+from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 

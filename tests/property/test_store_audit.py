@@ -18,9 +18,8 @@ from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.events import chain_hash, payload_digest
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._chain import AuditReport
-from chargehand.store._store import open_store
+from chargehand.store.audit import AuditReport, verify
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p-ü", repository="/r", request=REQUEST)

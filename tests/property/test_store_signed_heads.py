@@ -21,11 +21,10 @@ from chargehand.core.errors import UsageError
 from chargehand.core.events import chain_hash, payload_digest
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._audit_export import export_log, verify_export
-from chargehand.store._chain import AuditReport
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import open_store
+from chargehand.store.audit import AuditReport, verify
+from chargehand.store.export import export_log, verify_export
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="ü x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)

@@ -17,8 +17,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ExhaustedError
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import Store, open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import Store, open_store
 
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}

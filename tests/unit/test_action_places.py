@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.durable._actions import ActionHold, ActionPlace, ActionPlaces, OutputLine
+from chargehand.durable.actions import ActionHold, ActionPlace, ActionPlaces, OutputLine
 
 
 @pytest.fixture

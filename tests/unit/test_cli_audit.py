@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from chargehand.cli._root import chargehand
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit_export import verify_export
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import open_store
+from chargehand.store.export import verify_export
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="x\x1b[31m", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)

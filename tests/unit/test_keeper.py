@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.durable._keeper import Kept, LineCutter, OutputStream, run_kept
+from chargehand.durable.supervisor import Kept, LineCutter, OutputStream, run_kept
 
 STUBBORN = """
 import os, signal, sys, time
@@ -118,7 +118,7 @@ def test_a_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from chargehand.durable._keeper import run_kept
+from chargehand.durable.supervisor import run_kept
 asyncio.run(run_kept(sys.argv[1:], environment=dict(os.environ), cwd=Path("/"),
                      on_line=lambda stream, line: print(line, flush=True)))
 """

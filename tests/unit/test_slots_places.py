@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.durable._slots import Slots, Ticket
+from chargehand.durable.admission import Slots, Ticket
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from chargehand.durable._slots import Slots
+from chargehand.durable.admission import Slots
 
 async def main():
     directory, places, log, seconds = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])

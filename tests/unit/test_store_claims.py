@@ -20,8 +20,8 @@ from chargehand.core.mission_events import (
     MissionResumed,
 )
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")

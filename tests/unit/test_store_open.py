@@ -17,8 +17,9 @@ from alembic.script import ScriptDirectory
 from chargehand.core.errors import StoreError
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store import _migrate, _schema
-from chargehand.store._store import Store, open_store
+from chargehand.store.database import migrate as _migrate
+from chargehand.store.database import schema as _schema
+from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
@@ -117,7 +118,7 @@ def test_a_new_store_is_what_the_scripts_make(store: Store, tmp_path: Path) -> N
 
 def test_a_new_and_a_current_store_open_without_the_migration_machinery(home: Path) -> None:
     script = (
-        "import sys, pathlib; from chargehand.store._store import open_store\n"
+        "import sys, pathlib; from chargehand.store.store import open_store\n"
         "for _ in range(2): open_store(pathlib.Path(sys.argv[1])).close(); print('alembic' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script, home], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.store._audit import verify
-from chargehand.store._store import open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import open_store
 
 # One interpreter forks the workers, so that only one start-up is paid; each worker opens a store of its own.
 HARNESS = """
@@ -19,8 +19,8 @@ import os, signal, sys
 from pathlib import Path
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._store import open_store
-from chargehand.store._audit import verify
+from chargehand.store.store import open_store
+from chargehand.store.audit import verify
 
 home = Path(sys.argv[1])
 request = MissionRequest(text="x", agent="a", command=(), slug="x")

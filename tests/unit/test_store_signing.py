@@ -16,9 +16,9 @@ from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import Store, open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)
@@ -83,8 +83,8 @@ def test_no_store_pays_for_cryptography_before_it_signs(home: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from chargehand.store._store import open_store
-from chargehand.store._audit import verify
+from chargehand.store.store import open_store
+from chargehand.store.audit import verify
 with open_store(Path({str(home)!r})) as store:
     assert verify(store).ok
 assert "cryptography" not in sys.modules
@@ -199,7 +199,7 @@ import os, sys
 from pathlib import Path
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.store._store import open_store
+from chargehand.store.store import open_store
 home = Path(sys.argv[1])
 request = MissionRequest(text="x", agent="a", command=(), slug="x")
 created = MissionCreated(project="p", repository="/r", request=request)

@@ -20,8 +20,8 @@ from chargehand.core.errors import ExhaustedError, UsageError
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.records import MissionRequest
-from chargehand.store._spending import SpendingLimits, _micro, _shown, _usd
-from chargehand.store._store import Store, open_store
+from chargehand.store.ledger import SpendingLimits, _micro, _shown, _usd
+from chargehand.store.store import Store, open_store
 
 DAY = 24 * 3600.0
 
@@ -332,8 +332,8 @@ RACE = """
 import os, sys
 from pathlib import Path
 from chargehand.core.errors import ExhaustedError
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import open_store
 
 home = Path(sys.argv[1])
 limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, user_usd=0.45, day_usd=0.7)

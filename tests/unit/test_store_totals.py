@@ -16,9 +16,9 @@ from tests.property.test_store_spending_machine import counted, summed
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Ledger
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import Store, open_store
-from chargehand.store._together import Together
+from chargehand.store.database.connection import Together
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import Store, open_store
 
 LIMITS = SpendingLimits(attempt_usd=9.0, task_usd=9.0, mission_usd=9.0, user_usd=9.0, day_usd=9.0)
 
@@ -75,8 +75,8 @@ def test_what_another_program_writes_is_counted(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import open_store
 
 with open_store(Path(sys.argv[1])) as store:
     one = store.spending.ledger(mission="m", attempt="a", limits=SpendingLimits(day_usd=1e6), user="u")

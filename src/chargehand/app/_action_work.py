@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from chargehand.app._config_model import Option
-from chargehand.core.action_events import ActionKind
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError, RepositoryError, UsageError
 from chargehand.core.events import Payload
 from chargehand.core.records import Base, Reason
 from chargehand.core.text import printable
-from chargehand.durable._keeper import LineCutter, OutputStream, run_kept
+from chargehand.durable.supervisor import LineCutter, OutputStream, run_kept
 from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._promote import mission_ref
 from chargehand.policy._actions import Other, Run, Surroundings

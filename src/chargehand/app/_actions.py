@@ -16,7 +16,9 @@ from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app._config_files import load_user_file, user_config_path
 from chargehand.app._config_model import Option
 from chargehand.app._config_resolve import resolve
-from chargehand.core.action_events import (
+from chargehand.core.actions import (
+    ACTION_ENDED,
+    ACTION_TYPES,
     ActionAnswered,
     ActionAsked,
     ActionBegan,
@@ -25,16 +27,17 @@ from chargehand.core.action_events import (
     ActionFinished,
     ActionKind,
     ActionQueued,
+    ActionState,
+    fold_action,
 )
-from chargehand.core.action_state import ACTION_ENDED, ACTION_TYPES, ActionState, fold_action
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload, decode, encode_json
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Reason
-from chargehand.durable._actions import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine
-from chargehand.durable._keeper import OutputStream
-from chargehand.durable._slots import Slots
+from chargehand.durable.actions import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine
+from chargehand.durable.admission import Slots
+from chargehand.durable.supervisor import OutputStream
 from chargehand.models._redact import Redactor
 from chargehand.workspace._merge_conflicts import MergeConflictError
 

@@ -16,7 +16,7 @@ from chargehand.app._config_model import Resolved
 from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
-from chargehand.core.tiers import TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.missions._services import Tier
 from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox._probe import ProbeReport, probe

@@ -15,10 +15,9 @@ from chargehand.cli._exec import require_commands
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core.action_events import ActionKind
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.errors import UsageError, WaitingError
-from chargehand.durable._actions import ActionHold
+from chargehand.durable.actions import ActionHold
 
 
 def fetch(remote: str, *, repo: Path | None, as_json: bool, time: str | None, detach: bool) -> int:

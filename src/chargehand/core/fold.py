@@ -8,17 +8,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.core import agent_events as g
-from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as g
+from chargehand.core import attempt_events as r
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as p
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.events import Event, Payload, decode
-from chargehand.core.questions import Question
 from chargehand.core.records import Reason
-from chargehand.core.state import AttemptState, MissionState
-from chargehand.core.usage import AttemptUsage
+from chargehand.core.state import AttemptState, AttemptUsage, MissionState, Question
 
 _MOST_PLACES = 100
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import field
 
-from chargehand.core.conflicts import Conflict
 from chargehand.core.events import Payload, event
 from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    Conflict,
     Export,
     MissionRequest,
     MissionStatus,

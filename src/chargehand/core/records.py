@@ -1,10 +1,93 @@
-"""The frozen records that pass between packages; paths in trees are `str` as `os.fsdecode` gives them."""
+"""Frozen records that pass between packages; paths in trees are `str` as `os.fsdecode` gives them."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import Struct
+
+ConflictKind = Literal[
+    "content", "both_added", "modify_delete", "rename", "mode", "binary", "file_directory", "submodule"
+]
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one side of a merge has at a path: git's mode and the hex id."""
+
+    mode: int
+    id: str
+
+
+class Excerpt(Struct, frozen=True, kw_only=True):
+    """Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them."""
+
+    start: int
+    lines: int
+    text: str
+    cut: bool = False
+
+
+class ConflictHunk(Struct, frozen=True, kw_only=True):
+    """Lines that clash: as both sides began, and as each has them; `None` where a side has no such file."""
+
+    base: Excerpt | None
+    ours: Excerpt | None
+    theirs: Excerpt | None
+
+
+class Conflict(Struct, frozen=True, kw_only=True):
+    """One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
+
+    Text is UTF-8, other bytes as `\\xNN`.
+    """
+
+    path: str
+    kind: ConflictKind
+    base: Side | None
+    ours: Side | None
+    theirs: Side | None
+    others: tuple[str, ...] = ()
+    hunks: tuple[ConflictHunk, ...] = ()
+    left_out: int = 0
+
+
+TierName = Literal["none", "process", "container", "vm"]
+TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
+"""From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours."""
+
+
+class TierFacts(Struct, frozen=True, kw_only=True):
+    """What is known before anything runs.
+
+    `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
+    repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
+    sandboxes may reach hosts. `documentation`: it may change documentation and nothing else.
+    """
+
+    wish: str
+    trusted: bool
+    network: bool
+    documentation: bool
+
+
+class TierCandidate(Struct, frozen=True, kw_only=True):
+    """One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so."""
+
+    tier: TierName
+    offered: bool | None
+    detail: str
+    mend: str = ""
+
+
+class TierChoice(Struct, frozen=True, kw_only=True):
+    """The tier that is taken, the least one that the facts ask for, the reason in words, and all candidates."""
+
+    tier: TierName
+    needed: TierName
+    reason: str
+    facts: TierFacts
+    candidates: tuple[TierCandidate, ...] = ()
+
 
 Severity = Literal["info", "warning", "error", "critical"]
 ChangeKind = Literal["added", "modified", "deleted", "type_changed"]

@@ -1,15 +1,16 @@
-"""What is known of a mission at one moment; `fold` makes it of the mission's log."""
+"""What is known of a mission, its attempts and its open question; `fold` makes it of the mission's log."""
 
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from chargehand.core import agent_events as g
-from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as g
+from chargehand.core import attempt_events as r
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as p
+from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.config import Config
-from chargehand.core.questions import Question
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -19,11 +20,114 @@ from chargehand.core.records import (
     MissionStatus,
     Reason,
     Reverted,
+    TierChoice,
     Verdict,
     VerdictStatus,
 )
-from chargehand.core.tiers import TierChoice
-from chargehand.core.usage import AttemptUsage
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
+
+    With `until` it is no more than waiting for the quota of `provider`, and the clock answers then.
+    """
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+    tree: str
+    attempt: str | None
+    answer: str | None = None
+    until: str = ""
+    provider: str = ""
+    identity: str = ""
+
+    @property
+    def reason(self) -> Reason:
+        """Why the mission waits where it waits for quota."""
+        return quota_reason(self.provider, self.until)
+
+
+def quota_reason(provider: str, until: str) -> Reason:
+    """Return why a mission waits for quota; `until` is ISO 8601 in UTC."""
+    message = f"waiting for quota of {provider} until {until[:19].replace('T', ' ')} UTC"
+    return Reason(code="quota_exhausted", message=message)
+
+
+class AttemptUsage(Struct, frozen=True, kw_only=True):
+    """What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
+
+    Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
+    end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
+    the most at once; with `sampled` the most that was seen at looks. `network_out` and `network_in` are `None`
+    where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
+    """
+
+    opened: int = 0
+    closed: int = 0
+    wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory: int | None = None
+    peak_processes: int | None = None
+    disk_used: int | None = None
+    disk_written: int | None = None
+    output: int | None = None
+    network_out: int | None = None
+    network_in: int | None = None
+    sampled: bool = False
+
+    def with_opened(self, event: SandboxOpened) -> AttemptUsage:
+        """Return it with one more sandbox."""
+        more = replace(self, opened=self.opened + 1)
+        if not event.egress:
+            return more
+        return replace(more, network_out=self.network_out or 0, network_in=self.network_in or 0)
+
+    def with_request(self, event: NetworkRequested) -> AttemptUsage:
+        """Return it with the bytes of one more request, or of those that were only counted."""
+        return replace(
+            self,
+            network_out=(self.network_out or 0) + event.bytes_out,
+            network_in=(self.network_in or 0) + event.bytes_in,
+        )
+
+    def with_closed(self, event: SandboxClosed) -> AttemptUsage:
+        """Return it with what one more sandbox took."""
+        if self.closed + 1 < self.opened:  # one before was lost with its worker
+            unknown = AttemptUsage(network_out=self.network_out, network_in=self.network_in)
+            return replace(unknown, opened=self.opened, closed=self.closed + 1)
+        first = self.closed == 0
+        return replace(
+            self,
+            closed=self.closed + 1,
+            wall_seconds=_sum(self.wall_seconds, event.seconds, first=first),
+            cpu_seconds=_sum(self.cpu_seconds, event.cpu_seconds, first=first),
+            peak_memory=_most(self.peak_memory, event.peak_memory, first=first),
+            peak_processes=_most(self.peak_processes, event.peak_processes, first=first),
+            disk_used=event.written_bytes,
+            disk_written=_count(self.disk_written, event.disk_written, first=first),
+            output=_count(self.output, event.output, first=first),
+            sampled=self.sampled or event.sampled,
+        )
+
+
+def _sum(before: float | None, more: float | None, *, first: bool) -> float | None:
+    if first or before is None or more is None:
+        return more if first else None
+    return before + more
+
+
+def _count(before: int | None, more: int | None, *, first: bool) -> int | None:
+    if first or before is None or more is None:
+        return more if first else None
+    return before + more
+
+
+def _most(before: int | None, more: int | None, *, first: bool) -> int | None:
+    if first or before is None or more is None:
+        return more if first else None
+    return max(before, more)
+
 
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}

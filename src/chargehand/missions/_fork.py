@@ -11,8 +11,7 @@ from msgspec import structs
 
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._recorded import reply_step
-from chargehand.core.agent_events import ReportMade, RoleChosen
-from chargehand.core.attempt_events import AttemptStarted, CheckpointMade
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.ids import new_id
@@ -31,7 +30,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._journal import kept_step, recalled
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 
 _COPIED = (

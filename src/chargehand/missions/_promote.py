@@ -27,7 +27,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
-from chargehand.store._signing import SignedHead
+from chargehand.store.heads import SignedHead
 from chargehand.workspace._apply import apply as apply_branch
 from chargehand.workspace._errors import RefMovedError
 from chargehand.workspace._export import export as export_branch

@@ -15,10 +15,9 @@ from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.ports import DriverName, Spent
-from chargehand.core.records import MissionRequest
-from chargehand.core.tiers import TierChoice
-from chargehand.durable._slots import Slots
-from chargehand.durable._workers import Role, Workers
+from chargehand.core.records import MissionRequest, TierChoice
+from chargehand.durable.admission import Slots
+from chargehand.durable.workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models._contract import CallRecord
@@ -27,8 +26,8 @@ from chargehand.policy._rules import Rules
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import EgressRequest
 from chargehand.sandbox._mirror_reply import MirrorRequest
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 
 SlotName = Literal["attempts", "checks", "probes"]

@@ -12,8 +12,8 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.text import printable, shown_path
 from chargehand.workspace._hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace._trees import ObjectReader

@@ -1,0 +1,1 @@
+"""backend: TODO one line."""

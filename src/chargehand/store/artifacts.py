@@ -1,0 +1,140 @@
+"""Large outputs as files named by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from chargehand.core.clock import Clock
+from chargehand.core.errors import NotFoundError, StoreError
+from chargehand.store.database.connection import Database, typed_errors
+from chargehand.store.database.files import write_whole
+from chargehand.store.database.schema import artifacts
+
+_PACK_FROM = 4096  # bytes: one block of most file systems; packing less saves nothing
+_LEVEL = 3
+_PACKED = ".z"
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactRow:
+    """What is known of an artifact: `size` in bytes unpacked, `mission` "" where none was meant."""
+
+    id: str
+    mission: str
+    kind: str
+    size: int
+    time: str
+
+
+class Artifacts:
+    """Keeps content under `<home>/artifacts/ab/<sha256>`, with `.z` where packed (zlib); a `core.ArtifactSink`."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._directory = database.home / "artifacts"
+
+    def put(self, content: bytes, *, kind: str, mission: str | None = None, durable: bool = False) -> str:
+        """Keep `content` and return its id, the hex SHA-256; equal content is kept once.
+
+        `durable` returns only when it survives a power cut. Raises `StoreError`.
+        """
+        name = hashlib.sha256(content).hexdigest()
+        with typed_errors(self._database.home):
+            if durable or not self._holds(name, content):
+                self._write(name, content, durable=durable)
+        row = ArtifactRow(
+            id=name,
+            mission=mission or "",
+            kind=kind,
+            size=len(content),
+            time=self._clock.now().isoformat(timespec="microseconds"),
+        )
+        self._note(row, durable=durable)
+        return name
+
+    def get(self, id: str) -> bytes:
+        """Return the content; it is what was put, to the bit.
+
+        Raises `NotFoundError` for an unknown id, `StoreError` (`artifact_corrupt`) for content not its own.
+        """
+        content = self._kept(id)
+        if content is None:
+            raise self._missing(id)
+        if hashlib.sha256(content).hexdigest() != id:
+            raise self._corrupt(id)
+        return content
+
+    def list(self, mission: str | None = None) -> tuple[ArtifactRow, ...]:
+        """Return what is kept for one mission, or all, oldest first. Raises `StoreError`."""
+        query = sa.select(artifacts).order_by(artifacts.c.time, artifacts.c.id)
+        if mission is not None:
+            query = query.where(artifacts.c.mission == mission)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(ArtifactRow(**row) for row in rows)
+
+    def _path(self, id: str) -> Path:
+        return self._directory / id[:2] / id
+
+    def _packed_path(self, id: str) -> Path:
+        return self._directory / id[:2] / (id + _PACKED)
+
+    def _write(self, id: str, content: bytes, *, durable: bool) -> None:
+        packed = zlib.compress(content, _LEVEL) if len(content) >= _PACK_FROM else content
+        smaller = len(packed) < len(content)
+        target, other = self._path(id), self._packed_path(id)
+        if smaller:
+            target, other = other, target
+        write_whole(target, packed if smaller else content, durable=durable)
+        other.unlink(missing_ok=True)
+
+    def _holds(self, id: str, content: bytes) -> bool:
+        # The whole content is compared: after a power cut a file can be there and be empty.
+        try:
+            return self._kept(id) == content
+        except StoreError:
+            return False
+
+    def _kept(self, id: str) -> bytes | None:
+        if not _ID.fullmatch(id):
+            return None
+        with typed_errors(self._database.home):
+            for path, packed in ((self._path(id), False), (self._packed_path(id), True)):
+                try:
+                    content = path.read_bytes()
+                except FileNotFoundError:
+                    continue
+                return self._unpacked(id, content) if packed else content
+        return None
+
+    def _unpacked(self, id: str, content: bytes) -> bytes:
+        try:
+            return zlib.decompress(content)
+        except zlib.error as error:
+            raise self._corrupt(id) from error
+
+    def _note(self, row: ArtifactRow, *, durable: bool) -> None:
+        same = (artifacts.c.id == row.id) & (artifacts.c.mission == row.mission) & (artifacts.c.kind == row.kind)
+        with self._database.write(durable=durable) as connection:
+            if connection.execute(sa.select(artifacts.c.id).where(same)).first() is None:
+                connection.execute(sa.insert(artifacts), asdict(row))
+
+    def _missing(self, id: str) -> NotFoundError | StoreError:
+        with self._database.read() as connection:
+            noted = connection.execute(sa.select(artifacts.c.id).where(artifacts.c.id == id)).first() is not None
+        return self._corrupt(id) if noted else NotFoundError(f"there is no artifact {id!r}")
+
+    def _corrupt(self, id: str) -> StoreError:
+        return StoreError(
+            f"the content of artifact {id!r} is lost or changed",
+            code="artifact_corrupt",
+            hint="`chargehand store restore` brings a backup back",
+        )

@@ -1,0 +1,1 @@
+"""signing: TODO one line."""
