@@ -94,10 +94,15 @@ def _without_surrogates(value: Any) -> Any:
 def decode(type: str, payload: bytes) -> Payload:
     """Return the payload of a registered type; unknown fields are passed over.
 
-    Raises `KeyError` for a type this version does not know and `msgspec.ValidationError` for a
-    malformed payload.
+    Raises `KeyError` for a type this version does not know, `msgspec.ValidationError` for a malformed payload and
+    `msgspec.DecodeError` for what is not even JSON.
     """
-    return decode_as(payload, _REGISTRY[type])
+    kind = _REGISTRY[type]
+    try:
+        return decode_as(payload, kind)
+    except (UnicodeDecodeError, RecursionError) as error:
+        # msgspec lets these through for bytes that are no UTF-8 and for damage that nests deeply.
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def event_types() -> tuple[str, ...]:

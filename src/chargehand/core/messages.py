@@ -1,4 +1,4 @@
-"""Messages between agents, people and Chargehand: one closed set of types, read strictly, versioned, repaired where certain."""
+"""Messages between agents, people and Chargehand: one closed set of types, read strictly and versioned."""
 
 from __future__ import annotations
 

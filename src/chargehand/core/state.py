@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import TypeVar
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chargehand.core import attempt_events as g
-from chargehand.core import attempt_events as r
-from chargehand.core import attempt_events as w
-from chargehand.core import mission_events as p
-from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
+from chargehand.core import attempt_events as events
+from chargehand.core import mission_events as m
 from chargehand.core.config import Config
 from chargehand.core.records import (
     AttemptStatus,
@@ -24,6 +25,8 @@ from chargehand.core.records import (
     Verdict,
     VerdictStatus,
 )
+
+_N = TypeVar("_N", int, float)
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -76,14 +79,14 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
     network_in: int | None = None
     sampled: bool = False
 
-    def with_opened(self, event: SandboxOpened) -> AttemptUsage:
+    def with_opened(self, event: events.SandboxOpened) -> AttemptUsage:
         """Return it with one more sandbox."""
         more = replace(self, opened=self.opened + 1)
         if not event.egress:
             return more
         return replace(more, network_out=self.network_out or 0, network_in=self.network_in or 0)
 
-    def with_request(self, event: NetworkRequested) -> AttemptUsage:
+    def with_request(self, event: events.NetworkRequested) -> AttemptUsage:
         """Return it with the bytes of one more request, or of those that were only counted."""
         return replace(
             self,
@@ -91,42 +94,29 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
             network_in=(self.network_in or 0) + event.bytes_in,
         )
 
-    def with_closed(self, event: SandboxClosed) -> AttemptUsage:
+    def with_closed(self, event: events.SandboxClosed) -> AttemptUsage:
         """Return it with what one more sandbox took."""
         if self.closed + 1 < self.opened:  # one before was lost with its worker
             unknown = AttemptUsage(network_out=self.network_out, network_in=self.network_in)
             return replace(unknown, opened=self.opened, closed=self.closed + 1)
-        first = self.closed == 0
+
+        def joined(before: _N | None, more: _N | None, join: Callable[[_N, _N], _N]) -> _N | None:
+            if self.closed == 0:
+                return more
+            return None if before is None or more is None else join(before, more)
+
         return replace(
             self,
             closed=self.closed + 1,
-            wall_seconds=_sum(self.wall_seconds, event.seconds, first=first),
-            cpu_seconds=_sum(self.cpu_seconds, event.cpu_seconds, first=first),
-            peak_memory=_most(self.peak_memory, event.peak_memory, first=first),
-            peak_processes=_most(self.peak_processes, event.peak_processes, first=first),
+            wall_seconds=joined(self.wall_seconds, event.seconds, operator.add),
+            cpu_seconds=joined(self.cpu_seconds, event.cpu_seconds, operator.add),
+            peak_memory=joined(self.peak_memory, event.peak_memory, max),
+            peak_processes=joined(self.peak_processes, event.peak_processes, max),
             disk_used=event.written_bytes,
-            disk_written=_count(self.disk_written, event.disk_written, first=first),
-            output=_count(self.output, event.output, first=first),
+            disk_written=joined(self.disk_written, event.disk_written, operator.add),
+            output=joined(self.output, event.output, operator.add),
             sampled=self.sampled or event.sampled,
         )
-
-
-def _sum(before: float | None, more: float | None, *, first: bool) -> float | None:
-    if first or before is None or more is None:
-        return more if first else None
-    return before + more
-
-
-def _count(before: int | None, more: int | None, *, first: bool) -> int | None:
-    if first or before is None or more is None:
-        return more if first else None
-    return before + more
-
-
-def _most(before: int | None, more: int | None, *, first: bool) -> int | None:
-    if first or before is None or more is None:
-        return more if first else None
-    return max(before, more)
 
 
 SETTLED: frozenset[MissionStatus] = frozenset(
@@ -175,64 +165,58 @@ class NetworkUse(Struct, kw_only=True):
     hosts_refused: dict[str, int] = {}
 
 
-class MissionState(Struct, kw_only=True):
-    """The one mutable record: changed only by `apply`, event by event.
+class Ending(Struct, frozen=True, kw_only=True):
+    """How a mission stood, held by nobody, when a person discarded it: discarding does not change how it ended."""
 
+    status: MissionStatus
+    reasons: tuple[Reason, ...]
+    base: Base | None
+    tree: str | None
+
+
+class MissionSummary(Struct, kw_only=True, omit_defaults=True):
+    """What lists, counts and results tell of a mission, changed only by `apply`; it does not grow with its log.
+
+    The store keeps it as a row, written in the transaction that appends the lines, so no list ever folds a log.
     `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
-    of before. `stands` tells it of each checkpoint's commit, `promoted_on` of what is promoted.
+    of before. `report` is the last one of a role that changes nothing. `calls` are the ids of the counted calls to
+    models, so that a call told of twice is counted once; the store keeps them beside the row.
     """
 
     id: str = ""
     project: str = ""
     repository: str = ""
+    user: str = ""
     request: MissionRequest | None = None
-    config: Config | None = None
+    forked_from: str | None = None
     created: str = ""
     updated: str = ""
     finished: str = ""
     status: MissionStatus = "planned"
-    base: Base | None = None
-    first_base: Base | None = None
-    promoted_on: Base | None = None
-    attempts: list[AttemptState] = []
-    checkpoints: list[Checkpoint] = []
-    checkpoint_seconds: list[float] = []
-    stands: dict[str, Base] = {}
-    tier: TierChoice | None = None
-    role: r.RoleChosen | None = None
-    reports: list[r.ReportMade] = []
-    sandboxes: list[w.SandboxClosed] = []
-    network: NetworkUse = field(default_factory=NetworkUse)
-    verdicts: list[Verdict] = []
-    reverted: list[Reverted] = []
-    conflicts: list[p.MergeConflicted] = []
     reasons: tuple[Reason, ...] = ()
+    role: events.RoleChosen | None = None
+    report: events.ReportMade | None = None
+    base: Base | None = None
+    attempts: list[AttemptState] = []
+    checkpoint_count: int = 0
+    reverted: list[Reverted] = []
     ref: str | None = None
-    prepared: p.PromotionPrepared | None = None
     commit: str | None = None
     tree: str | None = None
-    signed: str | None = None
     export: Export | None = None
     exported: str | None = None
     applied: Export | None = None
-    steps: dict[str, p.StepFinished] = {}
     claims: int = 0
     fruitless_claims: int = 0
     program: str = ""
     worker: str | None = None
     worker_before: str | None = None
     at_rest: bool = True
-    queued: p.MissionQueued | None = None
+    queued: m.MissionQueued | None = None
     cancel_asked: bool = False
     calls: set[str] = set()
     questions: dict[str, Question] = {}
-    forked_from: str | None = None
-    user: str = ""
-    messages: list[p.MessageSent] = []
-    delivered: set[str] = set()
-    acknowledged: set[str] = set()
-    received: list[g.MessageReceived] = []
-    undelivered: dict[str, Reason] = {}
+    before_discard: Ending | None = None
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
@@ -245,7 +229,7 @@ class MissionState(Struct, kw_only=True):
         if self.status in _ENDED:
             return None
         return next(
-            (asked for asked in self.questions.values() if asked.id != p.PROMOTE and not asked.answer), None
+            (asked for asked in self.questions.values() if asked.id != m.PROMOTE and not asked.answer), None
         )
 
     @property
@@ -254,12 +238,50 @@ class MissionState(Struct, kw_only=True):
         asked = self.open_question if self.status == "waiting" else None
         return asked if asked is not None and asked.until else None
 
+
+class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
+    """What statistics count of a mission; kept apart from its summary, which lists would have to read with it.
+
+    `checkpoint_seconds` are those of the checkpoints that say how long they took, in order.
+    """
+
+    checkpoint_seconds: list[float] = []
+    sandboxes: list[events.SandboxClosed] = []
+    network: NetworkUse = field(default_factory=NetworkUse)
+
+
+class MissionState(MissionSummary, kw_only=True):
+    """A mission's summary with everything that grows with its log; made by `fold`.
+
+    `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted.
+    """
+
+    config: Config | None = None
+    first_base: Base | None = None
+    promoted_on: Base | None = None
+    checkpoints: list[Checkpoint] = []
+    checkpoint_seconds: list[float] = []
+    stands: dict[str, Base] = {}
+    tier: TierChoice | None = None
+    reports: list[events.ReportMade] = []
+    sandboxes: list[events.SandboxClosed] = []
+    network: NetworkUse = field(default_factory=NetworkUse)
+    verdicts: list[Verdict] = []
+    conflicts: list[m.MergeConflicted] = []
+    prepared: m.PromotionPrepared | None = None
+    signed: str | None = None
+    steps: dict[str, m.StepFinished] = {}
+    messages: list[m.MessageSent] = []
+    delivered: set[str] = set()
+    acknowledged: set[str] = set()
+    received: list[events.MessageReceived] = []
+    undelivered: dict[str, Reason] = {}
+
     def seconds_of(self, prefix: str = "") -> float:
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]
-        return sum(self.steps[name].seconds for name in names if not _within(name, self.steps))
+        return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
 
-
-def _within(name: str, steps: dict[str, p.StepFinished]) -> bool:
-    parts = name.split("/")
-    return any("/".join(parts[:count]) in steps for count in range(1, len(parts)))
+    def _is_nested(self, name: str) -> bool:
+        parts = name.split("/")
+        return any("/".join(parts[:count]) in self.steps for count in range(1, len(parts)))

@@ -15,9 +15,9 @@ from chargehand.core.events import GENESIS, chain_hash, decode
 from chargehand.core.mission_events import MissionCreated
 from chargehand.store.database import connection as _sqlite
 from chargehand.store.database.connection import Database, typed_errors
+from chargehand.store.database.keys import KeyFiles, KnownKeys
 from chargehand.store.database.schema import erasures, events, missions
 from chargehand.store.heads import Head, Heads, SignedFile, SignedHead
-from chargehand.store.signing.keys import KeyFiles, KnownKeys
 from chargehand.store.store import Store
 
 ProblemKind = Literal[

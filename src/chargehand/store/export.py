@@ -14,9 +14,9 @@ from chargehand.core.errors import UsageError
 from chargehand.core.events import Event
 from chargehand.store.audit import AuditProblem, AuditReport, Line, Witnesses, line_problems, problem
 from chargehand.store.database.connection import corrupt, typed_errors
+from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
 from chargehand.store.database.schema import erasures
 from chargehand.store.heads import Heads, SignedFile, SignedHead
-from chargehand.store.signing.keys import KeyFiles, KnownKeys, PublicKey
 from chargehand.store.store import Store
 
 _FORMAT = 1

@@ -1,4 +1,4 @@
-"""Heads of each mission's log, kept beside the database so that a cut tail shows: the last one, and signed ones."""
+"""Heads of each mission's log, kept beside the database so that a cut tail shows: last and signed ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.store.database.connection import Database, corrupt, typed_errors
 from chargehand.store.database.files import sync_directory, write_whole
+from chargehand.store.database.keys import KeyFiles, PublicKey
 from chargehand.store.database.schema import events, missions
-from chargehand.store.signing.keys import KeyFiles, PublicKey
 
 _SIGNED = re.compile(r"(?P<mission>[a-z0-9][a-z0-9-]{0,63})\.(?P<seq>[1-9][0-9]{0,17})\.signed")
 

@@ -1,4 +1,4 @@
-"""The ledger of model calls: what they reserve before they are sent and cost after, counted against every limit."""
+"""The ledger of model calls: what they reserve and what they cost, counted against every limit at once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""backend: TODO one line."""
+"""What the engine stands on: DBOS and the database that it keeps its rows in."""

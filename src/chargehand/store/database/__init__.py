@@ -1,1 +1,1 @@
-"""database: TODO one line."""
+"""The SQLite database of the state directory: connections, schema, migrations, and files written whole."""

@@ -23,7 +23,7 @@ _VERSIONS = sa.Table(
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 """Alembic's own table, as alembic makes it."""
-_SCRIPTS = Path(__file__).parent / "_migrations"
+_SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def ensure_current(database: Database, *, read_only: bool) -> None:

@@ -1,1 +1,0 @@
-"""signing: TODO one line."""
