@@ -60,8 +60,8 @@ class Desk:
     def cut(self) -> None:
         """Take the last lines of m-first away, and all in this directory that could tell."""
         with open_store(self.home) as store, store.database.write() as connection:
-            connection.exec_driver_sql("DELETE FROM events WHERE mission = 'm-first' AND seq > 1")
-            connection.exec_driver_sql(
+            connection.execute("DELETE FROM events WHERE mission = 'm-first' AND seq > 1")
+            connection.execute(
                 "UPDATE missions SET last_seq = 1, last_hash = (SELECT hash FROM events "
                 "WHERE mission = 'm-first' AND seq = 1) WHERE id = 'm-first'"
             )

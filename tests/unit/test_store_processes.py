@@ -177,7 +177,7 @@ def test_a_process_killed_while_it_holds_the_write_lock_does_not_keep_it(home: P
 def work(reply):
     store = open_store(home)
     with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE missions SET project = 'half'")
+        connection.execute("UPDATE missions SET project = 'half'")
         os.write(reply, b"held")
         signal.pause()
 

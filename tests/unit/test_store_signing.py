@@ -7,10 +7,10 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
@@ -119,10 +119,10 @@ def test_a_mission_that_is_not_there_or_not_on_the_disk(store: Store, home: Path
 
 def test_a_log_that_lost_the_kept_line_is_not_signed(store: Store, home: Path) -> None:
     with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE seq = 2")
+        connection.execute("UPDATE events SET hash = 'x' WHERE seq = 2")
     assert fails(store).code == "log_changed"
     with store.database.write() as connection:
-        connection.exec_driver_sql("DELETE FROM events WHERE seq = 2")
+        connection.execute("DELETE FROM events WHERE seq = 2")
     assert fails(store).code == "log_changed"
     assert not list((home / "heads").glob("*.signed"))
 

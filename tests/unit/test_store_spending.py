@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.older_stores import as_of_version_6
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ExhaustedError, UsageError
@@ -316,6 +317,7 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
     with open_store(home) as store:
         lines = store.log.append("m-1", created)
     with sqlite3.connect(home / "store.db") as raw:
+        as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_wake")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import sqlalchemy as sa
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.store.database.connection import Database, typed_errors
 from chargehand.store.database.files import write_whole
-from chargehand.store.database.schema import artifacts
 
 _PACK_FROM = 4096  # bytes: one block of most file systems; packing less saves nothing
 _LEVEL = 3
@@ -22,8 +21,7 @@ _PACKED = ".z"
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactRow:
+class ArtifactRow(Struct, frozen=True):
     """What is known of an artifact: `size` in bytes unpacked, `mission` "" where none was meant."""
 
     id: str
@@ -50,14 +48,10 @@ class Artifacts:
         with typed_errors(self._database.home):
             if durable or not self._holds(name, content):
                 self._write(name, content, durable=durable)
-        row = ArtifactRow(
-            id=name,
-            mission=mission or "",
-            kind=kind,
-            size=len(content),
-            time=self._clock.now().isoformat(timespec="microseconds"),
-        )
-        self._note(row, durable=durable)
+        time = self._clock.now().isoformat(timespec="microseconds")
+        row = ArtifactRow(name, mission or "", kind, len(content), time)
+        with self._database.write(durable=durable) as connection:
+            connection.execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?, ?, ?, ?)", astuple(row))
         return name
 
     def get(self, id: str) -> bytes:
@@ -74,12 +68,10 @@ class Artifacts:
 
     def list(self, mission: str | None = None) -> tuple[ArtifactRow, ...]:
         """Return what is kept for one mission, or all, oldest first. Raises `StoreError`."""
-        query = sa.select(artifacts).order_by(artifacts.c.time, artifacts.c.id)
-        if mission is not None:
-            query = query.where(artifacts.c.mission == mission)
+        where = "" if mission is None else " WHERE mission = :mission"
+        query = f"SELECT id, mission, kind, size, time FROM artifacts{where} ORDER BY time, id"
         with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(ArtifactRow(**row) for row in rows)
+            return tuple(ArtifactRow(*row) for row in connection.execute(query, {"mission": mission}))
 
     def _path(self, id: str) -> Path:
         return self._directory / id[:2] / id
@@ -121,15 +113,9 @@ class Artifacts:
         except zlib.error as error:
             raise self._corrupt(id) from error
 
-    def _note(self, row: ArtifactRow, *, durable: bool) -> None:
-        same = (artifacts.c.id == row.id) & (artifacts.c.mission == row.mission) & (artifacts.c.kind == row.kind)
-        with self._database.write(durable=durable) as connection:
-            if connection.execute(sa.select(artifacts.c.id).where(same)).first() is None:
-                connection.execute(sa.insert(artifacts), asdict(row))
-
     def _missing(self, id: str) -> NotFoundError | StoreError:
         with self._database.read() as connection:
-            noted = connection.execute(sa.select(artifacts.c.id).where(artifacts.c.id == id)).first() is not None
+            noted = connection.execute("SELECT 1 FROM artifacts WHERE id = ?", (id,)).fetchone() is not None
         return self._corrupt(id) if noted else NotFoundError(f"there is no artifact {id!r}")
 
     def _corrupt(self, id: str) -> StoreError:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
-import sqlalchemy as sa
+from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.core.events import GENESIS, chain_hash, decode
 from chargehand.core.mission_events import MissionCreated
-from chargehand.store.database import connection as _sqlite
-from chargehand.store.database.connection import Database, typed_errors
+from chargehand.store.database.connection import Database, Transaction, damage, raw_columns, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys
-from chargehand.store.database.schema import erasures, events, missions
-from chargehand.store.heads import Head, Heads, SignedFile, SignedHead
+from chargehand.store.heads import Heads, LogHead, SignedFile, SignedHead
 from chargehand.store.store import Store
 
 ProblemKind = Literal[
@@ -40,8 +38,7 @@ ProblemKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditProblem:
+class AuditProblem(Struct, frozen=True, kw_only=True):
     """A place where the log is not what was written; `seq` is `None` where it concerns the whole mission."""
 
     mission: str
@@ -50,8 +47,7 @@ class AuditProblem:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
+class AuditReport(Struct, frozen=True, kw_only=True):
     """How much was looked at, and what is wrong with it.
 
     `signed_heads` counts those whose signature and line agree, `keys` are the ids of the keys that made them: what
@@ -70,8 +66,7 @@ class AuditReport:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class ChainLine(Struct, frozen=True):
     """A line as it is kept, whatever it claims to be."""
 
     mission: bytes | None
@@ -85,7 +80,7 @@ class Line:
 
 
 def line_problems(
-    mission: str, lines: Iterable[Line], *, hashes: dict[int, str], erased: Collection[tuple[str, int]]
+    mission: str, lines: Iterable[ChainLine], *, hashes: dict[int, str], erased: Collection[tuple[str, int]]
 ) -> Iterator[AuditProblem]:
     """Yield where lines differ from their hashes and neighbours; `hashes` is filled with what they claim.
 
@@ -93,58 +88,58 @@ def line_problems(
     """
     seq, accepted = 0, {GENESIS}
     for line in lines:
-        expected, found = seq + 1, integer(line.seq)
+        expected, found = seq + 1, as_integer(line.seq)
         if found is None:
-            yield problem(mission, expected, "line_malformed", f"seq is {line.seq!r}")
+            yield audit_problem(mission, expected, "line_malformed", f"seq is {line.seq!r}")
             continue
         seq = found
         if seq != expected:
-            yield problem(mission, expected, "line_missing", f"line {seq} follows line {expected - 1}")
-        elif text(line.prev) not in accepted:
-            yield problem(mission, seq, "chain_broken", "it does not follow the line before it")
+            yield audit_problem(mission, expected, "line_missing", f"line {seq} follows line {expected - 1}")
+        elif as_text(line.prev) not in accepted:
+            yield audit_problem(mission, seq, "chain_broken", "it does not follow the line before it")
         yield from _payload_problems(mission, seq, line, erased=erased)
         made = _recomputed(mission, seq, line)
-        hashes[seq] = text(line.hash)
+        hashes[seq] = as_text(line.hash)
         if made != hashes[seq]:
-            yield problem(mission, seq, "line_changed", "its columns and its hash do not agree")
+            yield audit_problem(mission, seq, "line_changed", "its columns and its hash do not agree")
         # Both the hash that is kept and the one that should be: one changed byte is one place, not two.
         accepted = {hashes[seq], made}
 
 
 def _payload_problems(
-    mission: str, seq: int, line: Line, *, erased: Collection[tuple[str, int]]
+    mission: str, seq: int, line: ChainLine, *, erased: Collection[tuple[str, int]]
 ) -> Iterator[AuditProblem]:
     if line.payload is None:
         if (mission, seq) not in erased:
-            yield problem(mission, seq, "payload_missing", "its payload is gone and no erasure was ordered")
-    elif hashlib.sha256(line.payload).hexdigest() != text(line.digest):
-        yield problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
+            yield audit_problem(mission, seq, "payload_missing", "its payload is gone and no erasure was ordered")
+    elif hashlib.sha256(line.payload).hexdigest() != as_text(line.digest):
+        yield audit_problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
 
 
-def _recomputed(mission: str, seq: int, line: Line) -> str:
+def _recomputed(mission: str, seq: int, line: ChainLine) -> str:
     return chain_hash(
-        prev=text(line.prev),
+        prev=as_text(line.prev),
         mission=mission,
         seq=seq,
-        time=text(line.time),
-        type=text(line.type),
-        digest=text(line.digest),
+        time=as_text(line.time),
+        type=as_text(line.type),
+        digest=as_text(line.digest),
     )
 
 
-def integer(kept: bytes | None) -> int | None:
+def as_integer(kept: bytes | None) -> int | None:
     """Return the number that a column holds, `None` for what is no number as we write it."""
-    shown = text(kept)
+    shown = as_text(kept)
     return int(shown) if shown.isascii() and shown.isdigit() and shown == str(int(shown)) else None
 
 
-def text(kept: bytes | None) -> str:
+def as_text(kept: bytes | None) -> str:
     """Return the text that a column holds."""
     # What is not UTF-8 becomes a character that no id, time, type or hash of ours has: it can only fail to agree.
     return "" if kept is None else kept.decode(errors="replace")
 
 
-def problem(mission: str, seq: int | None, kind: ProblemKind, message: str) -> AuditProblem:
+def audit_problem(mission: str, seq: int | None, kind: ProblemKind, message: str) -> AuditProblem:
     """Return a problem at a place."""
     return AuditProblem(mission=mission, seq=seq, kind=kind, message=message)
 
@@ -170,9 +165,9 @@ class Witnesses:
     def key_problems(self) -> Iterator[AuditProblem]:
         """Yield what is wrong with the keys; asked for when all heads were looked at."""
         for fault in self._known.faults:
-            yield problem("", None, "key_changed", fault)
+            yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
-            yield problem("", None, "key_missing", "there are signed heads and no key to check them with")
+            yield audit_problem("", None, "key_missing", "there are signed heads and no key to check them with")
 
     def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
         """Yield what is wrong with a kept file, at the place that its name tells."""
@@ -180,11 +175,11 @@ class Witnesses:
             head = SignedHead.decode(file.content)
         except UsageError as error:
             self._seen = True
-            yield problem(file.mission, file.seq, "head_changed", error.message)
+            yield audit_problem(file.mission, file.seq, "head_changed", error.message)
             return
         if (head.mission, head.seq) != (file.mission, file.seq):
             told = f"its file is of line {file.seq}, its content of line {head.seq} of {head.mission!r}"
-            yield problem(file.mission, file.seq, "head_changed", told)
+            yield audit_problem(file.mission, file.seq, "head_changed", told)
         else:
             yield from self.head_problems(head, hashes=hashes)
 
@@ -194,10 +189,10 @@ class Witnesses:
         key = self._known.keys.get(head.key)
         if key is None and self._known.keys:
             told = f"it is signed by key {head.key}, which is not this log's"
-            yield problem(head.mission, head.seq, "key_unknown", told)
+            yield audit_problem(head.mission, head.seq, "key_unknown", told)
         elif key is not None and not head.signed_by(key):
             # What nobody signed says nothing of the log, so the two are not compared.
-            yield problem(head.mission, head.seq, "head_forged", "its signature is not its key's")
+            yield audit_problem(head.mission, head.seq, "head_forged", "its signature is not its key's")
             return
         wrong = list(_line_problems(head, hashes))
         yield from wrong
@@ -209,13 +204,14 @@ def _line_problems(head: SignedHead, hashes: Mapping[int, str]) -> Iterable[Audi
     last = max(hashes, default=0)
     if head.seq > last:
         told = f"the log ends at {last}, a head was signed at {head.seq} on {head.time}"
-        yield problem(head.mission, last + 1, "tail_missing", told)
+        yield audit_problem(head.mission, last + 1, "tail_missing", told)
     elif hashes.get(head.seq) != head.hash:
-        yield problem(head.mission, head.seq, "head_changed", "the head that was signed and the line do not agree")
+        yield audit_problem(
+            head.mission, head.seq, "head_changed", "the head that was signed and the line do not agree"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _MissionColumns(Struct, frozen=True):
     """A mission's row as it is kept."""
 
     project: bytes | None
@@ -224,23 +220,35 @@ class _Row:
     last_hash: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
+class _Evidence(Struct, frozen=True):
     """All that one snapshot holds on some missions; keys are printable ids."""
 
-    lines: Mapping[str, list[Line]]
-    rows: Mapping[str, _Row]
-    heads: Mapping[str, Head | None]
+    lines: Mapping[str, list[ChainLine]]
+    rows: Mapping[str, _MissionColumns]
+    heads: Mapping[str, LogHead | None]
     signed: Mapping[str, list[SignedFile]]
     known: KnownKeys
     erased: frozenset[tuple[str, int]]
 
-    def names(self) -> set[str]:
-        """Return the ids of all missions that something is known of."""
-        return {*self.lines, *self.rows, *self.heads, *self.signed}
 
-
-_NOTHING = _Evidence(lines={}, rows={}, heads={}, signed={}, known=KnownKeys(keys={}), erased=frozenset())
+_LINE_COLUMNS = {
+    "mission": "text",
+    "seq": "integer",
+    "time": "text",
+    "type": "text",
+    "payload": "blob",
+    "digest": "text",
+    "prev": "text",
+    "hash": "text",
+}
+_MISSION_COLUMNS = {
+    "id": "text",
+    "project": "text",
+    "created": "text",
+    "last_seq": "integer",
+    "last_hash": "text",
+}
+_ERASURE_COLUMNS = {"mission": "text", "seq": "integer"}
 
 
 def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
@@ -262,18 +270,24 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
     Reads one snapshot, beside writers; what cannot be read is a problem of the report. Raises `NotFoundError` for
     an unknown mission, `UsageError` (`head_of_other_mission`) for a witness of another one.
     """
-    _check_witnesses(mission, witnesses)
-    damage = _damage(store.database) if mission is None else []
+    for head in witnesses:
+        if mission not in (None, head.mission):
+            raise UsageError(
+                f"the signed head is of mission {head.mission!r}, not of {mission!r}",
+                code="head_of_other_mission",
+                hint=f"chargehand audit verify {head.mission} --head FILE",
+            )
+    problems = _find_damage(store.database) if mission is None else []
+    found = _Evidence({}, {}, {}, {}, KnownKeys(keys={}), frozenset())
     try:
-        found = _evidence(store.database, mission)
+        found = _collect(store.database, mission)
     except StoreError as error:
-        damage, found = [*damage, _damaged(error.message)], _NOTHING
-    names = sorted(found.names() | {head.mission for head in witnesses})
-    if mission is not None and not names and not damage:
+        problems.append(audit_problem("", None, "store_damaged", error.message))
+    names = {*found.lines, *found.rows, *found.heads, *found.signed, *(head.mission for head in witnesses)}
+    if mission is not None and not names and not problems:
         raise NotFoundError(f"there is no mission {mission!r}", hint="`chargehand mission list` shows them")
     signed = Witnesses(found.known)
-    problems = [*damage]
-    for name in names:
+    for name in sorted(names):
         problems += _mission_problems(name, found=found, signed=signed, witnesses=witnesses)
     problems += signed.key_problems()
     return AuditReport(
@@ -285,66 +299,51 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
     )
 
 
-def _check_witnesses(mission: str | None, witnesses: Sequence[SignedHead]) -> None:
-    for head in witnesses:
-        if mission not in (None, head.mission):
-            raise UsageError(
-                f"the signed head is of mission {head.mission!r}, not of {mission!r}",
-                code="head_of_other_mission",
-                hint=f"chargehand audit verify {head.mission} --head FILE",
-            )
-
-
-def _damage(database: Database) -> list[AuditProblem]:
+def _find_damage(database: Database) -> list[AuditProblem]:
     try:
         with database.read() as connection:
-            return [_damaged(found) for found in _sqlite.damage(connection)]
+            told = damage(connection)
     except StoreError as error:
-        return [_damaged(error.message)]
+        told = [error.message]
+    return [audit_problem("", None, "store_damaged", each) for each in told]
 
 
-def _damaged(told: str) -> AuditProblem:
-    return problem("", None, "store_damaged", told)
-
-
-def _evidence(database: Database, mission: str | None) -> _Evidence:
+def _collect(database: Database, mission: str | None) -> _Evidence:
     # Heads first: one that is read after the snapshot could already be ahead of it.
     # Keys last of the files: a head that was signed just now has its key by now.
     with typed_errors(database.home):
         kept = Heads(database.home)
-        heads, signed = _kept_heads(kept, mission), _by_mission(kept.signed(mission))
+        names = kept.unsigned() if mission is None else kept.unsigned() & {mission}
+        heads = {name: _read_head(kept, name) for name in names}
+        signed: dict[str, list[SignedFile]] = {}
+        for file in kept.signed(mission):
+            signed.setdefault(file.mission, []).append(file)
         known = KeyFiles(database.home).known()
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[ChainLine]] = {}
     with database.read() as connection:
-        for row in _raw_rows(connection, events.c.mission, mission):
-            lines.setdefault(text(row[0]), []).append(Line(*row))
-        rows = {text(row[0]): _Row(*row[1:5]) for row in _raw_rows(connection, missions.c.id, mission)}
-        gone = list(_raw_rows(connection, erasures.c.mission, mission))
-    erased = frozenset((text(row[0]), integer(row[1]) or 0) for row in gone)
-    return _Evidence(lines=lines, rows=rows, heads=heads, signed=signed, known=known, erased=erased)
+        for row in _raw_rows(connection, "events", _LINE_COLUMNS, mission, order=", seq"):
+            lines.setdefault(as_text(row[0]), []).append(ChainLine(*row))
+        rows = {
+            as_text(name): _MissionColumns(*columns)
+            for name, *columns in _raw_rows(connection, "missions", _MISSION_COLUMNS, mission)
+        }
+        erased = frozenset(
+            (as_text(name), as_integer(seq) or 0)
+            for name, seq in _raw_rows(connection, "erasures", _ERASURE_COLUMNS, mission)
+        )
+    return _Evidence(lines, rows, heads, signed, known, erased)
 
 
-def _raw_rows(connection: sa.Connection, key: sa.Column[str], mission: str | None) -> Iterator[tuple[Any, ...]]:
-    table = key.table
-    query: sa.Select[*tuple[Any, ...]] = sa.select(*(_sqlite.raw(column) for column in table.columns))
-    query = query.order_by(key, *(column for column in table.columns if column.name == "seq"))
-    for row in connection.execute(query if mission is None else query.where(key == mission)):
-        yield tuple(row)
+def _raw_rows(
+    connection: Transaction, table: str, columns: Mapping[str, str], mission: str | None, *, order: str = ""
+) -> Iterator[tuple[Any, ...]]:
+    key = next(iter(columns))
+    where = "" if mission is None else f" WHERE {key} = :mission"
+    query = f"SELECT {raw_columns(dict(columns))} FROM {table}{where} ORDER BY {key}{order}"
+    return iter(connection.execute(query, {"mission": mission}))
 
 
-def _by_mission(files: Iterable[SignedFile]) -> dict[str, list[SignedFile]]:
-    found: dict[str, list[SignedFile]] = {}
-    for file in files:
-        found.setdefault(file.mission, []).append(file)
-    return found
-
-
-def _kept_heads(heads: Heads, mission: str | None) -> dict[str, Head | None]:
-    names = heads.unsigned() if mission is None else heads.unsigned() & {mission}
-    return {name: _kept_head(heads, name) for name in names}
-
-
-def _kept_head(heads: Heads, mission: str) -> Head | None:
+def _read_head(heads: Heads, mission: str) -> LogHead | None:
     try:
         return heads.get(mission)
     except (ValueError, IsADirectoryError):
@@ -359,7 +358,7 @@ def _mission_problems(
     yield from line_problems(mission, lines, hashes=hashes, erased=found.erased)
     row = found.rows.get(mission)
     if row is None:
-        yield problem(mission, None, "mission_missing", "there is no row of this mission")
+        yield audit_problem(mission, None, "mission_missing", "there is no row of this mission")
     else:
         yield from _row_problems(mission, row, lines=lines, hashes=hashes)
     if mission in found.heads:
@@ -372,42 +371,38 @@ def _mission_problems(
 
 
 def _row_problems(
-    mission: str, row: _Row, *, lines: list[Line], hashes: Mapping[int, str]
+    mission: str, row: _MissionColumns, *, lines: list[ChainLine], hashes: Mapping[int, str]
 ) -> Iterator[AuditProblem]:
-    last, kept = max(hashes, default=0), integer(row.last_seq)
+    last, kept = max(hashes, default=0), as_integer(row.last_seq)
     if kept is None or kept < last:
-        yield problem(mission, last, "head_changed", f"the mission's row ends at {row.last_seq!r}")
+        yield audit_problem(mission, last, "head_changed", f"the mission's row ends at {row.last_seq!r}")
     elif kept > last:
-        yield problem(mission, last + 1, "tail_missing", f"the log ends at {last}, it was written up to {kept}")
-    elif hashes.get(last, GENESIS) != text(row.last_hash):
-        yield problem(mission, last, "head_changed", "the mission's row and the last line do not agree")
-    if lines:
-        yield from _first_line_problems(mission, row, line=lines[0])
+        told = f"the log ends at {last}, it was written up to {kept}"
+        yield audit_problem(mission, last + 1, "tail_missing", told)
+    elif hashes.get(last, GENESIS) != as_text(row.last_hash):
+        yield audit_problem(mission, last, "head_changed", "the mission's row and the last line do not agree")
+    if not lines:
+        return
+    first = lines[0]
+    if row.created != first.time:
+        told = "the mission's row and its first line tell two times"
+        yield audit_problem(mission, 1, "mission_changed", told)
+    created = None
+    if first.payload is not None:
+        with suppress(KeyError, msgspec.DecodeError):
+            created = decode(as_text(first.type), first.payload)
+    if isinstance(created, MissionCreated) and created.project != as_text(row.project):
+        told = "the mission's row and its first line tell two projects"
+        yield audit_problem(mission, 1, "mission_changed", told)
 
 
-def _first_line_problems(mission: str, row: _Row, *, line: Line) -> Iterator[AuditProblem]:
-    if row.created != line.time:
-        yield problem(mission, 1, "mission_changed", "the mission's row and its first line tell two times")
-    project = _project(line)
-    if project is not None and project != text(row.project):
-        yield problem(mission, 1, "mission_changed", "the mission's row and its first line tell two projects")
-
-
-def _head_problems(mission: str, head: Head | None, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
+def _head_problems(mission: str, head: LogHead | None, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
     last = max(hashes, default=0)
     if head is None:
-        yield problem(mission, None, "head_changed", "its head file is not a head")
+        yield audit_problem(mission, None, "head_changed", "its head file is not a head")
     elif head.seq > last:
-        yield problem(mission, last + 1, "tail_missing", f"the log ends at {last}, a head was kept at {head.seq}")
+        told = f"the log ends at {last}, a head was kept at {head.seq}"
+        yield audit_problem(mission, last + 1, "tail_missing", told)
     elif hashes.get(head.seq) != head.hash:
-        yield problem(mission, head.seq, "head_changed", "the head that was kept and the line do not agree")
-
-
-def _project(line: Line) -> str | None:
-    if line.payload is None:
-        return None
-    try:
-        payload = decode(text(line.type), line.payload)
-    except (KeyError, msgspec.MsgspecError):
-        return None
-    return payload.project if isinstance(payload, MissionCreated) else None
+        told = "the head that was kept and the line do not agree"
+        yield audit_problem(mission, head.seq, "head_changed", told)

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import sqlalchemy as sa
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import UsageError
 from chargehand.core.events import Event
-from chargehand.store.audit import AuditProblem, AuditReport, Line, Witnesses, line_problems, problem
+from chargehand.store.audit import AuditProblem, AuditReport, ChainLine, Witnesses, audit_problem, line_problems
 from chargehand.store.database.connection import corrupt, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
-from chargehand.store.database.schema import erasures
 from chargehand.store.heads import Heads, SignedFile, SignedHead
 from chargehand.store.store import Store
 
@@ -101,9 +99,10 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
 
 
 def _erasures(store: Store, mission: str) -> dict[int, _Erasure]:
-    query = sa.select(erasures.c.seq, erasures.c.time, erasures.c.reason).where(erasures.c.mission == mission)
+    query = "SELECT seq, time, reason FROM erasures WHERE mission = ?"
     with store.database.read() as connection:
-        return {row.seq: _Erasure(time=row.time, reason=row.reason) for row in connection.execute(query)}
+        rows = connection.execute(query, (mission,))
+        return {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
 
 
 def _event_line(event: Event, erased: _Erasure | None) -> _EventLine:
@@ -162,7 +161,7 @@ class _Reading:
 
     missions: tuple[str, ...] = ()
     events: int = 0
-    lines: dict[str, list[Line]] = field(default_factory=dict)
+    lines: dict[str, list[ChainLine]] = field(default_factory=dict)
     erased: set[tuple[str, int]] = field(default_factory=set)
     heads: list[SignedHead] = field(default_factory=list)
     keys: dict[str, PublicKey] = field(default_factory=dict)
@@ -187,7 +186,7 @@ class _Reading:
                 raise ValueError("it is a second beginning")
 
     def _take_event(self, record: _EventLine) -> None:
-        line = Line(
+        line = ChainLine(
             mission=record.mission.encode(),
             seq=str(record.seq).encode(),
             time=record.time.encode(),
@@ -219,12 +218,14 @@ def _read(lines: Iterable[bytes]) -> _Reading:
             else:
                 read.take(record)
         except ValueError as error:  # msgspec's own errors and UsageError are ValueErrors too
-            read.problems.append(problem("", None, "export_malformed", f"line {number} of the file: {error}"))
+            read.problems.append(
+                audit_problem("", None, "export_malformed", f"line {number} of the file: {error}")
+            )
         if read.end is None:
             digest.update(line)
     read.sha256 = digest.hexdigest()
     if number == 0:
-        read.problems.append(problem("", None, "export_malformed", "the file is empty"))
+        read.problems.append(audit_problem("", None, "export_malformed", "the file is empty"))
     return read
 
 
@@ -240,9 +241,9 @@ def _mission_problems(
     hashes: dict[int, str] = {}
     lines = read.lines.get(mission, [])
     if not lines:
-        yield problem(mission, 1, "tail_missing", "the export has no line of it")
+        yield audit_problem(mission, 1, "tail_missing", "the export has no line of it")
     elif mission not in read.missions:
-        yield problem(mission, None, "mission_missing", "the export does not say that it holds this mission")
+        yield audit_problem(mission, None, "mission_missing", "the export does not say that it holds this mission")
     yield from line_problems(mission, lines, hashes=hashes, erased=read.erased)
     for head in heads:
         yield from signed.head_problems(head, hashes=hashes)
@@ -251,11 +252,11 @@ def _mission_problems(
 def _end_problems(read: _Reading, *, whole: bool) -> Iterator[AuditProblem]:
     end = read.end
     if end is None:
-        yield problem("", None, "tail_missing", "the export has no end")
+        yield audit_problem("", None, "tail_missing", "the export has no end")
     elif (end.events, end.heads) != (read.events, len(read.heads)):
         told = (
             f"it ends after {read.events} events and {len(read.heads)} heads, it had {end.events} and {end.heads}"
         )
-        yield problem("", None, "tail_missing", told)
+        yield audit_problem("", None, "tail_missing", told)
     elif whole and end.sha256 != read.sha256:  # else the place is named already, and this would hide it
-        yield problem("", None, "export_malformed", "its content and its digest do not agree")
+        yield audit_problem("", None, "export_malformed", "its content and its digest do not agree")

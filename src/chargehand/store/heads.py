@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import sqlalchemy as sa
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.codec import decode_as
@@ -20,21 +20,25 @@ from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.store.database.connection import Database, corrupt, typed_errors
 from chargehand.store.database.files import sync_directory, write_whole
 from chargehand.store.database.keys import KeyFiles, PublicKey
-from chargehand.store.database.schema import events, missions
 
 _SIGNED = re.compile(r"(?P<mission>[a-z0-9][a-z0-9-]{0,63})\.(?P<seq>[1-9][0-9]{0,17})\.signed")
+_DOMAIN = "chargehand signed head v1"
+_LONGEST = 4096  # bytes; ours have some 500
+_SHOWN = 80
+_Id = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,63}\Z")]
+_Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_Seal = Annotated[str, Meta(pattern=r"\A[0-9a-f]{128}\Z")]
+_Time = Annotated[str, Meta(pattern=r"\A[0-9T:.+-]{20,40}\Z")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class LogHead(Struct, frozen=True, kw_only=True):
     """A line that was on the disk: its place and its hash."""
 
     seq: int
     hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedFile:
+class SignedFile(Struct, frozen=True, kw_only=True):
     """A file that should hold a signed head: the place that its name tells, and what is in it."""
 
     mission: str
@@ -42,88 +46,16 @@ class SignedFile:
     content: bytes
 
 
-class Heads:
-    """Files in `<home>/heads`: `<mission>` for its last durable head, `<mission>.<seq>.signed` for signed ones.
-
-    Written only after a durable append, never before: a head that is ahead of the log means loss, so after a
-    power cut it must not be. A signed head has a file of its own: it is there whole or not at all, no write can
-    tear another one, and it is never written again.
-    """
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.directory = home / "heads"
-
-    def put(self, mission: str, *, head: Head) -> None:
-        """Keep a head. Raises `OSError`."""
-        write_whole(self.directory / mission, f"{head.seq} {head.hash}\n".encode(), durable=True)
-
-    def get(self, mission: str) -> Head | None:
-        """Return the kept head; `None` where there is none. Raises `ValueError` for a file that is not a head."""
-        try:
-            text = (self.directory / mission).read_bytes().decode()
-        except FileNotFoundError:
-            return None
-        seq, digest = text.split()
-        return Head(seq=int(seq), hash=digest)
-
-    def put_signed(self, mission: str, seq: int, *, content: bytes) -> None:
-        """Keep a signed head, on the disk when this returns. Raises `OSError`."""
-        write_whole(self.directory / f"{mission}.{seq}.signed", content, durable=True)
-        sync_directory(self.home)
-
-    def get_signed(self, mission: str, seq: int) -> bytes | None:
-        """Return the signed head of one line; `None` where there is none. Raises `OSError`."""
-        try:
-            return (self.directory / f"{mission}.{seq}.signed").read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def unsigned(self) -> frozenset[str]:
-        """Return the ids of the missions with a kept head of their last durable line."""
-        return frozenset(name for name in self._names() if not _SIGNED.fullmatch(name))
-
-    def signed(self, mission: str | None = None) -> tuple[SignedFile, ...]:
-        """Return the files of signed heads, of one mission or of all, by mission and place. Raises `OSError`."""
-        files = []
-        for name in self._names():
-            match = _SIGNED.fullmatch(name)
-            if match and mission in (None, match["mission"]):
-                content = (self.directory / name).read_bytes()
-                files.append(SignedFile(mission=match["mission"], seq=int(match["seq"]), content=content))
-        return tuple(sorted(files, key=lambda file: (file.mission, file.seq)))
-
-    def missions(self) -> frozenset[str]:
-        """Return the ids of the missions with a head of either kind."""
-        matches = map(_SIGNED.fullmatch, self._names())
-        return self.unsigned() | {match["mission"] for match in matches if match}
-
-    def _names(self) -> list[str]:
-        if not self.directory.is_dir():
-            return []
-        return [path.name for path in self.directory.iterdir() if not path.name.startswith(".tmp-")]
-
-
-_DOMAIN = "chargehand signed head v1"
-_LONGEST = 4096  # bytes; ours have some 500
-_SHOWN = 80
-_Id = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,63}\Z")]
-_Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-_Seal = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
-_Time = Annotated[str, msgspec.Meta(pattern=r"\A[0-9T:.+-]{20,40}\Z")]
-
-
-class _Wire(msgspec.Struct, frozen=True, tag_field="format", tag="chargehand-head-1", forbid_unknown_fields=True):
+class _Wire(Struct, frozen=True, tag_field="format", tag="chargehand-head-1", forbid_unknown_fields=True):
     mission: _Id
-    seq: Annotated[int, msgspec.Meta(ge=1)]
+    seq: Annotated[int, Meta(ge=1)]
     hash: _Digest
     time: _Time
     key: _Digest
     signature: _Seal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedHead:
+class SignedHead(Struct, frozen=True, kw_only=True):
     """The hash of line `seq` of a mission, and who says so when.
 
     `time` is ISO 8601 in UTC and the signer's word; `key` is the id of the public key, `signature` Ed25519's over
@@ -168,7 +100,69 @@ class SignedHead:
                 code="head_malformed",
                 hint="`git notes --ref chargehand show COMMIT` prints the one of a promoted commit",
             ) from error
-        return cls(**msgspec.structs.asdict(wire))
+        return cls(**asdict(wire))
+
+
+class Heads:
+    """Files in `<home>/heads`: `<mission>` for its last durable head, `<mission>.<seq>.signed` for signed ones.
+
+    Written only after a durable append, never before: a head that is ahead of the log means loss, so after a
+    power cut it must not be. A signed head has a file of its own: it is there whole or not at all, no write can
+    tear another one, and it is never written again.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.directory = home / "heads"
+
+    def put(self, mission: str, *, head: LogHead) -> None:
+        """Keep a head. Raises `OSError`."""
+        write_whole(self.directory / mission, f"{head.seq} {head.hash}\n".encode(), durable=True)
+
+    def get(self, mission: str) -> LogHead | None:
+        """Return the kept head; `None` where there is none. Raises `ValueError` for a file that is not a head."""
+        try:
+            text = (self.directory / mission).read_bytes().decode()
+        except FileNotFoundError:
+            return None
+        seq, digest = text.split()
+        return LogHead(seq=int(seq), hash=digest)
+
+    def put_signed(self, mission: str, seq: int, *, content: bytes) -> None:
+        """Keep a signed head, on the disk when this returns. Raises `OSError`."""
+        write_whole(self.directory / f"{mission}.{seq}.signed", content, durable=True)
+        sync_directory(self.home)
+
+    def get_signed(self, mission: str, seq: int) -> bytes | None:
+        """Return the signed head of one line; `None` where there is none. Raises `OSError`."""
+        try:
+            return (self.directory / f"{mission}.{seq}.signed").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def unsigned(self) -> frozenset[str]:
+        """Return the ids of the missions with a kept head of their last durable line."""
+        return frozenset(name for name in self._names() if not _SIGNED.fullmatch(name))
+
+    def signed(self, mission: str | None = None) -> tuple[SignedFile, ...]:
+        """Return the signed heads of one mission or of all, by mission and line. Raises `OSError`."""
+        files = []
+        for name in self._names():
+            match = _SIGNED.fullmatch(name)
+            if match and mission in (None, match["mission"]):
+                content = (self.directory / name).read_bytes()
+                files.append(SignedFile(mission=match["mission"], seq=int(match["seq"]), content=content))
+        return tuple(sorted(files, key=lambda file: (file.mission, file.seq)))
+
+    def missions(self) -> frozenset[str]:
+        """Return the ids of the missions with a head of either kind."""
+        matches = map(_SIGNED.fullmatch, self._names())
+        return self.unsigned() | {match["mission"] for match in matches if match}
+
+    def _names(self) -> list[str]:
+        if not self.directory.is_dir():
+            return []
+        return [path.name for path in self.directory.iterdir() if not path.name.startswith(".tmp-")]
 
 
 def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
@@ -179,11 +173,17 @@ def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
     """
     heads = Heads(database.home)
     with _lock(database.home), typed_errors(database.home):
-        head = _durable_head(database, heads, mission)
+        head = _find_durable_head(database, heads, mission)
         key = KeyFiles(database.home).ensure()
-        kept = _kept(database.home, heads.get_signed(mission, head.seq))
-        if kept is not None:
-            return _same(kept, head=head, key=key.public)
+        content = heads.get_signed(mission, head.seq)
+        if content is not None:
+            try:
+                kept = SignedHead.decode(content)
+            except UsageError as error:
+                raise corrupt(database.home, error.message) from error
+            if kept.hash != head.hash or not kept.signed_by(key.public):
+                raise _log_changed(mission, head.seq, "was signed before with another hash or by another key")
+            return kept
         now = clock.now().isoformat(timespec="microseconds")
         blank = SignedHead(
             mission=mission, seq=head.seq, hash=head.hash, time=now, key=key.public.id, signature=""
@@ -193,14 +193,14 @@ def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
         return signed
 
 
-def _durable_head(database: Database, heads: Heads, mission: str) -> Head:
-    line = sa.select(events.c.hash).where(events.c.mission == mission)
+def _find_durable_head(database: Database, heads: Heads, mission: str) -> LogHead:
+    """Return the kept head of the last line that is on the disk, once the log itself agrees with it."""
     try:
         head = heads.get(mission)
     except ValueError as error:
         raise corrupt(database.home, f"the head of {mission!r} is not a head: {error}") from error
     with database.read() as connection:
-        if connection.execute(sa.select(missions.c.id).where(missions.c.id == mission)).first() is None:
+        if connection.execute("SELECT 1 FROM missions WHERE id = ?", (mission,)).fetchone() is None:
             raise NotFoundError(f"there is no mission {mission!r}", hint="`chargehand mission list` shows them")
         if head is None:
             raise StoreError(
@@ -208,26 +208,14 @@ def _durable_head(database: Database, heads: Heads, mission: str) -> Head:
                 code="head_missing",
                 hint="its next durable line brings the head back; `chargehand audit verify` looks at the rest",
             )
-        found = connection.execute(line.where(events.c.seq == head.seq)).scalar_one_or_none()
-    if found != head.hash:  # a signature would make a change of the log look like the truth
-        raise _changed(mission, head.seq, "is not the line whose head was kept")
+        line = "SELECT hash FROM events WHERE mission = ? AND seq = ?"
+        found = connection.execute(line, (mission, head.seq)).fetchone()
+    if found is None or found[0] != head.hash:  # a signature would make a change of the log look like the truth
+        raise _log_changed(mission, head.seq, "is not the line whose head was kept")
     return head
 
 
-def _kept(home: Path, content: bytes | None) -> SignedHead | None:
-    try:
-        return None if content is None else SignedHead.decode(content)
-    except UsageError as error:
-        raise corrupt(home, error.message) from error
-
-
-def _same(kept: SignedHead, *, head: Head, key: PublicKey) -> SignedHead:
-    if kept.hash != head.hash or not kept.signed_by(key):
-        raise _changed(kept.mission, kept.seq, "was signed before with another hash or by another key")
-    return kept
-
-
-def _changed(mission: str, seq: int, what: str) -> StoreError:
+def _log_changed(mission: str, seq: int, what: str) -> StoreError:
     return StoreError(
         f"line {seq} of mission {mission!r} {what}",
         code="log_changed",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import cache
 from typing import Literal, NamedTuple
 
-import sqlalchemy as sa
+from msgspec import Struct
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import ExhaustedError, UsageError
 from chargehand.core.ports import Ledger, Spent
-from chargehand.store.database.connection import Database, Prepared, Transaction, driver
-from chargehand.store.database.schema import spending, spending_alerts, spending_totals
+from chargehand.store.database.connection import Database, Transaction
 
 _Scope = Literal["attempt", "task", "mission", "user", "day"]
 _KEYS: dict[_Scope, str] = {
@@ -27,12 +24,9 @@ _KEYS: dict[_Scope, str] = {
 _IN_WORDS: dict[_Scope, str] = {"user": "user's day"}
 _MICRO = 1_000_000
 _MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
-_BOOKED = sa.case((spending.c.known == 1, spending.c.settled), else_=spending.c.reserved)
-_KNOWN = sa.case((spending.c.known == 1, spending.c.settled), else_=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendingLimits:
+class SpendingLimits(Struct, frozen=True, kw_only=True):
     """What may be booked at most in USD.
 
     By one attempt, one task, one mission, all missions of one user in a day (UTC), and all calls of a day.
@@ -96,16 +90,17 @@ class Spending:
 
     def abandon(self, attempt: str) -> None:
         """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
-        left_open = (spending.c.attempt == attempt) & spending.c.settled.is_(None)
+        left_open = "UPDATE spending SET settled = reserved WHERE attempt = ? AND settled IS NULL"
         with self._database.write() as connection:
-            connection.execute(sa.update(spending).where(left_open).values(settled=spending.c.reserved))
+            connection.execute(left_open, (attempt,))
 
     def booked(self, attempt: str) -> tuple[BookedCall, ...]:
         """Return the settled calls of an attempt, oldest first. Raises `StoreError`."""
-        settled = (spending.c.attempt == attempt) & spending.c.settled.is_not(None)
-        query = sa.select(spending.c.call, spending.c.settled, spending.c.known).where(settled)
+        query = """
+            SELECT call, settled, known FROM spending WHERE attempt = ? AND settled IS NOT NULL ORDER BY time, call
+        """
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(spending.c.time, spending.c.call)).all()
+            rows = connection.execute(query, (attempt,)).fetchall()
         return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
 
     def total(
@@ -120,15 +115,19 @@ class Spending:
         Raises `StoreError`.
         """
         wanted = {"mission": mission, "attempt": attempt, "day": day, "user": user}
-        where = [spending.c[name] == value for name, value in wanted.items() if value is not None]
-        query = sa.select(_sum(_KNOWN), _sum(_BOOKED)).where(*where)
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = :{name}" for name in given) or "1 = 1"
+        query = f"""
+            SELECT coalesce(sum(CASE WHEN known = 1 THEN settled ELSE 0 END), 0),
+                coalesce(sum(CASE WHEN known = 1 THEN settled ELSE reserved END), 0)
+            FROM spending WHERE {where}
+        """
         with self._database.read() as connection:
-            known, booked = connection.execute(query).one()
+            known, booked = connection.execute(query, given).fetchone()
         return SpendingTotal(_usd(known), _usd(booked))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Whose:
+class _Whose(Struct, frozen=True, kw_only=True):
     """What the calls of one ledger count for."""
 
     mission: str | None
@@ -171,7 +170,7 @@ class _AttemptLedger:
         if not self._most:
             return None
         with self._database.read() as connection:
-            booked = self._booked(driver(connection), self._today())
+            booked = self._booked(connection, self._today())
         return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
@@ -185,16 +184,14 @@ class _AttemptLedger:
             "user": self._whose.user,
             "day": day,
             "reserved": micro,
-            "settled": None,
-            "known": 0,
             "time": self._time(),
         }
-        with self._database.quick() as connection:
-            if _FIND.run(connection, {"called": call}).fetchone() is not None:
+        with self._database.write() as connection:
+            if connection.execute(_FIND, (call,)).fetchone() is not None:
                 raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
             booked = self._booked(connection, day)
             self._refuse_beyond(booked, micro)
-            _RESERVE.run(connection, row)
+            connection.execute(_RESERVE, row)
             return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
 
     def secure(self) -> None:
@@ -203,8 +200,8 @@ class _AttemptLedger:
     def settle(self, call: str, usd: float | None) -> None:
         micro = None if usd is None else _micro(usd, ROUND_CEILING)
         # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
-        with self._database.quick() as connection:
-            row = _FIND.run(connection, {"called": call}).fetchone()
+        with self._database.write() as connection:
+            row = connection.execute(_FIND, (call,)).fetchone()
             if row is None or row[0] != self._attempt:
                 raise UsageError(
                     f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
@@ -212,7 +209,7 @@ class _AttemptLedger:
             _, reserved, settled = row
             if settled is None:
                 cost = reserved if micro is None else micro
-                _SETTLE.run(connection, {"called": call, "cost": cost, "is_known": int(micro is not None)})
+                connection.execute(_SETTLE, (cost, int(micro is not None), call))
 
     def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
@@ -232,27 +229,22 @@ class _AttemptLedger:
         """Note and return the limits of which four fifths are booked and nobody was told yet."""
         alerts = []
         for scope, limit in self._most.items():
-            if 0 < limit * 4 <= booked[scope] * 5 and self._tell(connection, scope, day):
+            subject = self._whose.subject(scope, day)
+            row = (scope, subject, limit, self._time())
+            # Once raised it is another limit, that nobody was told of.
+            if 0 < limit * 4 <= booked[scope] * 5 and connection.execute(_TELL, row).rowcount:
                 alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
         return tuple(alerts)
-
-    def _tell(self, connection: Transaction, scope: _Scope, day: str) -> bool:
-        """Note that this very limit is told of; `False` where it was. Once raised it is a limit not told of."""
-        limit: dict[str, object] = {"scope": scope, "subject": self._whose.subject(scope, day)}
-        limit["limit_micro"] = self._most[scope]
-        if _TOLD.run(connection, limit).fetchone() is not None:
-            return False
-        _TELL.run(connection, {**limit, "time": self._time()})
-        return True
 
     def _booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
         """Return what each limit that is set counts, by one transaction's view."""
         if not self._most:
             return {}
-        columns = tuple((scope, self._whose.column(scope)) for scope in self._most)
+        # One statement: all are counted by the same snapshot, and it costs what one row each does.
+        totals = (_total(self._whose.column(scope), nobody=self._whose.user is None) for scope in self._most)
         whose = self._whose
         values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
-        row = _count(columns, whose.user is None).run(connection, {**values, "day": day, "nobody": ""}).fetchone()
+        row = connection.execute(f"SELECT {', '.join(totals)}", {**values, "day": day, "nobody": ""}).fetchone()
         return dict(zip(self._most, row, strict=True))
 
     def _today(self) -> str:
@@ -262,45 +254,21 @@ class _AttemptLedger:
         return self._clock.now().isoformat(timespec="microseconds")
 
 
-def _sum(each: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    return sa.func.coalesce(sa.func.sum(each), 0)
+_FIND = "SELECT attempt, reserved, settled FROM spending WHERE call = ?"
+_RESERVE = """
+    INSERT INTO spending (call, mission, attempt, task, user, day, reserved, settled, known, time)
+    VALUES (:call, :mission, :attempt, :task, :user, :day, :reserved, NULL, 0, :time)
+"""
+_SETTLE = "UPDATE spending SET settled = ?, known = ? WHERE call = ?"
+_TELL = "INSERT OR IGNORE INTO spending_alerts (scope, subject, limit_micro, time) VALUES (?, ?, ?, ?)"
 
 
-_FIND = Prepared(
-    sa.select(spending.c.attempt, spending.c.reserved, spending.c.settled).where(
-        spending.c.call == sa.bindparam("called")
-    )
-)
-_TOLD = Prepared(
-    sa.select(spending_alerts.c.scope).where(
-        *(spending_alerts.c[name] == sa.bindparam(name) for name in ("scope", "subject", "limit_micro"))
-    )
-)
-_TELL = Prepared(sa.insert(spending_alerts))
-_RESERVE = Prepared(sa.insert(spending))
-_SETTLE = Prepared(
-    sa.update(spending)
-    .where(spending.c.call == sa.bindparam("called"))
-    .values(settled=sa.bindparam("cost"), known=sa.bindparam("is_known"))
-)
-
-
-@cache
-def _count(columns: tuple[tuple[_Scope, str], ...], nobody: bool) -> Prepared:
-    """Return the query for what limits count, each by its column; `nobody`: the user is one that is not named."""
-    totals = (_total(column, nobody and column == "user").label(scope) for scope, column in columns)
-    return Prepared(sa.select(*totals))
-
-
-def _total(column: str, nobody: bool) -> sa.ColumnElement[int]:
-    scope = "nobody" if nobody else column
-    kept = spending_totals.c
-    booked = sa.select(kept.booked).where(
-        kept.scope == sa.literal_column(f"'{scope}'"),
-        kept.subject == sa.bindparam(scope),
-        kept.day == (sa.bindparam("day") if column == "user" else sa.literal_column("''")),
-    )
-    return sa.func.coalesce(booked.scalar_subquery(), sa.literal_column("0"))
+def _total(column: str, *, nobody: bool) -> str:
+    """Return SQL for what one limit counts; `nobody`: the user is one that is not named."""
+    scope = "nobody" if nobody and column == "user" else column
+    day = ":day" if column == "user" else "''"
+    rows = f"spending_totals WHERE scope = '{scope}' AND subject = :{scope} AND day = {day}"
+    return f"coalesce((SELECT booked FROM {rows}), 0)"
 
 
 def _micro(usd: float, rounding: str) -> int:

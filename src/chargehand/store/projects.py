@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import sqlalchemy as sa
+from msgspec import Struct
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, UsageError, nearest
 from chargehand.store.database.connection import Database
-from chargehand.store.database.schema import projects, trust
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectRow:
+class ProjectRow(Struct, frozen=True, kw_only=True):
     """A registered repository; `path` is its real path."""
 
     id: str
@@ -25,8 +21,7 @@ class ProjectRow:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustRow:
+class TrustRow(Struct, frozen=True, kw_only=True):
     """A content that a person trusts in a project: its digest, who said so, and when (ISO 8601 in UTC)."""
 
     project: str
@@ -51,20 +46,22 @@ class Projects:
         real = path.resolve()
         row = ProjectRow(id=_project_id(real, root=root), path=real, name=name or _shown_name(real))
         with self._database.write() as connection:
-            known = connection.execute(sa.select(projects.c.name).where(projects.c.id == row.id)).scalar()
+            known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
             if known is None:
-                connection.execute(sa.insert(projects), self._values(row))
+                registered = self._clock.now().isoformat(timespec="microseconds")
+                values = (row.id, os.fsencode(row.path), row.name, registered)
+                connection.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", values)
             elif name is None:
-                row = ProjectRow(id=row.id, path=real, name=known)
+                row = ProjectRow(id=row.id, path=real, name=known[0])
             else:
-                connection.execute(sa.update(projects).where(projects.c.id == row.id).values(name=name))
+                connection.execute("UPDATE projects SET name = ? WHERE id = ?", (name, row.id))
         return row
 
     def list(self) -> tuple[ProjectRow, ...]:
         """Return all projects by name. Raises `StoreError`."""
         with self._database.read() as connection:
-            rows = connection.execute(sa.select(projects).order_by(projects.c.name, projects.c.id)).all()
-        return tuple(ProjectRow(id=row.id, path=Path(os.fsdecode(row.path)), name=row.name) for row in rows)
+            rows = connection.execute("SELECT id, path, name FROM projects ORDER BY name, id").fetchall()
+        return tuple(ProjectRow(id=row[0], path=Path(os.fsdecode(row[1])), name=row[2]) for row in rows)
 
     def find(self, name: str) -> ProjectRow:
         """Return the project of that id, beginning of an id, name or path, when it is the only one.
@@ -81,14 +78,6 @@ class Projects:
             raise UsageError(f"{name!r} is {len(found)} projects", code="ambiguous", hint=f"say which: {ids}")
         return found[0]
 
-    def _values(self, row: ProjectRow) -> dict[str, Any]:
-        return {
-            "id": row.id,
-            "path": os.fsencode(row.path),
-            "name": row.name,
-            "registered": self._clock.now().isoformat(timespec="microseconds"),
-        }
-
 
 class Trust:
     """What a person trusts, by exact content: another digest is not trusted."""
@@ -100,36 +89,35 @@ class Trust:
     def grant(self, project: str, digest: str, *, identity: str) -> TrustRow:
         """Trust one content in one project; the first grant stands. Raises `StoreError`."""
         granted = self._clock.now().isoformat(timespec="microseconds")
-        row = {"project": project, "digest": digest, "identity": identity, "granted": granted}
         with self._database.write(durable=True) as connection:
-            known = connection.execute(sa.select(trust).where(_is(project, digest))).mappings().one_or_none()
-            if known is None:
-                connection.execute(sa.insert(trust), row)
-        return TrustRow(**(row if known is None else known))
+            values = (project, digest, identity, granted)
+            connection.execute("INSERT OR IGNORE INTO trust VALUES (?, ?, ?, ?)", values)
+            query = "SELECT identity, granted FROM trust WHERE project = ? AND digest = ?"
+            identity, granted = connection.execute(query, (project, digest)).fetchone()
+        return TrustRow(project=project, digest=digest, identity=identity, granted=granted)
 
     def is_trusted(self, project: str, digest: str) -> bool:
         """Say whether a person trusts this very content in this project. Raises `StoreError`."""
+        query = "SELECT 1 FROM trust WHERE project = ? AND digest = ?"
         with self._database.read() as connection:
-            return connection.execute(sa.select(trust.c.digest).where(_is(project, digest))).first() is not None
+            return connection.execute(query, (project, digest)).fetchone() is not None
 
     def list(self, project: str | None = None) -> tuple[TrustRow, ...]:
         """Return what is trusted, oldest first, in all projects or one. Raises `StoreError`."""
-        query = sa.select(trust).order_by(trust.c.granted, trust.c.digest)
-        if project is not None:
-            query = query.where(trust.c.project == project)
+        where = "" if project is None else " WHERE project = :project"
+        query = f"SELECT project, digest, identity, granted FROM trust{where} ORDER BY granted, digest"
         with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(TrustRow(**row) for row in rows)
+            rows = connection.execute(query, {"project": project}).fetchall()
+        return tuple(
+            TrustRow(project=own, digest=digest, identity=identity, granted=granted)
+            for own, digest, identity, granted in rows
+        )
 
     def revoke(self, project: str, digest: str | None = None) -> int:
         """Trust one content, or all of a project, no longer; return how many were trusted. Raises `StoreError`."""
-        which = trust.c.project == project if digest is None else _is(project, digest)
+        which = "DELETE FROM trust WHERE project = :project" + ("" if digest is None else " AND digest = :digest")
         with self._database.write(durable=True) as connection:
-            return int(connection.execute(sa.delete(trust).where(which)).rowcount)
-
-
-def _is(project: str, digest: str) -> sa.ColumnElement[bool]:
-    return (trust.c.project == project) & (trust.c.digest == digest)
+            return connection.execute(which, {"project": project, "digest": digest}).rowcount
 
 
 def _project_id(path: Path, *, root: str) -> str:

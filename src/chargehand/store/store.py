@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from msgspec import Struct
+
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import StoreError, UsageError
 from chargehand.store.artifacts import Artifacts
-from chargehand.store.database import connection as _sqlite
+from chargehand.store.database import summaries
 from chargehand.store.database.caches import Inspections, Verdicts
 from chargehand.store.database.connection import Database, typed_errors
 from chargehand.store.database.migrate import ensure_current
@@ -19,6 +22,17 @@ from chargehand.store.heads import SignedHead, sign_head
 from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
+
+
+class Rebuilt(Struct, frozen=True, kw_only=True):
+    """What `Store.rebuild` found: how many missions there are, and the ids of those whose rows were other ones.
+
+    `renumbered` says that positions were missing or out of order, so that all lines have new ones.
+    """
+
+    missions: int
+    differing: tuple[str, ...]
+    renumbered: bool = False
 
 
 class Store:
@@ -46,7 +60,21 @@ class Store:
         """
         self.log.erase(mission, seq, reason=reason)
         with self.database.plain() as connection:
-            _sqlite.forget_old_pages(connection)
+            # The write-ahead log may still hold what was erased.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def rebuild(self) -> Rebuilt:
+        """Make the summary rows anew from the logs, and the positions of lines where they are not whole.
+
+        Others may read and write meanwhile; readers that follow by position go on unless lines had to be numbered
+        anew. Raises `StoreError`.
+        """
+        with self.database.write(durable=True) as connection:
+            renumbered = summaries.renumber(connection)
+            rows = connection.execute("SELECT id FROM missions WHERE id <> project ORDER BY id")
+            missions = [name for (name,) in rows]
+            differing = tuple(mission for mission in missions if summaries.refold(connection, mission))
+        return Rebuilt(missions=len(missions), differing=differing, renumbered=renumbered)
 
     def sign_head(self, mission: str) -> SignedHead:
         """Sign and keep the head of the last line of `mission` that is on the disk; the key is made at first use.
@@ -93,7 +121,11 @@ class Store:
         _copy_tree(self.home / "keys", part / "keys")
         os.close(os.open(part / "store.db", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with self.database.plain() as connection:
-            _sqlite.copy(connection, part / "store.db")
+            copied = sqlite3.connect(part / "store.db")
+            try:
+                connection.backup(copied)
+            finally:
+                copied.close()
         _copy_tree(self.home / "artifacts", part / "artifacts")
 
 
@@ -106,7 +138,7 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
     _make(home, read_only=read_only)
     database = Database(home, read_only=read_only)
     try:
-        ensure_current(database, read_only=read_only)
+        ensure_current(database)
     except BaseException:
         database.close()
         raise

@@ -1,4 +1,4 @@
-"""Verdicts and inspections kept so that the same tree is not judged twice."""
+"""Verdicts and inspections kept so that the same tree is not judged twice: what cannot be read is a miss."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import msgspec
-import sqlalchemy as sa
 
 from chargehand.core.clock import Clock
 from chargehand.core.codec import decode_as
 from chargehand.core.records import Verdict
 from chargehand.store.database.connection import Database
-from chargehand.store.database.schema import inspections, verdicts
+
+_AT_ONCE = 500
+_KEPT = timedelta(days=30)
 
 
 class Verdicts:
-    """A cache: what cannot be read is a miss, never an error."""
+    """Verdicts by tree and plan."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -25,43 +26,28 @@ class Verdicts:
 
     def get(self, project: str, tree: str, *, plan_digest: str) -> Verdict | None:
         """Return the verdict of this tree under this plan; `None` where there is none. Raises `StoreError`."""
-        query = sa.select(verdicts.c.verdict).where(_is(project, tree, plan_digest))
+        query = "SELECT verdict FROM verdicts WHERE project = ? AND tree = ? AND plan_digest = ?"
         with self._database.read() as connection:
-            kept = connection.execute(query).scalar_one_or_none()
-        verdict = None if kept is None else _decoded(kept)
+            row = connection.execute(query, (project, tree, plan_digest)).fetchone()
+        try:
+            verdict = None if row is None else decode_as(row[0], Verdict)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+            return None
         return verdict if verdict is not None and verdict.tree == tree else None
 
     def put(self, project: str, verdict: Verdict, *, plan_digest: str) -> None:
         """Keep a verdict under its own tree, in place of an earlier one. Raises `StoreError`."""
-        row = {
-            "project": project,
-            "tree": verdict.tree,
-            "plan_digest": plan_digest,
-            "verdict": msgspec.json.encode(verdict),
-            "time": self._clock.now().isoformat(timespec="microseconds"),
-        }
+        time = self._clock.now().isoformat(timespec="microseconds")
+        row = (project, verdict.tree, plan_digest, msgspec.json.encode(verdict), time)
         with self._database.write() as connection:
-            connection.execute(sa.delete(verdicts).where(_is(project, verdict.tree, plan_digest)))
-            connection.execute(sa.insert(verdicts), row)
-
-
-def _is(project: str, tree: str, plan_digest: str) -> sa.ColumnElement[bool]:
-    return (verdicts.c.project == project) & (verdicts.c.tree == tree) & (verdicts.c.plan_digest == plan_digest)
-
-
-def _decoded(kept: bytes) -> Verdict | None:
-    try:
-        return decode_as(kept, Verdict)
-    except msgspec.MsgspecError:
-        return None
-
-
-_AT_ONCE = 500
-_KEPT = timedelta(days=30)
+            connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
 
 
 class Inspections:
-    """A cache: it may lose any entry at any time, and forgets those of a project that are 30 days old."""
+    """What inspection read of changes, by key; entries are checked by whoever made them.
+
+    It may lose any entry at any time, and forgets those of a project that are 30 days old.
+    """
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -73,11 +59,10 @@ class Inspections:
         waiting = iter(keys)
         with self._database.read() as connection:
             while some := list(itertools.islice(waiting, _AT_ONCE)):
-                query = sa.select(inspections.c.key, inspections.c.entry).where(
-                    inspections.c.project == project, inspections.c.key.in_(some)
-                )
-                rows = connection.execute(query)
-                found.update((key, bytes(entry)) for key, entry in rows if isinstance(entry, bytes | memoryview))
+                marks = ", ".join("?" * len(some))
+                query = f"SELECT key, entry FROM inspections WHERE project = ? AND key IN ({marks})"
+                rows = connection.execute(query, (project, *some))
+                found.update((key, entry) for key, entry in rows if isinstance(entry, bytes))
         return found
 
     def put(self, project: str, entries: Mapping[str, bytes]) -> None:
@@ -86,11 +71,8 @@ class Inspections:
             return
         now = self._clock.now()
         time = now.isoformat(timespec="microseconds")
-        rows = [{"project": project, "key": key, "entry": entry, "time": time} for key, entry in entries.items()]
         old = (now - _KEPT).isoformat(timespec="microseconds")
-        mine = inspections.c.project == project
+        rows = [(project, key, entry, time) for key, entry in entries.items()]
         with self._database.write() as connection:
-            connection.execute(sa.delete(inspections).where(mine, inspections.c.time < old))
-            same = sa.delete(inspections).where(mine, inspections.c.key == sa.bindparam("known"))
-            connection.execute(same, [{"known": key} for key in entries])
-            connection.execute(sa.insert(inspections), rows)
+            connection.execute("DELETE FROM inspections WHERE project = ? AND time < ?", (project, old))
+            connection.executemany("INSERT OR REPLACE INTO inspections VALUES (?, ?, ?, ?)", rows)

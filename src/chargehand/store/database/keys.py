@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chargehand.core.errors import StoreError
 from chargehand.store.database.files import sync_directory, write_whole
@@ -24,8 +25,7 @@ _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 _RESTORE = "bring the directory 'keys' back from a backup; `chargehand audit verify` tells what it affects"
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True):
     """A public key: its 32 bytes, its PEM form (SubjectPublicKeyInfo), and the id that names it."""
 
     raw: bytes
@@ -85,8 +85,7 @@ class AuditKey:
         return _to_pem(_PRIVATE_DER + self._key.private_bytes_raw(), "PRIVATE KEY")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownKeys:
+class KnownKeys(Struct, frozen=True):
     """The public keys of a state directory by id, and what is wrong with their files."""
 
     keys: Mapping[str, PublicKey]

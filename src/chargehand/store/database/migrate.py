@@ -4,48 +4,48 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from chargehand.core.errors import StoreError
-from chargehand.store.database import connection as _sqlite
-from chargehand.store.database.connection import Database, corrupt, typed_errors
-from chargehand.store.database.schema import VERSION, metadata
+from chargehand.store.database import summaries
+from chargehand.store.database.connection import Database, Transaction, corrupt, typed_errors
 from chargehand.store.heads import Heads
 
-_VERSIONS = sa.Table(
-    "alembic_version",
-    sa.MetaData(),
-    sa.Column("version_num", sa.String(32), nullable=False),
-    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
-)
-"""Alembic's own table, as alembic makes it."""
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+VERSION = "0007"
+"""The schema this program reads and writes: the newest file in `migrations/versions`."""
+_SCHEMA = Path(__file__).with_name("schema.sql")
 _SCRIPTS = Path(__file__).parent / "migrations"
 
 
-def ensure_current(database: Database, *, read_only: bool) -> None:
+def ensure_current(database: Database) -> None:
     """Bring the schema to `VERSION`; safe with several processes doing so at once.
 
     Raises `StoreError`: `store_newer` when a newer program wrote it, `store_older` when it would have to be
     changed but is opened read-only, `store_corrupt` when the log is gone although heads of it were kept.
     """
-    if _is_current(database, found=_version(database)):
+    if _is_current(database):
         return
-    if read_only:
+    if database.read_only:
         raise StoreError(
             f"the state directory {str(database.home)!r} is older than this program",
             code="store_older",
             hint="run any command that may write, such as `chargehand mission list`, once",
         )
     with _lock(database.home):
-        if not _is_current(database, found=_version(database)):
+        if not _is_current(database):
             _upgrade(database)
 
 
-def _is_current(database: Database, *, found: str | None) -> bool:
+def _is_current(database: Database) -> bool:
+    found = _find_version(database)
     if found is not None and int(found) > int(VERSION):
         raise StoreError(
             f"the state directory {str(database.home)!r} has version {found!r}, this program knows {VERSION!r}",
@@ -55,11 +55,14 @@ def _is_current(database: Database, *, found: str | None) -> bool:
     return found == VERSION
 
 
-def _version(database: Database) -> str | None:
+def _find_version(database: Database) -> str | None:
+    """Return the version that alembic's own table tells, `None` where there is none yet."""
     with database.read() as connection:
-        if not sa.inspect(connection).has_table(_VERSIONS.name):
+        table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+        if connection.execute(table).fetchone() is None:
             return None
-        found = connection.execute(sa.select(_VERSIONS.c.version_num)).scalar()
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    found = None if row is None else row[0]
     if found is not None and not (str(found).isascii() and str(found).isdigit()):
         raise corrupt(database.home, f"{found!r} is not a version")
     return found
@@ -77,32 +80,53 @@ def _lock(home: Path) -> Iterator[None]:
 
 
 def _upgrade(database: Database) -> None:
-    _refuse_lost_log(database)
-    with database.plain() as connection:
-        _sqlite.use_wal(connection)
-    with database.write(durable=True) as connection:
-        if sa.inspect(connection).get_table_names():
-            _run_scripts(connection)
-        else:
-            _make(connection)
-
-
-def _make(connection: sa.Connection) -> None:
-    """Make in an empty database what the scripts would, without the 0.2 s that alembic takes to be imported."""
-    metadata.create_all(connection, checkfirst=False)
-    _VERSIONS.create(connection, checkfirst=False)
-    connection.execute(sa.insert(_VERSIONS).values(version_num=VERSION))
-
-
-def _refuse_lost_log(database: Database) -> None:
     # An emptied file is a valid empty database to SQLite: without this look the loss would pass for a fresh start.
     kept = Heads(database.home).missions()
-    if kept and _version(database) is None:
+    if kept and _find_version(database) is None:
         raise corrupt(database.home, f"its log is gone, while heads of {len(kept)} missions are kept")
+    with database.plain() as connection:
+        # Lets readers and a writer work side by side; kept in the file, so done once.
+        connection.execute("PRAGMA journal_mode=WAL")
+        old = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
+    if old:
+        with typed_errors(database.home):
+            _migrate(partial(database.connect, "FULL"))
+    else:
+        with database.write(durable=True) as transaction:
+            make_tables(transaction)
 
 
-def _run_scripts(connection: sa.Connection) -> None:
-    # Imported here because a store that is current, the usual case, never needs it.
+def make_tables(connection: Transaction) -> None:
+    """Make in an empty database what the scripts would, without the 0.2 s that alembic takes to be imported."""
+    statement = ""
+    # Not executescript, which would commit what it finds begun.
+    for line in _SCHEMA.read_text().splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+    connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (VERSION,))
+
+
+def _migrate(connect: partial[sqlite3.Connection]) -> None:
+    import sqlalchemy as sa
+
+    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool)
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    try:
+        with engine.begin() as connection:
+            run_scripts(connection)
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            summaries.refresh(driver)
+    except sa.exc.DBAPIError as error:
+        raise (error.orig or error) from error
+    finally:
+        engine.dispose()
+
+
+def run_scripts(connection: sa.Connection) -> None:
+    """Run the scripts that a database has not seen."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
