@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.durable.admission import Slots, Ticket
+from chargehand.durable.admission import ConcurrencyLimit, Ticket
 
 HOLD = """
 import asyncio, sys
@@ -145,7 +145,7 @@ class Pausing:
 
 
 async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_path: Path) -> None:
-    slots, gate, served = Slots(tmp_path, places=1), Pausing(), []
+    slots, gate, served = ConcurrencyLimit(tmp_path, places=1), Pausing(), []
 
     async def take(name: str, gate: Pausing | None = None, seconds: float = 0.0, urgent: bool = False) -> None:
         async with slots.place(gate=gate, urgent=urgent):
@@ -171,7 +171,7 @@ async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_pa
 
 
 async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> None:
-    slots, served, told = Slots(tmp_path, places=1), [], []
+    slots, served, told = ConcurrencyLimit(tmp_path, places=1), [], []
     free = asyncio.Event()
 
     async def take(name: str, urgent: bool) -> None:
@@ -196,7 +196,7 @@ def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
 
         async def wait() -> None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2), Slots(tmp_path / "slots", places=1).place():
+                async with asyncio.timeout(2), ConcurrencyLimit(tmp_path / "slots", places=1).place():
                     raise AssertionError("there is no place")
 
         begun = time.process_time()

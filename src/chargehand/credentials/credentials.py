@@ -70,7 +70,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO mus
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Kept(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SecretsContent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the file holds: `secrets` by name, and the names of those in the `keyring`, which can list none."""
 
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
@@ -86,20 +86,20 @@ class SecretsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def load(self) -> Kept:
+    def load(self) -> SecretsContent:
         """Return what is kept; nothing where there is no file."""
         with self._named_errors("read"):
             try:
                 descriptor = os.open(self.path, _READ)
             except (FileNotFoundError, NotADirectoryError):
-                return Kept()
+                return SecretsContent()
             with os.fdopen(descriptor, "rb") as file:
                 self._refuse_exposed(os.fstat(file.fileno()))
                 content = file.read(_MOST_BYTES + 1)
         return self._decoded(content)
 
     @contextmanager
-    def changing(self) -> Iterator[Kept]:
+    def changing(self) -> Iterator[SecretsContent]:
         """Hold the file against other processes; what the block does to its content is written at its end."""
         with self._named_errors("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,13 +127,13 @@ class SecretsFile:
                 f"chmod 600 {shlex.quote(str(self.path))}",
             )
 
-    def _decoded(self, content: bytes) -> Kept:
+    def _decoded(self, content: bytes) -> SecretsContent:
         # Not chained, and no detail: neither message nor traceback may show what is in there.
         hint = "mend it, or move it away and set the secrets again"
         if len(content) > _MOST_BYTES:
             raise self._wrong("is far too large", hint)
         try:
-            kept = decode_as(content, Kept)
+            kept = decode_as(content, SecretsContent)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise self._wrong(
                 'is not of the form {"secrets": {"NAME": "VALUE"}, "keyring": ["NAME"]}', hint
@@ -143,7 +143,7 @@ class SecretsFile:
         kept.secrets = {checked_name(name): checked_value(name, value) for name, value in kept.secrets.items()}
         return kept
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: SecretsContent) -> None:
         content = msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n"
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         with self._named_errors("written"):

@@ -23,7 +23,7 @@ _MOST_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionPlace:
+class ActionLocation:
     """Where an action's lines are in the log: in which one, and after which line of it."""
 
     action: str
@@ -40,7 +40,7 @@ class OutputLine:
     line: str
 
 
-class ActionHold:
+class ActionLock:
     """The lock of one action: whoever has it open owns the action, for as long as it lives."""
 
     def __init__(self, action: str, fd: int) -> None:
@@ -87,13 +87,13 @@ class ActionOutput:
         self._file.close()
 
 
-class ActionPlaces:
+class ActionRegistry:
     """All actions of one state directory; safe to use from several processes."""
 
     def __init__(self, home: Path) -> None:
         self.directory = home / "actions"
 
-    def make(self) -> ActionHold:
+    def make(self) -> ActionLock:
         """Make the place of a new action, owned by the caller; `put` makes it known to others."""
         action = new_id("action")
         place = self.directory / action
@@ -103,7 +103,7 @@ class ActionPlaces:
             raise InfrastructureError(f"the lock of action {action!r} is taken", code="action_lock")
         return held
 
-    def put(self, place: ActionPlace) -> None:
+    def put(self, place: ActionLocation) -> None:
         """Record where the action's lines are; from now on it is listed."""
         target = self.directory / place.action / _RECORD
         part = target.with_suffix(".part")
@@ -111,10 +111,10 @@ class ActionPlaces:
         part.rename(target)
         self._sweep()
 
-    def get(self, action: str) -> ActionPlace:
+    def get(self, action: str) -> ActionLocation:
         """Return where an action's lines are, by its whole id. Raises `NotFoundError`."""
         try:
-            return decode_as((self.directory / action / _RECORD).read_bytes(), ActionPlace)
+            return decode_as((self.directory / action / _RECORD).read_bytes(), ActionLocation)
         except (OSError, msgspec.MsgspecError) as problem:
             raise self._unknown(action) from problem
 
@@ -144,7 +144,7 @@ class ActionPlaces:
             return []
         return sorted(path.parent.name for path in self.directory.glob(f"x-*/{_RECORD}"))
 
-    def hold(self, action: str) -> ActionHold | None:
+    def hold(self, action: str) -> ActionLock | None:
         """Own an action, `None` where another process does."""
         fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -152,12 +152,12 @@ class ActionPlaces:
         except BlockingIOError:
             os.close(fd)
             return None
-        return ActionHold(action, fd)
+        return ActionLock(action, fd)
 
-    def take_over(self, action: str, fd: int) -> ActionHold:
+    def take_over(self, action: str, fd: int) -> ActionLock:
         """Own an action by the locked descriptor that another process handed on."""
         os.set_inheritable(fd, False)
-        return ActionHold(action, fd)
+        return ActionLock(action, fd)
 
     def live(self, action: str) -> bool:
         """Tell whether the process that owns an action lives."""

@@ -82,7 +82,7 @@ class Ticket:
                 _sweep(path)
 
 
-class Slots:
+class ConcurrencyLimit:
     """The places of one name; `places` is how many this process counts with, at least 1."""
 
     def __init__(self, directory: Path, *, places: int) -> None:

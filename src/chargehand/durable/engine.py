@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.durable.backend.database import check_url, typed_errors
-from chargehand.durable.backend.scheduler import RUNNING, WAITING, Row, Scheduler, forwarded_log
+from chargehand.durable.backend.scheduler import RUNNING, WAITING, Scheduler, TurnRow, forwarded_log
 
 T = TypeVar("T")
 _ONE_ENGINE = threading.Lock()
@@ -115,12 +115,12 @@ class Engine:
         """Delete the rows of turns that ended more than so many seconds ago. Raises `InfrastructureError`."""
         return await self._call(lambda: self._scheduler.delete_finished(older_than=older_than))
 
-    def _orphans(self, rows: Iterable[Row]) -> list[Row]:
+    def _orphans(self, rows: Iterable[TurnRow]) -> list[TurnRow]:
         others = [row for row in rows if row.status == RUNNING and row.worker not in (None, self._worker)]
         dead = {worker for worker in {row.worker for row in others} if worker and not self._is_live(worker)}
         return [row for row in others if row.worker in dead]
 
-    def _stuck(self, ours: Iterable[Row]) -> list[Row]:
+    def _stuck(self, ours: Iterable[TurnRow]) -> list[TurnRow]:
         running, now = self._scheduler.running(), time.monotonic()
         idle = [row for row in ours if row.id not in running]
         self._idle_since = {row.id: self._idle_since.get(row.id, now) for row in idle}

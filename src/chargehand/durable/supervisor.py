@@ -24,14 +24,16 @@ _KEEPER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ProgramExit:
     """How a program ended: as a shell has it, 128 and the signal for a killed one."""
 
     exit_code: int
     seconds: float
 
 
-async def run_kept(command: Sequence[str], *, environment: Mapping[str, str], cwd: Path, on_line: OnLine) -> Kept:
+async def run_supervised(
+    command: Sequence[str], *, environment: Mapping[str, str], cwd: Path, on_line: OnLine
+) -> ProgramExit:
     """Run a program to its end, without a terminal or input, and then end whatever it left running.
 
     When the caller is cancelled (a time limit included) everything below the program is told to end, and killed
@@ -55,7 +57,7 @@ async def run_kept(command: Sequence[str], *, environment: Mapping[str, str], cw
         await reading
     finally:
         await asyncio.shield(_put_down(process, reading))
-    return Kept(exit_code=process.returncode or 0, seconds=time.monotonic() - began)
+    return ProgramExit(exit_code=process.returncode or 0, seconds=time.monotonic() - began)
 
 
 async def _put_down(process: Process, reading: asyncio.Future[tuple[None, None]]) -> None:
@@ -80,13 +82,13 @@ async def _put_down(process: Process, reading: asyncio.Future[tuple[None, None]]
 
 
 async def _lines(stream: asyncio.StreamReader, name: OutputStream, on_line: OnLine) -> None:
-    lines = LineCutter(name, on_line)
+    lines = LineSplitter(name, on_line)
     while piece := await stream.read(_READ_BYTES):
         lines.feed(piece)
     lines.end()
 
 
-class LineCutter:
+class LineSplitter:
     """Makes lines of what a program writes in pieces; a carriage return ends one too, as progress has it."""
 
     def __init__(self, stream: OutputStream, on_line: OnLine) -> None:

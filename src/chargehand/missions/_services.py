@@ -16,7 +16,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.ports import DriverName, Spent
 from chargehand.core.records import MissionRequest, TierChoice
-from chargehand.durable.admission import Slots
+from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
@@ -166,10 +166,10 @@ class Services:
         """Tell whether a living worker holds a mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
-    def slots(self, what: SlotName) -> Slots:
+    def slots(self, what: SlotName) -> ConcurrencyLimit:
         """Return the places of this state directory for what runs only so many at once."""
         places = {"attempts": self.attempts_at_once, "checks": self.checks_at_once, "probes": 1}
-        return Slots(self.home / "slots" / what, places=places[what])
+        return ConcurrencyLimit(self.home / "slots" / what, places=places[what])
 
     def limits(self) -> SandboxLimits:
         """Return what the configuration lets one sandbox use."""

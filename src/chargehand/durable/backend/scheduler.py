@@ -30,7 +30,7 @@ Body = Callable[[str, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TurnRow:
     """One turn of a mission as the database has it; `worker` is `None` before the first start."""
 
     id: str
@@ -113,14 +113,14 @@ class Scheduler:
             return False
         return True
 
-    def rows(self, *statuses: str) -> tuple[Row, ...]:
+    def rows(self, *statuses: str) -> tuple[TurnRow, ...]:
         """Return the turns in one of the statuses."""
         found = self._dbos.list_workflows(
             status=list(statuses), queue_name=QUEUE, load_input=False, load_output=False
         )
-        return tuple(Row(status.workflow_id, status.status, status.executor_id) for status in found)
+        return tuple(TurnRow(status.workflow_id, status.status, status.executor_id) for status in found)
 
-    def requeue(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+    def requeue(self, rows: Iterable[TurnRow]) -> tuple[TurnRow, ...]:
         """Give turns back to the queue; return those that still were with the worker they were seen with.
 
         DBOS.resume_workflow does not look who has the turn: the second of two rescuers would take it from the
