@@ -118,8 +118,8 @@ def test_a_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from chargehand.durable.supervisor import run_kept
-asyncio.run(run_kept(sys.argv[1:], environment=dict(os.environ), cwd=Path("/"),
+from chargehand.durable.supervisor import run_supervised
+asyncio.run(run_supervised(sys.argv[1:], environment=dict(os.environ), cwd=Path("/"),
                      on_line=lambda stream, line: print(line, flush=True)))
 """
 

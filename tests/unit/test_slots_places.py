@@ -19,14 +19,14 @@ from chargehand.durable.admission import ConcurrencyLimit, Ticket
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from chargehand.durable.admission import Slots
+from chargehand.durable.admission import ConcurrencyLimit
 
 async def main():
     directory, places, log, seconds = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     def say(word):
         with open(log, "a") as file:
             file.write(word + "\\n")
-    async with Slots(directory, places=places).place(on_wait=lambda before: say("wait")):
+    async with ConcurrencyLimit(directory, places=places).place(on_wait=lambda before: say("wait")):
         say("in")
         while seconds < 0 and not Path(log + ".go").exists():
             await asyncio.sleep(0.01)

@@ -29,11 +29,19 @@ def main(command: list[str]) -> int:
         return _NOT_RUN
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
+    # A signal between two looks at what has ended would be lost; the byte in this pipe stays until it is read.
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, _note)
+        signal.signal(number, lambda *_: None)  # the wake-up pipe has the signal
     try:
-        child = _start(command)
+        quiet = os.open(os.devnull, os.O_RDONLY)
+        child = os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, quiet, 0), (os.POSIX_SPAWN_CLOSE, quiet)],
+            setsigdef={signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE},
+        )
     except FileNotFoundError:
         sys.stderr.write(f"{command[0]}: not found\n")
         return _NOT_FOUND
@@ -42,17 +50,6 @@ def main(command: list[str]) -> int:
         return _NOT_RUN
     status = _until_end(child, wake)
     return _end_all(child, status)
-
-
-def _note(number: int, frame: object) -> None:
-    """Do nothing: the wake-up pipe has the signal."""
-
-
-def _start(command: list[str]) -> int:
-    quiet = os.open(os.devnull, os.O_RDONLY)
-    actions = [(os.POSIX_SPAWN_DUP2, quiet, 0), (os.POSIX_SPAWN_CLOSE, quiet)]
-    default = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE}
-    return os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=default)
 
 
 def _until_end(child: int, wake: int) -> int | None:
@@ -97,10 +94,8 @@ def _end_all(child: int, status: int | None) -> int:
         if time.monotonic() - asked >= _GRACE_SECONDS:
             _send(signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
-    return _NOT_RUN if status is None else _code(status)
-
-
-def _code(status: int) -> int:
+    if status is None:
+        return _NOT_RUN
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -118,7 +113,10 @@ def _below() -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError):
-                parent, state = _parent(name)
+                with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                    # Behind the last bracket: a program's name may hold brackets and spaces itself.
+                    state, parent_id = file.read().rpartition(")")[2].split()[:2]
+                parent = int(parent_id)
                 if state != "Z" or parent != os.getpid():
                     children.setdefault(parent, []).append(int(name))
     found, look = [], [os.getpid()]
@@ -127,12 +125,6 @@ def _below() -> list[int]:
         found += below
         look += below
     return found
-
-
-def _parent(name: str) -> tuple[int, str]:
-    with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
-        state, parent = file.read().rpartition(")")[2].split()[:2]
-    return int(parent), state
 
 
 if __name__ == "__main__":

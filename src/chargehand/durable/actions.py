@@ -1,4 +1,7 @@
-"""Directories of actions by hand: a lock that the owner holds, the output, and the wish to cancel."""
+"""Directories of actions by hand: a lock that the owner holds, the output, and the wish to cancel.
+
+What happened to an action is in the log; here is what the log does not hold.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,23 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, NotFoundError, UsageError, nearest
 from chargehand.core.ids import new_id
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
-_KEPT, _FRESH_SECONDS = 500, 60.0
+_KEPT = 500
+# A place without a record may be that of an action that is being made just now.
+_FRESH_SECONDS = 60.0
 _MOST_BYTES = 10_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionLocation:
+class ActionLocation(Struct, frozen=True, kw_only=True):
     """Where an action's lines are in the log: in which one, and after which line of it."""
 
     action: str
@@ -31,8 +34,7 @@ class ActionLocation:
     after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLine:
+class OutputLine(Struct, frozen=True, kw_only=True):
     """One line that an action printed; `time` is ISO 8601 in UTC."""
 
     time: str
@@ -41,7 +43,11 @@ class OutputLine:
 
 
 class ActionLock:
-    """The lock of one action: whoever has it open owns the action, for as long as it lives."""
+    """The lock of one action: whoever has it open owns the action, for as long as it lives.
+
+    flock(2) belongs to the open file, not to the process: the descriptor can be handed to a child, and the lock
+    lives on with it after the parent closed its own.
+    """
 
     def __init__(self, action: str, fd: int) -> None:
         self.action = action
@@ -57,6 +63,7 @@ class ActionLock:
         """Stop owning it; `handed_on` leaves the lock to whoever was given the descriptor. Idempotent."""
         if self._fd is not None:
             if not handed_on:
+                # Closing is not enough: a child that is being started may hold a copy for a moment.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None
@@ -106,7 +113,7 @@ class ActionRegistry:
     def put(self, place: ActionLocation) -> None:
         """Record where the action's lines are; from now on it is listed."""
         target = self.directory / place.action / _RECORD
-        part = target.with_suffix(".part")
+        part = target.with_suffix(".part")  # renamed, so that nobody ever reads half of it
         part.write_bytes(msgspec.json.encode(place))
         part.rename(target)
         self._sweep()
@@ -166,6 +173,7 @@ class ActionRegistry:
         except OSError:
             return False
         try:
+            # Shared: two that look at the same time must not take each other for the owner.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -193,8 +201,13 @@ class ActionRegistry:
                 content = file.read()
         except FileNotFoundError:
             return [], offset
+        # The last line may be half written: it is read the next time.
         whole = content[: content.rfind(b"\n") + 1]
-        return list(_decoded(whole)), offset + len(whole)
+        found = []
+        for line in whole.splitlines():
+            with contextlib.suppress(msgspec.MsgspecError):
+                found.append(decode_as(line, OutputLine))
+        return found, offset + len(whole)
 
     def _unknown(self, name: str) -> NotFoundError:
         return NotFoundError(f"there is no action {name!r}", hint=nearest(name, self.ids()[-8:]))
@@ -202,20 +215,11 @@ class ActionRegistry:
     def _sweep(self) -> None:
         """Forget the oldest actions beyond so many, and what was never made whole; their lines stay in the log."""
         known = self.ids()
-        half_made = {path.name for path in self.directory.iterdir() if _is_old(path)} - set(known)
-        for action in (*known[:-_KEPT], *half_made):
+        old = []
+        for path in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # somebody else has swept it
+                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                    old.append(path.name)
+        for action in (*known[:-_KEPT], *(set(old) - set(known))):
             if not self.live(action):
                 shutil.rmtree(self.directory / action, ignore_errors=True)
-
-
-def _is_old(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime > _FRESH_SECONDS
-    except OSError:
-        return False
-
-
-def _decoded(content: bytes) -> Iterator[OutputLine]:
-    for line in content.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):
-            yield decode_as(line, OutputLine)

@@ -1,4 +1,9 @@
-"""Admission to a machine-wide concurrency limit, in the order of arrival."""
+"""Admission to a machine-wide concurrency limit, in the order of arrival.
+
+A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. Whoever waits
+has a locked file too, whose name says where it stands in line; the first in line alone tries the places, so they are
+given in order without anybody who gives them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +21,7 @@ _FRESH, _TICKET = ".new-", ".wait"
 _FRESH_SECONDS = 60.0
 _SILENT_SECONDS = 5.0
 """Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again."""
+# Nobody is woken: who is first looks often, the others only have to notice that they have become it.
 _FIRST_LOOKS_SECONDS, _OTHERS_LOOK_SECONDS = 0.1, 0.5
 
 
@@ -53,14 +59,31 @@ class Ticket:
 
     def before(self) -> int:
         """Return how many that still live and look are in line before this one; the dead are removed."""
-        return sum(_waits(path) for path in self._others() if path.name < self._path.name)
+        before = 0
+        for path in self._directory.iterdir():
+            if path.name.endswith(_TICKET):
+                before += path.name < self._path.name and _waits(path)
+            elif path.name.startswith(_FRESH):
+                # Left by one that died while it lined up.
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                        path.unlink()
+        return before
 
     def take(self, places: int) -> int | None:
         """Return the locked file of a free place where this one is the first in line, else `None`."""
         if self._fd is None:
             raise ValueError("a ticket that was handed in takes no place")
         os.utime(self._fd)
-        return None if self.before() else _free_place(self._directory, places)
+        if self.before():
+            return None
+        for number in range(places):
+            path = self._directory / f"place-{number}"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _lock(fd, fcntl.LOCK_EX):
+                return fd
+            os.close(fd)
+        return None
 
     def stand_aside(self) -> None:
         """Let the others pass until the next `take`."""
@@ -73,13 +96,6 @@ class Ticket:
             self._path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = None
-
-    def _others(self) -> Iterator[Path]:
-        for path in self._directory.iterdir():
-            if path.name.endswith(_TICKET):
-                yield path
-            elif path.name.startswith(_FRESH):
-                _sweep(path)
 
 
 class ConcurrencyLimit:
@@ -99,8 +115,19 @@ class ConcurrencyLimit:
         nothing is taken. Raises `OSError` where the directory cannot be written.
         """
         ticket = Ticket(self._directory, urgent=urgent)
+        held = None
         try:
-            held = await self._turn(ticket, gate, on_wait)
+            while held is None:
+                if gate is not None and gate.paused:
+                    ticket.stand_aside()
+                    await gate.may_go_on()
+                held = ticket.take(self.places)
+                if held is None:
+                    before = ticket.before()
+                    if on_wait is not None:
+                        on_wait(before)
+                        on_wait = None
+                    await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
         finally:
             ticket.leave()
         try:
@@ -109,29 +136,6 @@ class ConcurrencyLimit:
             # Unlocked, not only closed: a process that is being started may hold a copy for a moment.
             fcntl.flock(held, fcntl.LOCK_UN)
             os.close(held)
-
-    async def _turn(self, ticket: Ticket, gate: Gate | None, on_wait: Callable[[int], None] | None) -> int:
-        while True:
-            if gate is not None and gate.paused:
-                ticket.stand_aside()
-                await gate.may_go_on()
-            held = ticket.take(self.places)
-            if held is not None:
-                return held
-            before = ticket.before()
-            if on_wait is not None:
-                on_wait(before)
-                on_wait = None
-            await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
-
-
-def _free_place(directory: Path, places: int) -> int | None:
-    for number in range(places):
-        fd = os.open(directory / f"place-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _lock(fd, fcntl.LOCK_EX):
-            return fd
-        os.close(fd)
-    return None
 
 
 def _lock(fd: int, how: int) -> bool:
@@ -155,10 +159,3 @@ def _waits(path: Path) -> bool:
         return time.time() - os.fstat(fd).st_mtime < _SILENT_SECONDS
     finally:
         os.close(fd)
-
-
-def _sweep(fresh: Path) -> None:
-    """Remove what one left that died while it lined up."""
-    with contextlib.suppress(FileNotFoundError):
-        if time.time() - fresh.stat().st_mtime > _FRESH_SECONDS:
-            fresh.unlink()

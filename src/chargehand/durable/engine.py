@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import threading
 import time
 from collections import Counter
@@ -20,8 +21,10 @@ from chargehand.durable.backend.database import check_url, typed_errors
 from chargehand.durable.backend.scheduler import RUNNING, WAITING, Scheduler, TurnRow, forwarded_log
 
 T = TypeVar("T")
+# DBOS keeps its registry and its configuration in module globals: a second engine would change the first one's.
 _ONE_ENGINE = threading.Lock()
 _LONGEST_PRIORITY = 2**31 - 1
+# A turn that was just taken has its row before its task runs.
 _STUCK_SECONDS = 1.0
 _WRITE_SECONDS = 5.0
 
@@ -140,7 +143,8 @@ class Engine:
             self._active = +self._active
 
     async def _launch(self, slots: int, poll_seconds: float) -> None:
-        await self._call(_import)
+        # In a thread: the import takes half a second, in which this loop should go on.
+        await self._call(lambda: importlib.import_module("dbos"))
         with typed_errors(self._url):
             self._scheduler = Scheduler.build(
                 self._url, worker=self._worker, slots=slots, poll_seconds=poll_seconds, body=self._turn
@@ -157,7 +161,9 @@ class Engine:
         try:
             await self._bodies_end()
             with contextlib.suppress(InfrastructureError):  # then another worker rescues them
-                await self._call(self._give_back)
+                rows = await self._call(lambda: self._scheduler.rows(RUNNING))
+                ours = [row for row in rows if row.worker == self._worker]
+                await self._call(lambda: self._scheduler.requeue(ours))
         finally:
             for task in self._scheduler.tasks():
                 task.cancel()
@@ -174,17 +180,10 @@ class Engine:
             if not ended and not self._active:
                 return
 
-    def _give_back(self) -> None:
-        self._scheduler.requeue(row for row in self._scheduler.rows(RUNNING) if row.worker == self._worker)
-
     async def _call(self, work: Callable[[], T]) -> T:
         # Not asyncio.to_thread: it takes the context along, and DBOS would see a step of the turn that calls us.
         with typed_errors(self._url):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _import() -> None:
-    import dbos  # noqa: F401
 
 
 @contextlib.contextmanager

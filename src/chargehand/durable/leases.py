@@ -1,4 +1,9 @@
-"""Liveness of workers on several machines: a lease per worker in PostgreSQL, by the database's clock."""
+"""Liveness of workers on several machines: a lease per worker in PostgreSQL, by the database's clock.
+
+Between machines nothing but time tells a dead worker from a slow one. So a lease ends by itself; a worker that
+could not renew its own in time is told so, by its own clock, no later than the others may take it for dead; and
+calling a worker dead deletes its lease, so it can never be renewed after somebody acted on it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +73,8 @@ class LeasedWorkers:
         try:
             mine = next(member for member in self._local.members() if member.id == local.id)
             started = _elapsed()
-            self._do(_JOIN, **_columns(mine), host=socket.gethostname(), place=self._place, ttl=self.ttl)
+            member = {"id": mine.id, "role": mine.role, "pid": mine.pid, "version": mine.version}
+            self._do(_JOIN, **member, host=socket.gethostname(), place=self._place, ttl=self.ttl)
         except BaseException:
             local.leave()
             raise
@@ -229,10 +235,6 @@ class LeasedMembership:
             self._over.set()
         logging.getLogger(LOGGER).error("the lease of %r was lost", self.id)
         self._on_lost()
-
-
-def _columns(member: Member) -> dict[str, object]:
-    return {"id": member.id, "role": member.role, "pid": member.pid, "version": member.version}
 
 
 def _elapsed() -> float:

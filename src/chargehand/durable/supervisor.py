@@ -8,9 +8,10 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 
@@ -20,11 +21,11 @@ OnLine = Callable[[OutputStream, str], None]
 _PROGRAM = Path(__file__).with_name("_supervisor_process.py")
 _READ_BYTES = 65536
 _LONGEST_LINE = 10_000
-_KEEPER_SECONDS = 60.0
+# The supervisor kills after one second; a process in an uninterruptible wait of the kernel dies only after that.
+_SUPERVISOR_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramExit:
+class ProgramExit(Struct, frozen=True, kw_only=True):
     """How a program ended: as a shell has it, 128 and the signal for a killed one."""
 
     exit_code: int
@@ -41,6 +42,7 @@ async def run_supervised(
     """
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
+        # Isolated (-I) and without site (-S): nothing of the user's environment runs in it.
         *(sys.executable, "-I", "-S", str(_PROGRAM), "--", *command),
         stdin=PIPE,
         stdout=PIPE,
@@ -61,11 +63,11 @@ async def run_supervised(
 
 
 async def _put_down(process: Process, reading: asyncio.Future[tuple[None, None]]) -> None:
-    """Have the keeper end everything; one that was stopped itself is killed."""
+    """Have the supervisor end everything; one that was stopped itself is killed."""
     assert process.stdin is not None
-    process.stdin.close()
+    process.stdin.close()  # the pipe's end is the order to end; it comes by itself when this process is killed
     try:
-        async with asyncio.timeout(_KEEPER_SECONDS):
+        async with asyncio.timeout(_SUPERVISOR_SECONDS):
             await process.wait()
     except TimeoutError as problem:
         process.kill()

@@ -1,4 +1,7 @@
-"""Liveness of workers on one machine: a worker holds a locked file as long as it lives."""
+"""Liveness of workers on one machine: a worker holds a locked file as long as it lives.
+
+A lock that nobody holds belongs to a dead process, at once and without time-outs; see flock(2).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.ids import new_id
@@ -23,8 +26,7 @@ _FRESH = ".new-"
 _FRESH_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """One living worker; `id` is unique per start of a process."""
 
     id: str
@@ -138,7 +140,12 @@ class LocalWorkers:
 
     def members(self) -> tuple[Member, ...]:
         """Return the living workers, the longest living first."""
-        return tuple(member for path in self._locks() if _is_locked(path) for member in _read(path))
+        found = []
+        for path in self._locks():
+            if _is_locked(path):
+                with contextlib.suppress(OSError, msgspec.MsgspecError):  # it leaves just now
+                    found.append(decode_as(path.read_bytes(), Member))
+        return tuple(found)
 
     def sweep(self) -> tuple[str, ...]:
         """Remove the files and sockets of dead workers, and return their ids."""
@@ -180,14 +187,10 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
+        # Shared: two that look at the same time must not take each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
         os.close(fd)
     return False
-
-
-def _read(path: Path) -> Iterator[Member]:
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        yield decode_as(path.read_bytes(), Member)
