@@ -1,7 +1,7 @@
 """Admission to a machine-wide concurrency limit, in the order of arrival.
 
-A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. Whoever waits
-has a locked file too, whose name says where it stands in line; the first in line alone tries the places, so they are
+A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. Whoever waits has
+a locked file too, whose name says where it stands in line; the first in line alone tries the places, so they are
 given in order without anybody who gives them.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -45,9 +46,17 @@ class Artifacts:
         `durable` returns only when it survives a power cut. Raises `StoreError`.
         """
         name = hashlib.sha256(content).hexdigest()
+        plain, packed = self._paths(name)
         with typed_errors(self._database.home):
             if durable or not self._holds(name, content):
-                self._write(name, content, durable=durable)
+                smaller = zlib.compress(content, _LEVEL) if len(content) >= _PACK_FROM else content
+                if len(smaller) < len(content):
+                    write_whole(packed, smaller, durable=durable)
+                    plain.unlink(missing_ok=True)
+                else:
+                    write_whole(plain, content, durable=durable)
+                    packed.unlink(missing_ok=True)
+        # Noted after the file is there: a row without its content would be a loss, a file without a row is none.
         time = self._clock.now().isoformat(timespec="microseconds")
         row = ArtifactRow(name, mission or "", kind, len(content), time)
         with self._database.write(durable=durable) as connection:
@@ -59,9 +68,11 @@ class Artifacts:
 
         Raises `NotFoundError` for an unknown id, `StoreError` (`artifact_corrupt`) for content not its own.
         """
-        content = self._kept(id)
+        content = self._read(id)
         if content is None:
-            raise self._missing(id)
+            with self._database.read() as connection:
+                noted = connection.execute("SELECT 1 FROM artifacts WHERE id = ?", (id,)).fetchone() is not None
+            raise self._corrupt(id) if noted else NotFoundError(f"there is no artifact {id!r}")
         if hashlib.sha256(content).hexdigest() != id:
             raise self._corrupt(id)
         return content
@@ -73,50 +84,30 @@ class Artifacts:
         with self._database.read() as connection:
             return tuple(ArtifactRow(*row) for row in connection.execute(query, {"mission": mission}))
 
-    def _path(self, id: str) -> Path:
-        return self._directory / id[:2] / id
-
-    def _packed_path(self, id: str) -> Path:
-        return self._directory / id[:2] / (id + _PACKED)
-
-    def _write(self, id: str, content: bytes, *, durable: bool) -> None:
-        packed = zlib.compress(content, _LEVEL) if len(content) >= _PACK_FROM else content
-        smaller = len(packed) < len(content)
-        target, other = self._path(id), self._packed_path(id)
-        if smaller:
-            target, other = other, target
-        write_whole(target, packed if smaller else content, durable=durable)
-        other.unlink(missing_ok=True)
+    def _paths(self, id: str) -> tuple[Path, Path]:
+        plain = self._directory / id[:2] / id
+        return plain, plain.with_name(id + _PACKED)
 
     def _holds(self, id: str, content: bytes) -> bool:
         # The whole content is compared: after a power cut a file can be there and be empty.
         try:
-            return self._kept(id) == content
+            return self._read(id) == content
         except StoreError:
             return False
 
-    def _kept(self, id: str) -> bytes | None:
+    def _read(self, id: str) -> bytes | None:
         if not _ID.fullmatch(id):
             return None
+        plain, packed = self._paths(id)
         with typed_errors(self._database.home):
-            for path, packed in ((self._path(id), False), (self._packed_path(id), True)):
-                try:
-                    content = path.read_bytes()
-                except FileNotFoundError:
-                    continue
-                return self._unpacked(id, content) if packed else content
-        return None
-
-    def _unpacked(self, id: str, content: bytes) -> bytes:
-        try:
-            return zlib.decompress(content)
-        except zlib.error as error:
-            raise self._corrupt(id) from error
-
-    def _missing(self, id: str) -> NotFoundError | StoreError:
-        with self._database.read() as connection:
-            noted = connection.execute("SELECT 1 FROM artifacts WHERE id = ?", (id,)).fetchone() is not None
-        return self._corrupt(id) if noted else NotFoundError(f"there is no artifact {id!r}")
+            with suppress(FileNotFoundError):
+                return plain.read_bytes()
+            try:
+                return zlib.decompress(packed.read_bytes())
+            except FileNotFoundError:
+                return None
+            except zlib.error as error:
+                raise self._corrupt(id) from error
 
     def _corrupt(self, id: str) -> StoreError:
         return StoreError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -14,7 +13,7 @@ from chargehand.core.events import Event
 from chargehand.store.audit import AuditProblem, AuditReport, ChainLine, Witnesses, audit_problem, line_problems
 from chargehand.store.database.connection import corrupt, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
-from chargehand.store.heads import Heads, SignedFile, SignedHead
+from chargehand.store.heads import Heads, SignedHead
 from chargehand.store.store import Store
 
 _FORMAT = 1
@@ -89,20 +88,19 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
         heads = [file for mission in missions for file in Heads(store.home).signed(mission)]
         known = KeyFiles(store.home).known()
     for mission in missions:
-        erased = _erasures(store, mission)
+        query = "SELECT seq, time, reason FROM erasures WHERE mission = ?"
+        with store.database.read() as connection:
+            rows = connection.execute(query, (mission,))
+            erased = {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
         for event in store.log.read(mission):
             yield _event_line(event, erased.get(event.seq))
     for file in heads:
-        yield _head_line(store, file)
+        try:
+            yield _HeadLine(head=msgspec.Raw(SignedHead.decode(file.content).encode()))
+        except UsageError as error:
+            raise corrupt(store.home, error.message) from error
     for key in known.keys.values():
         yield _KeyLine(id=key.id, public=key.pem)
-
-
-def _erasures(store: Store, mission: str) -> dict[int, _Erasure]:
-    query = "SELECT seq, time, reason FROM erasures WHERE mission = ?"
-    with store.database.read() as connection:
-        rows = connection.execute(query, (mission,))
-        return {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
 
 
 def _event_line(event: Event, erased: _Erasure | None) -> _EventLine:
@@ -119,13 +117,6 @@ def _event_line(event: Event, erased: _Erasure | None) -> _EventLine:
         hash=event.hash,
         erased=erased if payload is None else None,
     )
-
-
-def _head_line(store: Store, file: SignedFile) -> _HeadLine:
-    try:
-        return _HeadLine(head=msgspec.Raw(SignedHead.decode(file.content).encode()))
-    except UsageError as error:
-        raise corrupt(store.home, error.message) from error
 
 
 def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
@@ -155,19 +146,18 @@ def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = (
     )
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(msgspec.Struct):
     """What was read of an export so far."""
 
     missions: tuple[str, ...] = ()
     events: int = 0
-    lines: dict[str, list[ChainLine]] = field(default_factory=dict)
-    erased: set[tuple[str, int]] = field(default_factory=set)
-    heads: list[SignedHead] = field(default_factory=list)
-    keys: dict[str, PublicKey] = field(default_factory=dict)
+    lines: dict[str, list[ChainLine]] = {}
+    erased: set[tuple[str, int]] = set()
+    heads: list[SignedHead] = []
+    keys: dict[str, PublicKey] = {}
     end: _End | None = None
     sha256: str = ""
-    problems: list[AuditProblem] = field(default_factory=list)
+    problems: list[AuditProblem] = []
 
     def take(self, record: object) -> None:
         """Take one record; raises `ValueError` for one that contradicts itself or stands in the wrong place."""

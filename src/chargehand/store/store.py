@@ -97,7 +97,17 @@ class Store:
         with typed_errors(target.parent):
             part.mkdir(mode=0o700, parents=True)
             try:
-                self._copy_to(part)
+                # In this order no copied head is ahead of the copied log, and no artifact it names is missing.
+                _copy_tree(self.home / "heads", part / "heads")
+                _copy_tree(self.home / "keys", part / "keys")
+                _make_file(part / "store.db")
+                with self.database.plain() as connection:
+                    copied = sqlite3.connect(part / "store.db")
+                    try:
+                        connection.backup(copied)
+                    finally:
+                        copied.close()
+                _copy_tree(self.home / "artifacts", part / "artifacts")
                 part.rename(target)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -115,19 +125,6 @@ class Store:
     ) -> None:
         self.close()
 
-    def _copy_to(self, part: Path) -> None:
-        # In this order no copied head is ahead of the copied log, and no artifact that the copy names is missing.
-        _copy_tree(self.home / "heads", part / "heads")
-        _copy_tree(self.home / "keys", part / "keys")
-        os.close(os.open(part / "store.db", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with self.database.plain() as connection:
-            copied = sqlite3.connect(part / "store.db")
-            try:
-                connection.backup(copied)
-            finally:
-                copied.close()
-        _copy_tree(self.home / "artifacts", part / "artifacts")
-
 
 def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = False) -> Store:
     """Open the state directory, made (mode 0700) and brought to this program's version when needed.
@@ -135,7 +132,16 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
     Raises `StoreError`: `store_newer`, `store_older` and `store_missing` (read-only), `store_corrupt`,
     `store_not_writable`, `store_full`, `store_busy`.
     """
-    _make(home, read_only=read_only)
+    with typed_errors(home):
+        if not (home / "store.db").exists():
+            if read_only:
+                raise StoreError(
+                    f"there is no store in {str(home)!r}", code="store_missing", hint="start a mission first"
+                )
+            home.parent.mkdir(parents=True, exist_ok=True)
+            home.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                _make_file(home / "store.db")
     database = Database(home, read_only=read_only)
     try:
         ensure_current(database)
@@ -145,20 +151,9 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
     return Store(database, clock=clock or SystemClock())
 
 
-def _make(home: Path, *, read_only: bool) -> None:
-    path = home / "store.db"
-    with typed_errors(home):
-        if path.exists():
-            return
-        if read_only:
-            raise StoreError(
-                f"there is no store in {str(home)!r}", code="store_missing", hint="start a mission first"
-            )
-        home.parent.mkdir(parents=True, exist_ok=True)
-        home.mkdir(mode=0o700, exist_ok=True)
-        # Made before SQLite does, so that it and the files beside it are for its owner alone.
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+def _make_file(path: Path) -> None:
+    # Made before SQLite does, so that it and the files beside it are for its owner alone.
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _copy_tree(source: Path, target: Path) -> None:

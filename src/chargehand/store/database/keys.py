@@ -117,33 +117,26 @@ class KeyFiles:
                 key = AuditKey.parse(pem)
             except ValueError as error:
                 raise _key_error("key_damaged", self.private, f"is not a key of ours: {error}") from error
-        self._match(key.public, public)
+        if public is None:  # also after a crash between the two files
+            write_whole(self.public, key.public.pem.encode(), durable=True)
+        elif public != key.public.pem.encode():
+            raise _key_error("key_damaged", self.public, f"is not the public key of {str(self.private)!r}")
         return key
 
     def known(self) -> KnownKeys:
         """Return the keys that signatures are checked against; nothing is made. Raises `OSError`."""
         faults: list[str] = []
         keys: list[PublicKey] = []
-        for path, parse in ((self.private, _public_of), (self.public, PublicKey.parse)):
+        for path in (self.private, self.public):
             pem = _read(path)
             if pem is not None:
                 try:
-                    keys.append(parse(pem))
+                    keys.append(AuditKey.parse(pem).public if path == self.private else PublicKey.parse(pem))
                 except ValueError as error:
                     faults.append(f"{str(path)!r} is not a key of ours: {error}")
         if len({key.id for key in keys}) > 1:
             faults.append(f"{str(self.public)!r} is not the public key of {str(self.private)!r}")
         return KnownKeys(keys={key.id: key for key in keys}, faults=tuple(faults))
-
-    def _match(self, key: PublicKey, kept: bytes | None) -> None:
-        if kept is None:  # also after a crash between the two files
-            write_whole(self.public, key.pem.encode(), durable=True)
-        elif kept != key.pem.encode():
-            raise _key_error("key_damaged", self.public, f"is not the public key of {str(self.private)!r}")
-
-
-def _public_of(pem: bytes) -> PublicKey:
-    return AuditKey.parse(pem).public
 
 
 def _to_pem(der: bytes, label: str) -> bytes:
