@@ -22,9 +22,9 @@ from typing import Any
 from chargehand.core.clock import SystemClock
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.durable._engine import Engine
+from chargehand.durable.engine import Engine
 from chargehand.missions._journal import Journal
-from chargehand.store._store import open_store
+from chargehand.store.store import open_store
 
 SLOTS = 8
 POLL = 0.1

@@ -113,8 +113,8 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.models._gateway import Gateway
     from chargehand.models._http_upstream import HttpUpstream
     from chargehand.models._ledger import MemoryLedger
-    from chargehand.store._spending import SpendingLimits
-    from chargehand.store._store import open_store
+    from chargehand.store.ledger import SpendingLimits
+    from chargehand.store.store import open_store
 
     async with contextlib.AsyncExitStack() as stack:
         store = stack.enter_context(open_store(place))

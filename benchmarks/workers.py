@@ -17,7 +17,7 @@ from tests.fleet_kit import Fleet
 from benchmarks.measure import Result, Side, Taken, compare
 from benchmarks.shop import Shop
 from chargehand.core.mission_events import MissionFinished
-from chargehand.store._log import EventLog
+from chargehand.store.log import EventLog
 
 TAKEOVER_AIM, RESUME_AIM, IDLE_AIM = 1.0, 3.0, 0.03
 SLOTS = 5

@@ -22,8 +22,8 @@ from pathlib import Path
 from chargehand.app._app import App
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.state import MissionState
-from chargehand.durable._workers import LocalWorkers
-from chargehand.store._audit import verify
+from chargehand.durable.workers import LocalWorkers
+from chargehand.store.audit import verify
 from tests import forked
 from tests.conftest import git, make_repository, repository_state
 from tests.forked import ForkedProcess

@@ -20,8 +20,8 @@ import chargehand.cli._run as run_command
 from chargehand.cli._root import main
 from chargehand.missions._missions import Missions
 from chargehand.models._call_log import CallLog
-from chargehand.store._log import EventLog
-from chargehand.store._spending import _AttemptLedger
+from chargehand.store.ledger import _AttemptLedger
+from chargehand.store.log import EventLog
 from chargehand.workspace._depot import Depot
 
 

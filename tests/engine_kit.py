@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from chargehand.durable._engine import Engine
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.engine import Engine
+from chargehand.durable.workers import LocalWorkers
 
 ROOT = Path(__file__).parents[1]
 WAIT = 30.0

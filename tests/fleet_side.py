@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.cli._root import main
-from chargehand.store._log import EventLog
+from chargehand.store.log import EventLog
 
 
 def record(file: Path) -> None:

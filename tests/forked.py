@@ -34,7 +34,7 @@ _IMPORTED = (
     "chargehand.cli._mission_view",
     "chargehand.app._app",
     "chargehand.agents.opening",
-    "chargehand.durable._engine",
+    "chargehand.durable.engine",
 )
 _LOOKS = 0.004
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from chargehand.durable._leases import LeasedWorkers
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.leases import LeasedWorkers
+from chargehand.durable.workers import LocalWorkers
 
 
 def main(url: str, home: Path, ttl: float, beat: float) -> None:

@@ -8,9 +8,10 @@ import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.app._app import App
 from chargehand.core.config import Config

@@ -28,8 +28,8 @@ from chargehand.missions._promote import mission_ref
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain, discover
-from chargehand.store._audit import verify
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import Store, open_store
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._workspace import Workspace
 from tests.conftest import EXPORTED, git, repository_state

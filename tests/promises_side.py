@@ -21,12 +21,12 @@ from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Verdict
 from chargehand.core.state import MissionState
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.workers import LocalWorkers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Journal
 from chargehand.missions._promote import Promoter
 from chargehand.missions._services import Services
-from chargehand.store._store import Store, open_store
+from chargehand.store.store import Store, open_store
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._hunks import LineRange
 from chargehand.workspace._rollback_hunks import Drop

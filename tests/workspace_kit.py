@@ -15,11 +15,11 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
 from chargehand.core.records import Base

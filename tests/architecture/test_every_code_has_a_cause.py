@@ -15,7 +15,7 @@ from chargehand.core.records import CheckStatus
 from chargehand.missions._causes import CAUSELESS, REMEDIES
 from chargehand.missions._system import _KNOWN
 from chargehand.sandbox._contract import LimitName
-from chargehand.store._database import _HINTS
+from chargehand.store.database.connection import _HINTS
 
 SOURCE = Path(__file__).parents[2] / "src/chargehand"
 WORDS = {"code", "rule"}
@@ -41,7 +41,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
     ("missions/_system.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
-    ("store/_database.py", "_failed"): lambda: set(_HINTS),
+    ("store/database/connection.py", "_failed"): lambda: set(_HINTS),
     ("workspace/_scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/_rules.py", "file_problem"),
 }
 

@@ -14,8 +14,8 @@ import pytest
 from tests.engine_kit import WAIT, worker
 
 from chargehand.core.ids import new_id
-from chargehand.durable._dbos import RUNNING, WAITING, Row, Scheduler
-from chargehand.durable._engine import Engine
+from chargehand.durable.backend.scheduler import RUNNING, WAITING, Scheduler, TurnRow
+from chargehand.durable.engine import Engine
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -46,10 +46,10 @@ class Opened:
     def scheduler(self) -> Scheduler:
         return self.engine._scheduler
 
-    async def rows(self, *statuses: str) -> tuple[Row, ...]:
+    async def rows(self, *statuses: str) -> tuple[TurnRow, ...]:
         return await asyncio.to_thread(self.scheduler.rows, *statuses)
 
-    async def requeue(self, *rows: Row) -> tuple[Row, ...]:
+    async def requeue(self, *rows: TurnRow) -> tuple[TurnRow, ...]:
         return await asyncio.to_thread(self.scheduler.requeue, rows)
 
 
@@ -81,7 +81,7 @@ async def test_the_second_of_two_rescuers_takes_nothing_from_who_has_it_by_the_f
     dead = await left_behind(url, tmp_path, "hang-1")
     async with opened(url) as here:
         (seen,) = await here.rows(RUNNING)
-        assert seen == Row("hang-1/1", RUNNING, dead)
+        assert seen == TurnRow("hang-1/1", RUNNING, dead)
         assert await here.requeue(seen) == (seen,)
         assert await here.next() == "hang-1"
         assert await here.requeue(seen) == ()

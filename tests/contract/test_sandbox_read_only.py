@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from _places import toolchain, workspace
+from msgspec import structs
 from tests import container_kit, vm_kit
 
 from chargehand.sandbox._container import ContainerTier
@@ -29,7 +30,7 @@ async def refused(tier: AbstractAsyncContextManager[Any], place: Path, *, plain:
         (place / "base" / "sub").mkdir()
         for path in (place / "base", place / "base" / "sub", place / "base" / "old.txt"):
             path.chmod(0o777)
-        spec = replace(spec, mounts=replace(spec.mounts, read_only=True))
+        spec = replace(spec, mounts=structs.replace(spec.mounts, read_only=True))
         async with tier as opened:
             sandbox = await opened.open(spec)
             try:

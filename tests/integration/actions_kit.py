@@ -12,10 +12,9 @@ from tests.integration.workshop import Workshop
 
 from chargehand.app._actions import Actions
 from chargehand.app._app import App
-from chargehand.core.action_events import ActionKind
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.state import MissionState
-from chargehand.durable._actions import ActionHold, OutputLine
+from chargehand.durable.actions import ActionLock, OutputLine
 
 FILES = {"f.txt": "one\ntwo\nthree\n", "g.txt": "g\n"}
 
@@ -74,7 +73,7 @@ class Yard(Workshop):
 
     def made(
         self, app: App, kind: ActionKind, mission: str | None = None, *, seconds: float = 60.0, **arguments: Any
-    ) -> ActionHold:
+    ) -> ActionLock:
         """Make an action that has not begun."""
         project = app.project(self.repository).id
         return Actions(app).create(

@@ -12,11 +12,11 @@ from tests.conftest import git, repository_state, write_files
 from tests.integration.actions_kit import Yard
 from tests.integration.desk import Desk
 
-from chargehand.core.conflicts import Conflict
 from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict
 from chargehand.core.state import MissionState
 from chargehand.missions._branching import Branching, StoppedError
-from chargehand.store._audit import verify
+from chargehand.store.audit import verify
 from chargehand.workspace._remotes import remote_branches
 
 pytestmark = pytest.mark.needs_bwrap

@@ -18,7 +18,7 @@ from tests.integration.desk import Desk, finish
 from tests.unit.test_keeper import STUBBORN, alive, gone
 
 from chargehand.app._actions import Actions
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionState
 
 LIMIT = 300.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import git, write_files
 from tests.integration.workshop import GOLD, REQUEST
 from tests.native_kit import MENDS, NativeShop, scripted

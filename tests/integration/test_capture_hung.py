@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import git
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 

@@ -21,7 +21,7 @@ from tests.postgres import Postgres, cluster
 
 from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
 from chargehand.core.ids import new_id
-from chargehand.durable._engine import Engine
+from chargehand.durable.engine import Engine
 
 Run = Callable[[str], Awaitable[None]]
 

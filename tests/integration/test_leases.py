@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from tests.postgres import Postgres, cluster
 
 from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
-from chargehand.durable._leases import LeasedMembership, LeasedWorkers
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.leases import LeasedMembership, LeasedWorkers
+from chargehand.durable.workers import LocalWorkers
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30.0
@@ -199,7 +199,7 @@ def test_the_clock_of_the_host_does_not_matter(postgres_url: str, tmp_path: Path
             ).scalar_one()
         engine.dispose()
         assert 10 < left <= 20
-        source = (ROOT / "src/chargehand/durable/_leases.py").read_text()
+        source = (ROOT / "src/chargehand/durable/leases.py").read_text()
         assert "time.time" not in source
         assert "datetime" not in source
         assert workers(postgres_url, tmp_path / "b").live(one.id)

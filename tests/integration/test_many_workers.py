@@ -8,11 +8,11 @@ import random
 import shlex
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.crash_kit import nothing_survives, wait_until
 from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_still, until
 from tests.postgres import Postgres, cluster
@@ -22,7 +22,7 @@ from chargehand.app._app import App
 from chargehand.core.clock import SystemClock
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
-from chargehand.store._audit import verify
+from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 

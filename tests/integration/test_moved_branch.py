@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from desk import Desk, Said, finish, repository
+from msgspec.structs import replace
 from tests.conftest import git, write_files
 from tests.integration.workshop import REQUEST, Workshop
 

@@ -6,10 +6,10 @@ import asyncio
 import json
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from test_crashes import descendants
 from tests.crash_kit import mounts
 from workshop import CHECK, GOLD, REQUEST, Workshop

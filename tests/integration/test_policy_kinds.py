@@ -72,8 +72,8 @@ def set_back_checks(shop: Workshop) -> MissionState:
     """Run a mission with the project's own checks."""
     import asyncio
     import shlex
-    from dataclasses import replace
 
+    from msgspec.structs import replace
     from tests.integration.workshop import REQUEST
 
     async def run() -> MissionState:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
 from chargehand.app._app import App

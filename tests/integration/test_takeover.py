@@ -14,7 +14,7 @@ import pytest
 from tests.crash_kit import SCENES, Scene, Site, Yard, nothing_survives, undisturbed_run, wait_until
 
 from chargehand.core.state import MissionState
-from chargehand.store._audit import verify
+from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -6,9 +6,9 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from tests.conftest import make_repository
 from tests.used_state import used_state
 

@@ -7,15 +7,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.core.action_events import (
+from chargehand.core.actions import (
+    ACTION_ENDED,
     ActionAnswered,
     ActionAsked,
     ActionBegan,
     ActionCreated,
     ActionFinished,
     ActionQueued,
+    fold_action,
 )
-from chargehand.core.action_state import ACTION_ENDED, fold_action
 from chargehand.core.events import GENESIS, Event, Payload, encode
 from chargehand.core.records import Reason
 

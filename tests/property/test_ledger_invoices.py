@@ -18,8 +18,8 @@ from chargehand.models._gateway_bill import Desk
 from chargehand.models._gateway_dialect import Metered
 from chargehand.models._gateway_fault import GatewayFault
 from chargehand.models._meter import Bound
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import Store, open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import Store, open_store
 
 PRICE = Price(input=1.0, output=10.0)
 MISSIONS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2"}

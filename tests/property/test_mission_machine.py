@@ -29,14 +29,14 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionFinished
 from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import SETTLED, AttemptState, MissionState
-from chargehand.durable._workers import LocalMembership, LocalWorkers
+from chargehand.durable.workers import LocalMembership, LocalWorkers
 from chargehand.missions._control import Control
 from chargehand.missions._hold import hold
 from chargehand.missions._journal import Journal
 from chargehand.missions._missions import Look, create_mission
 from chargehand.missions._steer import Steering
-from chargehand.store._audit import verify
-from chargehand.store._store import open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 BASE = Base(commit="c", tree="t", revision="HEAD")

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from chargehand.durable._slots import Ticket
+from chargehand.durable.admission import Ticket
 
 
 @dataclass(eq=False)

@@ -18,8 +18,8 @@ from chargehand.core.events import Payload, encode
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._store import open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 outputs = (

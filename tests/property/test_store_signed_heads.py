@@ -9,23 +9,22 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.core.errors import UsageError
 from chargehand.core.events import chain_hash, payload_digest
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._audit_export import export_log, verify_export
-from chargehand.store._chain import AuditReport
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import open_store
+from chargehand.store.audit import AuditReport, verify
+from chargehand.store.export import export_log, verify_export
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="ü x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)

@@ -17,8 +17,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ExhaustedError
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import Store, open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import Store, open_store
 
 MICRO = 1_000_000
 ATTEMPTS = {"a-1": "m-1", "a-2": "m-1", "a-3": "m-2", "a-4": None}
@@ -64,7 +64,7 @@ def _empty_store() -> Path:
 def counted(store: Store) -> dict[tuple[str, str, str], int]:
     """Return what is kept for limits to count, but for what is nothing."""
     with store.database.read() as connection:
-        rows = connection.exec_driver_sql("SELECT scope, subject, day, booked FROM spending_totals").all()
+        rows = connection.execute("SELECT scope, subject, day, booked FROM spending_totals").fetchall()
     return {(scope, subject, day): booked for scope, subject, day, booked in rows if booked}
 
 
@@ -72,7 +72,10 @@ def summed(store: Store) -> dict[tuple[str, str, str], int]:
     """Return the same by adding up every call."""
     sums: Counter[tuple[str, str, str]] = Counter()
     with store.database.read() as connection:
-        for row in connection.exec_driver_sql("SELECT * FROM spending").mappings():
+        rows = connection.execute("SELECT * FROM spending")
+        names = [column[0] for column in rows.description]
+        for values in rows:
+            row = dict(zip(names, values, strict=True))
             micro = row["settled"] if row["known"] else row["reserved"]
             user = ("nobody", "", row["day"]) if row["user"] is None else ("user", row["user"], row["day"])
             others = [(scope, row[scope], "") for scope in ("attempt", "task", "mission", "day")]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from chargehand.core.events import _REGISTRY, Payload, event_types
@@ -31,9 +31,9 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 def values(kind: Any) -> st.SearchStrategy[Any]:
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind)
-        return st.builds(kind, **{each.name: values(hints[each.name]) for each in dataclasses.fields(kind)})
+        return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return st.sampled_from(inner)

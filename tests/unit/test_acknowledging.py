@@ -11,8 +11,7 @@ import pytest
 
 from chargehand.agents.opening import abilities_of
 from chargehand.app._app import App
-from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
-from chargehand.core.attempt_events import AttemptStarted
+from chargehand.core.attempt_events import AttemptStarted, MessageAcknowledged, MessageDelivered
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import decode

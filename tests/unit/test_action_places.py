@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.durable._actions import ActionHold, ActionPlace, ActionPlaces, OutputLine
+from chargehand.durable.actions import ActionLocation, ActionLock, ActionRegistry, OutputLine
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> ActionPlaces:
-    return ActionPlaces(tmp_path)
+def places(tmp_path: Path) -> ActionRegistry:
+    return ActionRegistry(tmp_path)
 
 
-def made(places: ActionPlaces) -> ActionHold:
+def made(places: ActionRegistry) -> ActionLock:
     held = places.make()
-    places.put(ActionPlace(action=held.action, log="p-1", after=3))
+    places.put(ActionLocation(action=held.action, log="p-1", after=3))
     return held
 
 
-def test_one_owns_it_until_it_lets_go(places: ActionPlaces) -> None:
+def test_one_owns_it_until_it_lets_go(places: ActionRegistry) -> None:
     held = made(places)
     assert places.live(held.action)
     assert places.hold(held.action) is None
@@ -36,7 +36,7 @@ def test_one_owns_it_until_it_lets_go(places: ActionPlaces) -> None:
         held.fileno()
 
 
-def test_a_lock_that_is_handed_on_is_never_free(places: ActionPlaces) -> None:
+def test_a_lock_that_is_handed_on_is_never_free(places: ActionRegistry) -> None:
     held = made(places)
     handed = os.dup(held.fileno())
     held.let_go(handed_on=True)
@@ -47,7 +47,7 @@ def test_a_lock_that_is_handed_on_is_never_free(places: ActionPlaces) -> None:
     assert not places.live(held.action)
 
 
-def test_it_is_found_by_a_part_of_its_name(places: ActionPlaces) -> None:
+def test_it_is_found_by_a_part_of_its_name(places: ActionRegistry) -> None:
     with pytest.raises(NotFoundError):
         places.find("last")
     first, second = made(places), made(places)
@@ -66,7 +66,7 @@ def test_it_is_found_by_a_part_of_its_name(places: ActionPlaces) -> None:
     second.let_go()
 
 
-def test_output_is_read_by_whole_lines_as_it_comes(places: ActionPlaces) -> None:
+def test_output_is_read_by_whole_lines_as_it_comes(places: ActionRegistry) -> None:
     held = made(places)
     assert places.read(held.action) == ([], 0)
     output = places.output(held.action)
@@ -86,7 +86,7 @@ def test_output_is_read_by_whole_lines_as_it_comes(places: ActionPlaces) -> None
     held.let_go()
 
 
-def test_output_is_cut_and_says_so(places: ActionPlaces) -> None:
+def test_output_is_cut_and_says_so(places: ActionRegistry) -> None:
     held = made(places)
     output = places.output(held.action)
     long = OutputLine(time="t", stream="stdout", line="x" * 3_000_000)
@@ -99,7 +99,7 @@ def test_output_is_cut_and_says_so(places: ActionPlaces) -> None:
     held.let_go()
 
 
-def test_what_was_never_made_whole_goes_and_the_living_stay(places: ActionPlaces) -> None:
+def test_what_was_never_made_whole_goes_and_the_living_stay(places: ActionRegistry) -> None:
     dead, living = places.make(), places.make()
     dead.let_go()
     for held in (dead, living):

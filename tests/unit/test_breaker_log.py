@@ -15,8 +15,8 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest, Reason
 from chargehand.missions._breaker import FactKind, Who, agent_step, breaker_of, find_facts
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store, open_store
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store, open_store
 
 WHO = Who(agent="coder", model="m1")
 CLAIMED = MissionClaimed(worker="k", role="command", epoch=1, version="1")

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from chargehand.cli._root import chargehand
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit_export import verify_export
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import open_store
+from chargehand.store.export import verify_export
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import open_store
 
 REQUEST = MissionRequest(text="x\x1b[31m", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)
@@ -60,8 +60,8 @@ class Desk:
     def cut(self) -> None:
         """Take the last lines of m-first away, and all in this directory that could tell."""
         with open_store(self.home) as store, store.database.write() as connection:
-            connection.exec_driver_sql("DELETE FROM events WHERE mission = 'm-first' AND seq > 1")
-            connection.exec_driver_sql(
+            connection.execute("DELETE FROM events WHERE mission = 'm-first' AND seq > 1")
+            connection.execute(
                 "UPDATE missions SET last_seq = 1, last_hash = (SELECT hash FROM events "
                 "WHERE mission = 'm-first' AND seq = 1) WHERE id = 'm-first'"
             )

@@ -28,7 +28,7 @@ from chargehand.cli._request import (
 )
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
-from chargehand.store._store import Store, open_store
+from chargehand.store.store import Store, open_store
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._result import (

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 from core_strategies import payloads, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.events import GENESIS, Event, Payload, encode

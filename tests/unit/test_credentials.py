@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from chargehand.core.errors import ChargehandError, ConfigError, NotFoundError, UsageError
 from chargehand.core.ports import KeySource
-from chargehand.credentials._credentials import Credentials, SecretName, open_credentials
-from chargehand.credentials._file import SecretsFile
+from chargehand.credentials.credentials import Credentials, SecretName, SecretsFile, open_credentials
 
 NAME = "OPENAI_API_KEY"
 VALUE = "sk-0123456789abcdef"
@@ -222,7 +221,7 @@ def test_without_the_package_the_file_does(directory: Path, monkeypatch: pytest.
 def test_the_package_is_imported_only_when_the_environment_has_not_what_is_asked_for(directory: Path) -> None:
     script = f"""
 import sys, pathlib
-from chargehand.credentials._credentials import open_credentials
+from chargehand.credentials.credentials import open_credentials
 kept = open_credentials({{"{NAME}": "x"}}, pathlib.Path(sys.argv[1]))
 assert kept.get("{NAME}") == "x"
 assert "keyring" not in sys.modules

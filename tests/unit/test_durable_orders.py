@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.errors import RefusedError
-from chargehand.durable._orders import Order, give_order, taking_orders
+from chargehand.durable.orders import Order, give_order, taking_orders
 
 
 async def echo(order: Order) -> Order:

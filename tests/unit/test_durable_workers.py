@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.workers import LocalWorkers
 
 HOLD = """
 import sys
 from pathlib import Path
-from chargehand.durable._workers import LocalWorkers
+from chargehand.durable.workers import LocalWorkers
 member = LocalWorkers(Path(sys.argv[1]), version="1").join("worker")
 print(member.id, flush=True)
 sys.stdin.read()

@@ -10,8 +10,8 @@ import pytest
 from tests.gateway_kit import JSON, SSE, Reply, data, event, gateway
 
 from chargehand.models._contract import Dialect
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import open_store
 
 RESPONSES = "/v1/responses"
 GEMINI = "/v1beta/models/m:generateContent"

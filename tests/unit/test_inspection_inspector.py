@@ -19,7 +19,7 @@ from chargehand.core.clock import SteppedClock
 from chargehand.core.records import Base, Finding
 from chargehand.missions import _inspection
 from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
-from chargehand.store._store import Store, open_store
+from chargehand.store.store import Store, open_store
 from chargehand.workspace._scan import Scan
 
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"

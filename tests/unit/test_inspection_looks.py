@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.checks._areas import Areas
 from chargehand.checks._cache import LayeredCache, MemoryCache, key_of, plan_version

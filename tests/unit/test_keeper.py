@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.durable._keeper import Kept, LineCutter, OutputStream, run_kept
+from chargehand.durable.supervisor import LineSplitter, OutputStream, ProgramExit, run_supervised
 
 STUBBORN = """
 import os, signal, sys, time
@@ -64,11 +64,11 @@ def gone(pids: Path) -> bool:
     return not alive(pids)
 
 
-def kept(command: list[str], lines: list[Line]) -> Kept:
+def kept(command: list[str], lines: list[Line]) -> ProgramExit:
     def take(stream: OutputStream, line: str) -> None:
         lines.append((stream, line))
 
-    return asyncio.run(run_kept(command, environment=dict(os.environ), cwd=Path("/"), on_line=take))
+    return asyncio.run(run_supervised(command, environment=dict(os.environ), cwd=Path("/"), on_line=take))
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -103,7 +103,7 @@ def test_a_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
             ready.set()
 
         running = asyncio.create_task(
-            run_kept(stubborn(pids), environment=dict(os.environ), cwd=Path("/"), on_line=start)
+            run_supervised(stubborn(pids), environment=dict(os.environ), cwd=Path("/"), on_line=start)
         )
         async with asyncio.timeout(LIMIT):
             await ready.wait()
@@ -118,8 +118,8 @@ def test_a_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from chargehand.durable._keeper import run_kept
-asyncio.run(run_kept(sys.argv[1:], environment=dict(os.environ), cwd=Path("/"),
+from chargehand.durable.supervisor import run_supervised
+asyncio.run(run_supervised(sys.argv[1:], environment=dict(os.environ), cwd=Path("/"),
                      on_line=lambda stream, line: print(line, flush=True)))
 """
 
@@ -140,7 +140,7 @@ def test_the_tree_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
 def test_lines_do_not_depend_on_how_they_come(pieces: list[bytes]) -> None:
     def cut(parts: list[bytes]) -> list[str]:
         lines: list[str] = []
-        cutter = LineCutter("stdout", lambda _, line: lines.append(line))
+        cutter = LineSplitter("stdout", lambda _, line: lines.append(line))
         for part in parts:
             cutter.feed(part)
         cutter.end()

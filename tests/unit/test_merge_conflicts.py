@@ -12,8 +12,8 @@ from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit
 from tests.workspace_kit import Yard
 
 import chargehand.workspace._merge as merging
-from chargehand.core.conflicts import Conflict, Excerpt
 from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict, Excerpt
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._merge import MergeResult
 from chargehand.workspace._merge_conflicts import MergeConflictError, conflict_report

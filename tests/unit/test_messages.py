@@ -13,7 +13,6 @@ from chargehand.agents._claims import claimed, read_document, with_message
 from chargehand.agents._contract import Outcome
 from chargehand.app._messages_reference import render_messages, schemas
 from chargehand.core.errors import MessageError
-from chargehand.core.message_repair import repaired_json, repaired_words
 from chargehand.core.messages import (
     LARGEST_MESSAGE,
     MESSAGE_CLASSES,
@@ -23,6 +22,8 @@ from chargehand.core.messages import (
     decode_message,
     encode_message,
     message_of,
+    repaired_json,
+    repaired_words,
 )
 
 ROOT = Path(__file__).parents[2]

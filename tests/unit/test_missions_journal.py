@@ -13,7 +13,7 @@ from chargehand.core.errors import FencedError
 from chargehand.core.mission_events import MessageSent, MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.missions._journal import Journal
-from chargehand.store._store import Store, open_store
+from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=("x",), slug="x")

@@ -14,7 +14,7 @@ from chargehand.cli._output import Output
 from chargehand.cli._root import chargehand
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
 from chargehand.core.records import MissionRequest
-from chargehand.durable._workers import LocalMembership
+from chargehand.durable.workers import LocalMembership
 from chargehand.missions._missions import create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.core.tiers import TIERS, TierCandidate, TierFacts, TierName
+from chargehand.core.records import TIERS, TierCandidate, TierFacts, TierName
 from chargehand.policy._tiers import choose_tier, in_question, needed_tier, only_documentation
 
 FACTS = st.builds(

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.durable._slots import Slots, Ticket
+from chargehand.durable.admission import ConcurrencyLimit, Ticket
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from chargehand.durable._slots import Slots
+from chargehand.durable.admission import ConcurrencyLimit
 
 async def main():
     directory, places, log, seconds = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     def say(word):
         with open(log, "a") as file:
             file.write(word + "\\n")
-    async with Slots(directory, places=places).place(on_wait=lambda before: say("wait")):
+    async with ConcurrencyLimit(directory, places=places).place(on_wait=lambda before: say("wait")):
         say("in")
         while seconds < 0 and not Path(log + ".go").exists():
             await asyncio.sleep(0.01)
@@ -145,7 +145,7 @@ class Pausing:
 
 
 async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_path: Path) -> None:
-    slots, gate, served = Slots(tmp_path, places=1), Pausing(), []
+    slots, gate, served = ConcurrencyLimit(tmp_path, places=1), Pausing(), []
 
     async def take(name: str, gate: Pausing | None = None, seconds: float = 0.0, urgent: bool = False) -> None:
         async with slots.place(gate=gate, urgent=urgent):
@@ -171,7 +171,7 @@ async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_pa
 
 
 async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> None:
-    slots, served, told = Slots(tmp_path, places=1), [], []
+    slots, served, told = ConcurrencyLimit(tmp_path, places=1), [], []
     free = asyncio.Event()
 
     async def take(name: str, urgent: bool) -> None:
@@ -196,7 +196,7 @@ def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
 
         async def wait() -> None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2), Slots(tmp_path / "slots", places=1).place():
+                async with asyncio.timeout(2), ConcurrencyLimit(tmp_path / "slots", places=1).place():
                     raise AssertionError("there is no place")
 
         begun = time.process_time()

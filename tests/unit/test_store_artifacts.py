@@ -14,8 +14,8 @@ from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import Store, open_store
 
 LONG = b"the same line again and again\n" * 1000
 CREATED = MissionCreated(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.older_stores import as_of_version_6
 
 from chargehand.core.errors import FencedError, NotFoundError, RefusedError
 from chargehand.core.events import Payload
@@ -20,8 +21,8 @@ from chargehand.core.mission_events import (
     MissionResumed,
 )
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
@@ -130,6 +131,7 @@ def test_missions_of_the_first_version_go_on_where_they_had_not_ended(tmp_path: 
 def as_version_1(home: Path) -> None:
     """Take out of a store what the first version did not have."""
     with sqlite3.connect(home / "store.db") as raw:
+        as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         for index in ("missions_to_take", "missions_to_wake"):

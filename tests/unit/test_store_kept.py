@@ -10,8 +10,8 @@ import pytest
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.records import CheckResult, Finding, Verdict
-from chargehand.store._projects import ProjectRow
-from chargehand.store._store import Store, open_store
+from chargehand.store.projects import ProjectRow
+from chargehand.store.store import Store, open_store
 
 VERDICT = Verdict(
     tree="t1",

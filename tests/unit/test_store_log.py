@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SteppedClock
@@ -13,9 +13,9 @@ from chargehand.core.events import GENESIS, chain_hash, decode, payload_digest
 from chargehand.core.fold import fold
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.store._audit import verify
-from chargehand.store._store import open_store
+from chargehand.store.audit import verify
+from chargehand.store.store import open_store
 
 # One interpreter forks the workers, so that only one start-up is paid; each worker opens a store of its own.
 HARNESS = """
@@ -19,8 +19,8 @@ import os, signal, sys
 from pathlib import Path
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._store import open_store
-from chargehand.store._audit import verify
+from chargehand.store.store import open_store
+from chargehand.store.audit import verify
 
 home = Path(sys.argv[1])
 request = MissionRequest(text="x", agent="a", command=(), slug="x")
@@ -177,7 +177,7 @@ def test_a_process_killed_while_it_holds_the_write_lock_does_not_keep_it(home: P
 def work(reply):
     store = open_store(home)
     with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE missions SET project = 'half'")
+        connection.execute("UPDATE missions SET project = 'half'")
         os.write(reply, b"held")
         signal.pause()
 

@@ -7,18 +7,18 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.store._audit import verify
-from chargehand.store._signing import SignedHead
-from chargehand.store._store import Store, open_store
+from chargehand.store.audit import verify
+from chargehand.store.heads import SignedHead
+from chargehand.store.store import Store, open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)
@@ -83,8 +83,8 @@ def test_no_store_pays_for_cryptography_before_it_signs(home: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from chargehand.store._store import open_store
-from chargehand.store._audit import verify
+from chargehand.store.store import open_store
+from chargehand.store.audit import verify
 with open_store(Path({str(home)!r})) as store:
     assert verify(store).ok
 assert "cryptography" not in sys.modules
@@ -119,10 +119,10 @@ def test_a_mission_that_is_not_there_or_not_on_the_disk(store: Store, home: Path
 
 def test_a_log_that_lost_the_kept_line_is_not_signed(store: Store, home: Path) -> None:
     with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE seq = 2")
+        connection.execute("UPDATE events SET hash = 'x' WHERE seq = 2")
     assert fails(store).code == "log_changed"
     with store.database.write() as connection:
-        connection.exec_driver_sql("DELETE FROM events WHERE seq = 2")
+        connection.execute("DELETE FROM events WHERE seq = 2")
     assert fails(store).code == "log_changed"
     assert not list((home / "heads").glob("*.signed"))
 
@@ -199,7 +199,7 @@ import os, sys
 from pathlib import Path
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.store._store import open_store
+from chargehand.store.store import open_store
 home = Path(sys.argv[1])
 request = MissionRequest(text="x", agent="a", command=(), slug="x")
 created = MissionCreated(project="p", repository="/r", request=request)

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.older_stores import as_of_version_6
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ExhaustedError, UsageError
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.records import MissionRequest
-from chargehand.store._spending import SpendingLimits, _micro, _shown, _usd
-from chargehand.store._store import Store, open_store
+from chargehand.store.ledger import SpendingLimits, _micro, _shown, _usd
+from chargehand.store.store import Store, open_store
 
 DAY = 24 * 3600.0
 
@@ -316,6 +317,7 @@ def test_a_store_of_the_schema_before_gets_its_book(tmp_path: Path) -> None:
     with open_store(home) as store:
         lines = store.log.append("m-1", created)
     with sqlite3.connect(home / "store.db") as raw:
+        as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_wake")
@@ -332,8 +334,8 @@ RACE = """
 import os, sys
 from pathlib import Path
 from chargehand.core.errors import ExhaustedError
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import open_store
 
 home = Path(sys.argv[1])
 limits = SpendingLimits(attempt_usd=0.3, mission_usd=0.5, user_usd=0.45, day_usd=0.7)

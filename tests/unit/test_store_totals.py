@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.property.test_store_spending_machine import counted, summed
+from tests.unit.older_stores import as_of_version_6
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Ledger
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import Store, open_store
-from chargehand.store._together import Together
+from chargehand.store.database.connection import SingleFlight
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import Store, open_store
 
 LIMITS = SpendingLimits(attempt_usd=9.0, task_usd=9.0, mission_usd=9.0, user_usd=9.0, day_usd=9.0)
 
@@ -29,6 +30,7 @@ def ledger(store: Store, *, mission: str | None = "m-1", user: str | None = "ann
 
 def as_of_version_5(home: Path) -> None:
     with sqlite3.connect(home / "store.db") as raw:
+        as_of_version_6(raw)
         for trigger in ("added", "settled", "removed"):
             raw.execute(f"DROP TRIGGER spending_{trigger}")
         raw.execute("DROP TABLE spending_totals")
@@ -75,8 +77,8 @@ def test_what_another_program_writes_is_counted(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from chargehand.store._spending import SpendingLimits
-from chargehand.store._store import open_store
+from chargehand.store.ledger import SpendingLimits
+from chargehand.store.store import open_store
 
 with open_store(Path(sys.argv[1])) as store:
     one = store.spending.ledger(mission="m", attempt="a", limits=SpendingLimits(day_usd=1e6), user="u")
@@ -105,7 +107,7 @@ def test_a_killed_process_takes_no_reserve_with_it(tmp_path: Path) -> None:
     with open_store(home) as store:
         assert counted(store) == summed(store)
         with store.database.read() as connection:
-            rows = connection.exec_driver_sql("SELECT call, reserved, settled, known FROM spending").all()
+            rows = connection.execute("SELECT call, reserved, settled, known FROM spending").fetchall()
     kept = {call: (settled if known else reserved) / 1e6 for call, reserved, settled, known in rows}
     # It may have died with a word on its way to us: more was reserved or settled then than was told.
     assert told.keys() <= kept.keys()
@@ -122,7 +124,7 @@ def test_who_waits_while_the_work_is_done_shares_the_next_run() -> None:
         begun.set()
         assert go_on.wait(30)
 
-    together = Together(work)
+    together = SingleFlight(work)
 
     def waited() -> tuple[float, int]:
         asked = time.monotonic()
@@ -149,7 +151,7 @@ def test_a_run_that_fails_is_done_again_for_who_still_waits() -> None:
         if (error := next(outcomes)) is not None:
             raise error
 
-    together = Together(work)
+    together = SingleFlight(work)
     with pytest.raises(OSError, match="no"):
         together.wait()
     together.wait()

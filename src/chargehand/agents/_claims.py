@@ -15,9 +15,8 @@ from msgspec import Struct
 from chargehand.agents._contract import Assignment, Outcome
 from chargehand.agents._recorded import ToolCall
 from chargehand.core.errors import MessageError
-from chargehand.core.message_payloads import LONGEST_TEXT
-from chargehand.core.message_repair import repaired_json, repaired_words
 from chargehand.core.messages import (
+    LONGEST_TEXT,
     Addressed,
     ClarificationRequest,
     ErrorReport,
@@ -27,6 +26,8 @@ from chargehand.core.messages import (
     TaskCompletion,
     message_of,
     read_record,
+    repaired_json,
+    repaired_words,
 )
 
 UNANSWERED = "clarification_needed"

@@ -10,7 +10,7 @@ from chargehand.agents._patch_model import PatchProblem
 from chargehand.agents._roles import Role
 from chargehand.agents._tools import ToolResult, checked_call
 from chargehand.core.events import encode_json
-from chargehand.core.message_payloads import Denied
+from chargehand.core.messages import Denied
 from chargehand.core.text import printable
 from chargehand.policy._actions import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
 

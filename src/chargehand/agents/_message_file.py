@@ -11,8 +11,7 @@ from chargehand.agents._claims import read_document
 from chargehand.agents._contract import AttemptContext
 from chargehand.agents._ending import cleaned, redactor
 from chargehand.core.errors import MessageError
-from chargehand.core.message_payloads import LONGEST_TEXT
-from chargehand.core.messages import Addressed, Message
+from chargehand.core.messages import LONGEST_TEXT, Addressed, Message
 from chargehand.sandbox._contract import Sandbox
 
 MESSAGE = "/home/agent/.chargehand/message.json"

@@ -7,8 +7,15 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from chargehand.core.errors import MessageError
-from chargehand.core.message_repair import repaired_json, repaired_words
-from chargehand.core.messages import ClarificationRequest, ErrorReport, InformationReport, Message, TaskCompletion
+from chargehand.core.messages import (
+    ClarificationRequest,
+    ErrorReport,
+    InformationReport,
+    Message,
+    TaskCompletion,
+    repaired_json,
+    repaired_words,
+)
 
 ENDS: tuple[type[Message], ...] = (TaskCompletion, InformationReport, ErrorReport, ClarificationRequest)
 """The messages that an attempt may end with."""

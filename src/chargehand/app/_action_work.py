@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from chargehand.app._config_model import Option
-from chargehand.core.action_events import ActionKind
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError, RepositoryError, UsageError
 from chargehand.core.events import Payload
 from chargehand.core.records import Base, Reason
 from chargehand.core.text import printable
-from chargehand.durable._keeper import LineCutter, OutputStream, run_kept
+from chargehand.durable.supervisor import LineSplitter, OutputStream, run_supervised
 from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._promote import mission_ref
 from chargehand.policy._actions import Other, Run, Surroundings
@@ -134,7 +133,7 @@ class Work:
         self, command: HostCommand, *, on_line: Callable[[OutputStream, str], None] | None = None
     ) -> int:
         """Run git on the host, its lines as they come; return its exit code. Nothing of it is left then."""
-        kept = await run_kept(
+        kept = await run_supervised(
             command.argv, environment=command.environment, cwd=Path("/"), on_line=on_line or self.tell
         )
         return kept.exit_code
@@ -304,7 +303,7 @@ async def execute(work: Work) -> Done:
 
 
 async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
-    cutters = {name: LineCutter(name, work.tell) for name in ("stdout", "stderr")}
+    cutters = {name: LineSplitter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
     await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
     async with session.missions.open_place(session.base, tree=tree) as sandbox:

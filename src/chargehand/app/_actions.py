@@ -16,7 +16,9 @@ from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app._config_files import load_user_file, user_config_path
 from chargehand.app._config_model import Option
 from chargehand.app._config_resolve import resolve
-from chargehand.core.action_events import (
+from chargehand.core.actions import (
+    ACTION_ENDED,
+    ACTION_TYPES,
     ActionAnswered,
     ActionAsked,
     ActionBegan,
@@ -25,16 +27,17 @@ from chargehand.core.action_events import (
     ActionFinished,
     ActionKind,
     ActionQueued,
+    ActionState,
+    fold_action,
 )
-from chargehand.core.action_state import ACTION_ENDED, ACTION_TYPES, ActionState, fold_action
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload, decode, encode_json
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Reason
-from chargehand.durable._actions import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine
-from chargehand.durable._keeper import OutputStream
-from chargehand.durable._slots import Slots
+from chargehand.durable.actions import ActionLocation, ActionLock, ActionOutput, ActionRegistry, OutputLine
+from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.durable.supervisor import OutputStream
 from chargehand.models._redact import Redactor
 from chargehand.workspace._merge_conflicts import MergeConflictError
 
@@ -59,7 +62,7 @@ class Actions:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self.places = ActionPlaces(app.home)
+        self.places = ActionRegistry(app.home)
 
     def config(self, time: str | None = None) -> ActionsConfig:
         """Return how actions are limited, by the user's own word alone; `time` is that of the command line."""
@@ -77,7 +80,7 @@ class Actions:
         mission: str | None,
         seconds: float,
         detached: bool,
-    ) -> ActionHold:
+    ) -> ActionLock:
         """Record a new action and own it; it is `queued` until it runs."""
         app = self._app
         log = mission or project
@@ -94,7 +97,7 @@ class Actions:
             detached=detached,
         )
         app.store.log.append(log, created, durable=True)
-        self.places.put(ActionPlace(action=held.action, log=log, after=after))
+        self.places.put(ActionLocation(action=held.action, log=log, after=after))
         return held
 
     def state(self, action: str) -> ActionState:
@@ -109,7 +112,7 @@ class Actions:
         """Return the actions that are still kept, the oldest first."""
         return [self.state(action) for action in self.places.ids()]
 
-    def start(self, held: ActionHold) -> subprocess.Popen[bytes]:
+    def start(self, held: ActionLock) -> subprocess.Popen[bytes]:
         """Hand an action to a process of its own, which owns it from now on without a moment in between."""
         app = self._app
         logs = app.home / "logs"
@@ -128,7 +131,7 @@ class Actions:
         held.let_go(handed_on=True)
         return process
 
-    async def run(self, held: ActionHold, *, on_line: OnOutputLine = _quiet) -> ActionState:
+    async def run(self, held: ActionLock, *, on_line: OnOutputLine = _quiet) -> ActionState:
         """Run an action that is owned to its end, or to its question, and let go of it."""
         action = held.action
         place = self.places.get(action)
@@ -140,7 +143,7 @@ class Actions:
             held.let_go()
         return self.state(action)
 
-    async def _run(self, action: str, place: ActionPlace, output: ActionOutput, on_line: OnOutputLine) -> None:
+    async def _run(self, action: str, place: ActionLocation, output: ActionOutput, on_line: OnOutputLine) -> None:
         clock = self._app.clock
         state = self.state(action)
         began = clock.monotonic()
@@ -174,7 +177,7 @@ class Actions:
         if status == "cancelled" and not self.places.cancel_asked(action):
             raise asyncio.CancelledError
 
-    async def _worked(self, work: Work, place: ActionPlace) -> tuple[ActionEnd, Done]:
+    async def _worked(self, work: Work, place: ActionLocation) -> tuple[ActionEnd, Done]:
         """Do the work and return how it ended; raises `NeedsWordError` where it has to wait for a person."""
         seconds = work.state.limit_seconds
         try:
@@ -229,12 +232,12 @@ class Actions:
 
         async with contextlib.AsyncExitStack() as stack:
             if work.state.kind != "exec":
-                slots = Slots(self._app.home / "slots" / "git", places=places)
+                slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
                 await stack.enter_async_context(slots.place(on_wait=waits))
             work.note(ActionBegan(action=action, pid=os.getpid(), waited=clock.monotonic() - asked))
             yield
 
-    def _conflicts(self, place: ActionPlace) -> dict[str, Any]:
+    def _conflicts(self, place: ActionLocation) -> dict[str, Any]:
         """Return what the log tells of the conflict that was just noted there, as far as a line may hold it."""
         lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
         told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
@@ -245,7 +248,7 @@ class Actions:
             result["conflicts"] = ()
         return result
 
-    def answer(self, action: str, *, yes: bool) -> ActionHold | None:
+    def answer(self, action: str, *, yes: bool) -> ActionLock | None:
         """Answer what an action asks; return it, owned, where it may go on.
 
         Raises `RefusedError` (`no_question`, `action_held`).

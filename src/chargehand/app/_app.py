@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import structs
+
 from chargehand import __version__
 from chargehand.app._config_agents import requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
@@ -41,12 +43,11 @@ from chargehand.core.config import Config, EngineConfig, SandboxConfig
 from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base
-from chargehand.core.tiers import TierChoice
-from chargehand.credentials._credentials import Credentials, open_credentials
-from chargehand.durable._leases import LeasedWorkers
-from chargehand.durable._orders import give_order, taking_orders
-from chargehand.durable._workers import LocalWorkers, Membership, Role, Workers
+from chargehand.core.records import Base, TierChoice
+from chargehand.credentials.credentials import Credentials, open_credentials
+from chargehand.durable.leases import LeasedWorkers
+from chargehand.durable.orders import give_order, taking_orders
+from chargehand.durable.workers import LocalWorkers, Membership, Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.missions._missions import Look, Missions
@@ -59,8 +60,8 @@ from chargehand.sandbox._probe import ProbeReport
 from chargehand.sandbox._toolchain import Toolchain, discover
 from chargehand.sandbox._toolchain_seen import ToolSeen, tools_inside
 from chargehand.sandbox._vm_guest import Guest
-from chargehand.store._projects import ProjectRow
-from chargehand.store._store import Store, open_store
+from chargehand.store.projects import ProjectRow
+from chargehand.store.store import Store, open_store
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._quota import StateQuota
 from chargehand.workspace._repository import find_repository
@@ -317,7 +318,7 @@ class App:
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
-        config = replace(self.user_configuration().config.sandbox, tier=tier)
+        config = structs.replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
     async def tools(self, driver: DriverName) -> tuple[ToolSeen, ...]:

@@ -10,6 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from chargehand.app._config_entries import is_short_form, model_hint
 from chargehand.app._config_values import shown
 from chargehand.app._model_reports import Reports
@@ -51,7 +53,7 @@ def model_config(config: Config, name: str) -> ModelConfig:
     """
     entry = config.models.get(name)
     if entry is not None:
-        return entry if entry.model else dataclasses.replace(entry, model=name)
+        return entry if entry.model else structs.replace(entry, model=name)
     if is_short_form(name):
         provider, _, model = name.partition(":")
         return ModelConfig(provider=cast(Provider, provider), model=model)

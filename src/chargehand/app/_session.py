@@ -8,11 +8,10 @@ from chargehand.app._config_agents import named_agent
 from chargehand.app._config_model import Resolved
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base
-from chargehand.core.tiers import TierChoice
+from chargehand.core.records import Base, TierChoice
 from chargehand.missions._missions import Missions
 from chargehand.missions._services import Tier
-from chargehand.store._projects import ProjectRow
+from chargehand.store.projects import ProjectRow
 from chargehand.workspace._depot import Depot
 
 

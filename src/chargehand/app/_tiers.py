@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from chargehand.app._config_model import Resolved
 from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
-from chargehand.core.tiers import TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.missions._services import Tier
 from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox._probe import ProbeReport, probe
@@ -68,7 +70,7 @@ async def _offer(
 ) -> TierCandidate:
     if name == "none":
         return TierCandidate(tier=name, offered=False, detail="never taken by itself")
-    wanted = replace(config.sandbox, tier=name)
+    wanted = structs.replace(config.sandbox, tier=name)
     try:
         strategy = config.project.strategy
         driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
@@ -81,8 +83,8 @@ def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
     """Return the configuration in force with the tier that was chosen in place of `auto`."""
     if resolved.config.sandbox.tier == choice.tier:
         return resolved
-    sandbox = replace(resolved.config.sandbox, tier=choice.tier)
-    return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
+    sandbox = structs.replace(resolved.config.sandbox, tier=choice.tier)
+    return dataclasses.replace(resolved, config=structs.replace(resolved.config, sandbox=sandbox))
 
 
 def open_tier(

@@ -10,8 +10,8 @@ import time
 from chargehand.app._app import App
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError
 from chargehand.core.records import Reason
-from chargehand.durable._engine import Engine
-from chargehand.store._log import MissionRow
+from chargehand.durable.engine import Engine
+from chargehand.store.log import MissionRow
 
 _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from chargehand.checks._dependency_files import Dependencies, dependencies_in
 from chargehand.checks._reader import TreeReader, is_regular

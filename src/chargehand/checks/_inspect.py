@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from chargehand.checks._areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks._cache import InspectionCache, key_of, plan_version, sealed, unsealed

@@ -10,11 +10,11 @@ import msgspec
 from chargehand.app._actions import Actions
 from chargehand.app._app import App
 from chargehand.cli._output import Output
-from chargehand.core.action_state import ACTION_ENDED, ActionState
+from chargehand.core.actions import ACTION_ENDED, ActionState
 from chargehand.core.codec import convert_to
-from chargehand.core.conflicts import Conflict
 from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
-from chargehand.durable._actions import OutputLine
+from chargehand.core.records import Conflict
+from chargehand.durable.actions import OutputLine
 from chargehand.workspace._merge_conflicts import conflict_report
 
 _LOOK_SECONDS = 0.1

@@ -15,10 +15,9 @@ from chargehand.cli._exec import require_commands
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.core.action_events import ActionKind
-from chargehand.core.action_state import ActionState
+from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.errors import UsageError, WaitingError
-from chargehand.durable._actions import ActionHold
+from chargehand.durable.actions import ActionLock
 
 
 def fetch(remote: str, *, repo: Path | None, as_json: bool, time: str | None, detach: bool) -> int:
@@ -150,7 +149,7 @@ def _begin(
     return _go(app, actions, out, held, detach=detach, ask=ask)
 
 
-def _go(app: App, actions: Actions, out: Output, held: ActionHold, *, detach: bool, ask: bool = False) -> int:
+def _go(app: App, actions: Actions, out: Output, held: ActionLock, *, detach: bool, ask: bool = False) -> int:
     action = held.action
     if detach:
         actions.start(held)
@@ -176,7 +175,7 @@ def _go(app: App, actions: Actions, out: Output, held: ActionHold, *, detach: bo
     return code
 
 
-def _run(actions: Actions, held: ActionHold, out: Output, *, quiet: bool = False) -> ActionState:
+def _run(actions: Actions, held: ActionLock, out: Output, *, quiet: bool = False) -> ActionState:
     async def work(stop: Stop) -> ActionState:
         return await actions.run(held, on_line=lambda line: None if quiet else show_line(out, held.action, line))
 

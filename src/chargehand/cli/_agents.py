@@ -7,8 +7,9 @@ import functools
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from chargehand.agents._cli_specs import SPECS
 from chargehand.agents.opening import abilities_of

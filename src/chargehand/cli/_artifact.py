@@ -9,7 +9,7 @@ from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.store._artifacts import ArtifactRow
+from chargehand.store.artifacts import ArtifactRow
 
 _LEAST = 4
 _LIST = "chargehand artifact list MISSION"

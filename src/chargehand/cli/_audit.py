@@ -10,10 +10,9 @@ from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import UsageError
-from chargehand.store._audit import verify
-from chargehand.store._audit_export import export_log, verify_export
-from chargehand.store._chain import AuditReport
-from chargehand.store._signing import SignedHead
+from chargehand.store.audit import AuditReport, verify
+from chargehand.store.export import export_log, verify_export
+from chargehand.store.heads import SignedHead
 
 
 def verify_log(

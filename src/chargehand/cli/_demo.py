@@ -36,7 +36,7 @@ from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions._fork import fork
 from chargehand.missions._journal import Watch
-from chargehand.store._audit import verify
+from chargehand.store.audit import verify
 
 _QUIET = Output(as_json=True)
 """Shows no progress: the demo tells its missions in its own words."""

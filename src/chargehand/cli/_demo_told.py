@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from chargehand.core.records import CheckResult, Verdict
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions._transcript import Line, transcript
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 _SUBJECTS = ("path", "pattern", "command", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)

@@ -14,7 +14,7 @@ from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import ChargehandError, UsageError
-from chargehand.core.tiers import TierChoice
+from chargehand.core.records import TierChoice
 from chargehand.policy._actions import Judgement, Run
 from chargehand.sandbox._contract import ExecResult, Stream
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
+
+from msgspec import structs
 
 from chargehand.app._app import App
 from chargehand.app._gateways import ledger_by_hand
@@ -260,8 +262,8 @@ def _show_call(out: Output, record: CallRecord) -> None:
 
 def _show_alert(out: Output, spent: Spent) -> None:
     if spent.limit not in ("user", "day"):
-        spent = replace(spent, limit="gateway")
-    out.document({"alert": asdict(spent)})
+        spent = structs.replace(spent, limit="gateway")
+    out.document({"alert": structs.asdict(spent)})
     out.text(f"      {alert_text(spent)}")
 
 

@@ -14,7 +14,7 @@ from chargehand.app._app import App
 from chargehand.cli._output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.text import printable, shown_path
-from chargehand.store._projects import ProjectRow
+from chargehand.store.projects import ProjectRow
 from chargehand.workspace._gc import GcReport, gc
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")

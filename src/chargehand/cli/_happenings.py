@@ -7,15 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chargehand.agents._recorded import ToolCall, read_reply
-from chargehand.core.action_events import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
-from chargehand.core.agent_events import (
-    MessageAcknowledged,
-    MessageDelivered,
-    MessageReceived,
-    MessageUndelivered,
-    ReportMade,
-    RoleChosen,
-)
+from chargehand.core.actions import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
 from chargehand.core.attempt_events import (
     ActionJudged,
     AttemptResumed,
@@ -25,9 +17,15 @@ from chargehand.core.attempt_events import (
     CheckpointMade,
     CommandFinished,
     FilesSeen,
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageReceived,
+    MessageUndelivered,
     ModelCalled,
     NetworkRequested,
     ReplayDiverged,
+    ReportMade,
+    RoleChosen,
     SandboxClosed,
     SandboxOpened,
     StateCaptured,

@@ -16,7 +16,7 @@ from chargehand.cli._output import Output
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Base
 from chargehand.core.text import printable
-from chargehand.store._projects import ProjectRow
+from chargehand.store.projects import ProjectRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result
 from chargehand.core.errors import UsageError
 from chargehand.core.mission_events import PROMOTE
-from chargehand.core.questions import Question
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionState, Question
 from chargehand.core.text import printable
 
 _LONGEST = 100_000

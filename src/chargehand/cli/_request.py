@@ -19,7 +19,7 @@ from chargehand.core.errors import UsageError
 from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import MissionRequest
 from chargehand.core.text import shown_path
-from chargehand.store._artifacts import Artifacts
+from chargehand.store.artifacts import Artifacts
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3

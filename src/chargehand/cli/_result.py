@@ -7,9 +7,8 @@ from typing import Any
 
 from chargehand.cli._output import Output
 from chargehand.core.records import CheckResult, Export, Verdict
-from chargehand.core.state import AttemptState, MissionState
+from chargehand.core.state import AttemptState, AttemptUsage, MissionState
 from chargehand.core.text import shown_path
-from chargehand.core.usage import AttemptUsage
 from chargehand.missions._causes import Cause, attempt_cause, mission_cause
 from chargehand.missions._contracts import FAILING_TEST
 

@@ -1,19 +1,81 @@
-"""The payloads of an attempt's work: what runs, what it calls, reaches and writes; see `_payloads`."""
+"""Event payloads of an attempt: its sandboxes, model calls, network, checkpoints, messages, role and report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import field
 
 from chargehand.core.events import Payload, event
-from chargehand.core.records import (
-    Checkpoint,
-)
-from chargehand.core.tiers import TierChoice
+from chargehand.core.records import Checkpoint, Reason, TierChoice
+
+
+@event("message.delivered")
+class MessageDelivered(Payload, frozen=True, kw_only=True):
+    """A message lies before the agent of an attempt; that it was taken into its work is another event's word."""
+
+    message: str
+    attempt: str
+
+
+@event("message.acknowledged")
+class MessageAcknowledged(Payload, frozen=True, kw_only=True):
+    """A message is in an agent's work: in its recorded conversation, or its turn with it began."""
+
+    message: str
+    attempt: str
+
+
+@event("message.undelivered")
+class MessageUndelivered(Payload, frozen=True, kw_only=True):
+    """A message reached no agent before its mission came to its end."""
+
+    message: str
+    reason: Reason
+
+
+@event("message.received")
+class MessageReceived(Payload, frozen=True, kw_only=True):
+    """An agent's end of an attempt as a message; a claim, whatever its status."""
+
+    attempt: str
+    message: dict[str, Any] = field(default_factory=dict)
+
+
+@event("role.chosen")
+class RoleChosen(Payload, frozen=True, kw_only=True):
+    """The role that work is done in, with who works in it and why.
+
+    `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
+    it was read. `models` is the chain of models that may be called, the first one to begin with.
+    """
+
+    role: str
+    digest: str
+    artifact: str
+    origin: str
+    agent: str
+    models: tuple[str, ...]
+    writes: bool
+    why: str
+
+
+@event("report.made")
+class ReportMade(Payload, frozen=True, kw_only=True):
+    """An attempt in a role that changes nothing ended with what it was for.
+
+    `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.
+    """
+
+    attempt: str
+    role: str
+    kind: str
+    artifact: str
+    text: str
 
 
 @event("sandbox.opened")
-@dataclass(frozen=True, kw_only=True)
-class SandboxOpened(Payload):
+class SandboxOpened(Payload, frozen=True, kw_only=True):
     """A sandbox was opened for an attempt, a check or setup, with the limits that really bind.
 
     `attempt` is `None` outside of one; `egress` says that it had a way to hosts.
@@ -29,16 +91,14 @@ class SandboxOpened(Payload):
 
 
 @event("tier.chosen")
-@dataclass(frozen=True, kw_only=True)
-class TierChosen(Payload):
+class TierChosen(Payload, frozen=True, kw_only=True):
     """The tier of all sandboxes of the mission was settled: from which facts, among what, and why."""
 
     choice: TierChoice
 
 
 @event("sandbox.closed")
-@dataclass(frozen=True, kw_only=True)
-class SandboxClosed(Payload):
+class SandboxClosed(Payload, frozen=True, kw_only=True):
     """A sandbox is gone, and what it took: `None` stands for what nobody counted.
 
     `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
@@ -65,8 +125,7 @@ class SandboxClosed(Payload):
 
 
 @event("command.finished")
-@dataclass(frozen=True, kw_only=True)
-class CommandFinished(Payload):
+class CommandFinished(Payload, frozen=True, kw_only=True):
     """A command ended in a sandbox; `artifact` holds its output, `limit` names the limit that ended it."""
 
     sandbox: str
@@ -80,8 +139,7 @@ class CommandFinished(Payload):
 
 
 @event("network.requested")
-@dataclass(frozen=True, kw_only=True)
-class NetworkRequested(Payload):
+class NetworkRequested(Payload, frozen=True, kw_only=True):
     """A request of a sandbox to a host ended, or was refused; paths, queries, headers and bodies are not kept.
 
     `attempt` is `None` outside of one; `entry` is the rule that the host fits, `reason` why it was refused or cut,
@@ -108,8 +166,7 @@ class NetworkRequested(Payload):
 
 
 @event("model.called")
-@dataclass(frozen=True, kw_only=True)
-class ModelCalled(Payload):
+class ModelCalled(Payload, frozen=True, kw_only=True):
     """A call to a model ended, however it did; `cost_usd` is `None` where it is not known.
 
     `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget),
@@ -147,8 +204,7 @@ class ModelCalled(Payload):
 
 
 @event("budget.alert")
-@dataclass(frozen=True, kw_only=True)
-class BudgetAlert(Payload):
+class BudgetAlert(Payload, frozen=True, kw_only=True):
     """Four fifths of a limit are spent or reserved; `limit` is `attempt`, `task`, `mission`, `user` or `day`."""
 
     limit: str
@@ -157,8 +213,7 @@ class BudgetAlert(Payload):
 
 
 @event("replay.diverged")
-@dataclass(frozen=True, kw_only=True)
-class ReplayDiverged(Payload):
+class ReplayDiverged(Payload, frozen=True, kw_only=True):
     """An attempt that began anew asked for something else than before: from `turn` on its model is asked.
 
     `pointer` is the JSON pointer of the first difference, with what stood there (`recorded`) and stands (`sent`).
@@ -172,8 +227,7 @@ class ReplayDiverged(Payload):
 
 
 @event("attempt.started")
-@dataclass(frozen=True, kw_only=True)
-class AttemptStarted(Payload):
+class AttemptStarted(Payload, frozen=True, kw_only=True):
     """An agent begins on a workspace at `tree`."""
 
     attempt: str
@@ -184,8 +238,7 @@ class AttemptStarted(Payload):
 
 
 @event("attempt.resumed")
-@dataclass(frozen=True, kw_only=True)
-class AttemptResumed(Payload):
+class AttemptResumed(Payload, frozen=True, kw_only=True):
     """An attempt whose worker was lost begins anew at `tree`.
 
     `ignored_state` is `kept` where the workspace was found as the attempt must begin (ignored files included),
@@ -199,8 +252,7 @@ class AttemptResumed(Payload):
 
 
 @event("action.judged")
-@dataclass(frozen=True, kw_only=True)
-class ActionJudged(Payload):
+class ActionJudged(Payload, frozen=True, kw_only=True):
     """An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
 
     `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
@@ -225,8 +277,7 @@ class ActionJudged(Payload):
 
 
 @event("state.captured")
-@dataclass(frozen=True, kw_only=True)
-class StateCaptured(Payload):
+class StateCaptured(Payload, frozen=True, kw_only=True):
     """What was going on in an attempt's sandbox when it ended badly lies in an artifact (JSON).
 
     `why` is `timeout`, `sandbox_died` or `failed`; `processes` is how many still ran.
@@ -239,8 +290,7 @@ class StateCaptured(Payload):
 
 
 @event("breaker.changed")
-@dataclass(frozen=True, kw_only=True)
-class BreakerChanged(Payload):
+class BreakerChanged(Payload, frozen=True, kw_only=True):
     """An agent with its model is let work (`closed`), is not (`open`), or may show that it works (`half_open`).
 
     `failures` came in a row; `until` is when a probe may begin, "" where that is not awaited.
@@ -255,8 +305,7 @@ class BreakerChanged(Payload):
 
 
 @event("checkpoint.made")
-@dataclass(frozen=True, kw_only=True)
-class CheckpointMade(Payload):
+class CheckpointMade(Payload, frozen=True, kw_only=True):
     """A tree of the attempt was kept in the depot; `seconds` says how long reading and keeping it took."""
 
     attempt: str
@@ -265,8 +314,7 @@ class CheckpointMade(Payload):
 
 
 @event("files.seen")
-@dataclass(frozen=True, kw_only=True)
-class FilesSeen(Payload):
+class FilesSeen(Payload, frozen=True, kw_only=True):
     """What an agent did to its files, as it was watched: `changes` are (kind, path) in the order they happened.
 
     Kinds: `created`, `modified`, `touched`, `deleted`, `renamed_from` with `renamed_to` after it; with `found_`

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.text import shown_path
@@ -18,8 +18,7 @@ from chargehand.core.text import shown_path
 GENESIS = "0" * 64
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One line of the log: `hash` covers the line before it and the digest of the payload.
 
     The chain is over payload digests, not payloads, so that an ordered erasure of a payload leaves it whole.
@@ -47,10 +46,9 @@ def chain_hash(*, prev: str, mission: str, seq: int, time: str, type: str, diges
     return hashlib.sha256(line.encode()).hexdigest()
 
 
-class Payload:
+class Payload(Struct, frozen=True, kw_only=True):
     """The base of all payload classes; `type` is the event's stable name."""
 
-    __slots__ = ()
     type: ClassVar[str]
 
 
@@ -96,10 +94,15 @@ def _without_surrogates(value: Any) -> Any:
 def decode(type: str, payload: bytes) -> Payload:
     """Return the payload of a registered type; unknown fields are passed over.
 
-    Raises `KeyError` for a type this version does not know and `msgspec.ValidationError` for a
-    malformed payload.
+    Raises `KeyError` for a type this version does not know, `msgspec.ValidationError` for a malformed payload and
+    `msgspec.DecodeError` for what is not even JSON.
     """
-    return decode_as(payload, _REGISTRY[type])
+    kind = _REGISTRY[type]
+    try:
+        return decode_as(payload, kind)
+    except (UnicodeDecodeError, RecursionError) as error:
+        # msgspec lets these through for bytes that are no UTF-8 and for damage that nests deeply.
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def event_types() -> tuple[str, ...]:

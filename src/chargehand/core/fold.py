@@ -1,93 +1,149 @@
-"""A mission's state as a pure function of its log and of whether a worker holds it."""
+"""A mission's state as a pure function of its log and of whether a worker holds it.
+
+`apply` is incremental: it changes a summary (which the store keeps as a row) and a whole state by the same rules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from chargehand.core import agent_events as g
-from chargehand.core import agent_events as r
-from chargehand.core import attempt_events as w
-from chargehand.core import mission_events as p
+from chargehand.core import attempt_events as a
+from chargehand.core import mission_events as m
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.events import Event, Payload, decode
-from chargehand.core.questions import Question
-from chargehand.core.records import Reason
-from chargehand.core.state import AttemptState, MissionState
-from chargehand.core.usage import AttemptUsage
+from chargehand.core.records import MissionStatus, Reason
+from chargehand.core.state import (
+    AttemptState,
+    AttemptUsage,
+    Ending,
+    MissionMeasures,
+    MissionState,
+    MissionSummary,
+    NetworkUse,
+    Question,
+)
 
 _MOST_PLACES = 100
+"""Refused places that are told apart: whoever tries thousands of ports must not make the state grow."""
+_Handlers = dict[type[Payload], Callable[[Any, Any], None]]
+_H = TypeVar("_H", bound=Callable[[Any, Any], None])
+_SUMMARY: _Handlers = {}
+_STATE: _Handlers = {}
+_MEASURES: _Handlers = {}
+
+
+def _on(handlers: _Handlers, *kinds: type[Payload]) -> Callable[[_H], _H]:
+    """Register what an event changes: of every summary, of whole states only, or of measures."""
+
+    def register(handler: _H) -> _H:
+        handlers.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
 
 
 def fold(events: Iterable[Event], *, live: bool) -> MissionState:
     """Return the state after `events`; `live` says whether a worker holds the mission right now.
 
-    A mission that should run and is not held has lost its worker: it is shown as `paused` with the reason
-    `worker_lost`, its running attempt as `lost`. Events of unknown types or with erased payloads are counted.
+    Events of unknown types, with erased payloads or that cannot be read are counted in `unknown_events`.
     """
     state = MissionState()
     for line in events:
         apply(state, line)
     if not live:
-        state.queued = None
-        _mark_lost(state)
+        mark_unheld(state)
     return state
 
 
-def apply(state: MissionState, line: Event) -> None:
-    """Change `state` by one event."""
+def apply(state: MissionSummary, line: Event) -> None:
+    """Change a summary or a state by one event."""
     state.id, state.updated = line.mission, line.time
     state.created = state.created or line.time
-    try:
-        payload = decode(line.type, line.payload) if line.payload is not None else None
-    except (KeyError, msgspec.ValidationError):  # a newer version's
-        payload = None
+    payload = read_payload(line)
     if payload is None:
         state.unknown_events += 1
         return
-    handler = _HANDLERS.get(type(payload))
-    if handler is not None:
-        handler(state, payload)
+    for handlers in (_SUMMARY, _STATE) if isinstance(state, MissionState) else (_SUMMARY,):
+        if handler := handlers.get(type(payload)):
+            handler(state, payload)
 
 
-def _mark_lost(state: MissionState) -> None:
-    if state.cancel_asked and state.status in ("running", "paused"):
-        state.status = "cancelled"
-        state.reasons = (Reason(code="cancelled", message="a person cancelled the mission"),)
-    if state.status == "running":
-        state.status = "paused"
-        state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
-    if state.status == "waiting":  # its attempt goes on with the answer
-        return
-    state.attempts = [
-        replace(attempt, status="lost") if attempt.status == "running" else attempt for attempt in state.attempts
-    ]
+def measure(measures: MissionMeasures, line: Event) -> None:
+    """Change measures by one event."""
+    payload = read_payload(line)
+    if handler := _MEASURES.get(type(payload)):  # type: ignore[arg-type]
+        handler(measures, payload)
 
 
-def _created(state: MissionState, event: p.MissionCreated) -> None:
-    state.project, state.repository, state.request = event.project, event.repository, event.request
-    state.config = _recorded(event.config.get("values"))
-    state.forked_from = event.forked_from
-    state.user = event.user
-    state.status = "planned"
+MEASURED: frozenset[str]
+"""The types of the events that `measure` looks at."""
 
 
-def _recorded(values: object) -> Config | None:
-    """Return the configuration a mission was asked for with; `None` where another version wrote it unreadably."""
+def read_payload(line: Event) -> Payload | None:
+    """Return an event's payload, `None` where it was erased, damaged, or a newer version wrote it."""
+    if line.payload is None:
+        return None
     try:
-        return convert_to(values, Config)
-    except msgspec.ValidationError:
+        return decode(line.type, line.payload)
+    except (KeyError, msgspec.DecodeError):
         return None
 
 
-def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
-    state.claims += 1
+def unheld_status(state: MissionSummary) -> MissionStatus:
+    """Return the status of a mission that no worker holds.
+
+    One that should run has lost its worker and is shown as `paused`, or `cancelled` where a person wanted that:
+    nobody takes it up again, so its end needs no event of its own.
+    """
+    if state.cancel_asked and state.status in ("running", "paused"):
+        return "cancelled"
+    return "paused" if state.status == "running" else state.status
+
+
+def mark_unheld(state: MissionSummary) -> None:
+    """Change a summary or a state to what it is while no worker holds the mission; see `unheld_status`.
+
+    Its running attempt is `lost`, except where it waits: that one goes on with the answer.
+    """
     state.queued = None
+    status = unheld_status(state)
+    if status == "cancelled" != state.status:
+        state.reasons = (Reason(code="cancelled", message="a person cancelled the mission"),)
+    elif status != state.status:
+        state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
+    state.status = status
+    if status != "waiting":
+        state.attempts = [
+            replace(attempt, status="lost") if attempt.status == "running" else attempt
+            for attempt in state.attempts
+        ]
+
+
+@_on(_SUMMARY, m.MissionCreated)
+def _create(state: MissionSummary, event: m.MissionCreated) -> None:
+    state.project, state.repository, state.request = event.project, event.repository, event.request
+    state.forked_from, state.user = event.forked_from, event.user
+    state.status = "planned"
+
+
+@_on(_STATE, m.MissionCreated)
+def _read_config(state: MissionState, event: m.MissionCreated) -> None:
+    try:
+        state.config = convert_to(event.config.get("values"), Config)
+    except msgspec.ValidationError:  # another version wrote it
+        state.config = None
+
+
+@_on(_SUMMARY, m.MissionClaimed)
+def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
+    state.claims += 1
     state.fruitless_claims += 1
+    state.queued = None
     state.program = event.version
     state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
     state.at_rest = False
@@ -95,88 +151,95 @@ def _claimed(state: MissionState, event: p.MissionClaimed) -> None:
         state.status = "running"
 
 
-def _queued(state: MissionState, event: p.MissionQueued) -> None:
-    state.queued = event
+@_on(_SUMMARY, m.MissionQueued, m.MissionAdmitted)
+def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) -> None:
+    state.queued = event if isinstance(event, m.MissionQueued) else None
 
 
-def _admitted(state: MissionState, event: p.MissionAdmitted) -> None:
-    state.queued = None
-
-
-def _captured(state: MissionState, event: w.StateCaptured) -> None:
-    _change_attempt(state, event.attempt, captured=event.artifact)
-
-
-def _released(state: MissionState, event: p.MissionReleased) -> None:
+@_on(_SUMMARY, m.MissionReleased)
+def _release(state: MissionSummary, event: m.MissionReleased) -> None:
     state.fruitless_claims = 0
     state.at_rest = True
     if state.status == "running":
         state.status = "planned"
 
 
-def _paused(state: MissionState, event: p.MissionPaused) -> None:
+@_on(_SUMMARY, m.MissionPaused)
+def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
         state.status, state.reasons = "paused", (Reason(code="paused", message=message),)
 
 
-def _resumed(state: MissionState, event: p.MissionResumed) -> None:
+@_on(_SUMMARY, m.MissionResumed)
+def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     if state.status == "paused":
         state.status, state.reasons = "running" if event.in_place else "planned", ()
         state.fruitless_claims = 0
 
 
-def _cancel_asked(state: MissionState, event: p.CancelAsked) -> None:
+@_on(_SUMMARY, m.CancelAsked)
+def _ask_cancel(state: MissionSummary, event: m.CancelAsked) -> None:
     state.cancel_asked = True
 
 
-def _message(state: MissionState, event: p.MessageSent) -> None:
-    if not event.again:  # older logs have no ids
-        state.messages.append(replace(event, message=event.message or f"message-{len(state.messages) + 1}"))
+@_on(_SUMMARY, m.MissionFinished)
+def _finish(state: MissionSummary, event: m.MissionFinished) -> None:
+    if event.status != "discarded":  # what a person thinks of it later takes none of its time
+        state.finished = state.updated
+    elif state.before_discard is None:
+        then = MissionSummary(status=state.status, reasons=state.reasons, cancel_asked=state.cancel_asked)
+        mark_unheld(then)
+        state.before_discard = Ending(status=then.status, reasons=then.reasons, base=state.base, tree=state.tree)
+    state.cancel_asked = False
+    state.queued = None
+    state.at_rest = True
+    state.status, state.reasons = event.status, event.reasons
 
 
-def _delivered(state: MissionState, event: g.MessageDelivered) -> None:
-    state.delivered.add(event.message)
-
-
-def _acknowledged(state: MissionState, event: g.MessageAcknowledged) -> None:
-    state.acknowledged.add(event.message)
-
-
-def _undelivered(state: MissionState, event: g.MessageUndelivered) -> None:
-    state.undelivered[event.message] = event.reason
-
-
-def _received(state: MissionState, event: g.MessageReceived) -> None:
-    state.received.append(event)
-
-
-def _base(state: MissionState, event: p.BaseResolved) -> None:
+@_on(_SUMMARY, m.BaseResolved)
+def _set_base(state: MissionSummary, event: m.BaseResolved) -> None:
     state.base = event.base
+
+
+@_on(_STATE, m.BaseResolved)
+def _set_first_base(state: MissionState, event: m.BaseResolved) -> None:
     state.first_base = state.first_base or event.base
 
 
-def _step(state: MissionState, event: p.StepFinished) -> None:
-    state.steps[event.step] = event
+@_on(_SUMMARY, m.StepFinished)
+def _note_progress(state: MissionSummary, event: m.StepFinished) -> None:
     state.fruitless_claims = 0
 
 
-def _attempt_started(state: MissionState, event: w.AttemptStarted) -> None:
+@_on(_STATE, m.StepFinished)
+def _keep_step(state: MissionState, event: m.StepFinished) -> None:
+    state.steps[event.step] = event
+
+
+def _change_attempt(state: MissionSummary, id: str | None, **changes: Any) -> None:
+    state.attempts = [replace(each, **changes) if each.id == id else each for each in state.attempts]
+
+
+@_on(_SUMMARY, a.AttemptStarted)
+def _start_attempt(state: MissionSummary, event: a.AttemptStarted) -> None:
     state.status = "running"
-    state.attempts.append(
-        AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
-    )
+    started = AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
+    state.attempts = [*state.attempts, started]
 
 
-def _attempt_resumed(state: MissionState, event: w.AttemptResumed) -> None:
+@_on(_SUMMARY, a.AttemptResumed)
+def _resume_attempt(state: MissionSummary, event: a.AttemptResumed) -> None:
     _change_attempt(state, event.attempt, status="running", workspace=event.workspace)
 
 
-def _change_attempt(state: MissionState, id: str | None, **changes: Any) -> None:
-    state.attempts = [replace(a, **changes) if a.id == id else a for a in state.attempts]
+@_on(_SUMMARY, a.StateCaptured)
+def _set_captured(state: MissionSummary, event: a.StateCaptured) -> None:
+    _change_attempt(state, event.attempt, captured=event.artifact)
 
 
-def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
+@_on(_SUMMARY, m.AttemptFinished)
+def _finish_attempt(state: MissionSummary, event: m.AttemptFinished) -> None:
     _change_attempt(
         state,
         event.attempt,
@@ -188,7 +251,8 @@ def _attempt_finished(state: MissionState, event: p.AttemptFinished) -> None:
     )
 
 
-def _called(state: MissionState, event: w.ModelCalled) -> None:
+@_on(_SUMMARY, a.ModelCalled)
+def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
     before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
     if event.status == "replayed":  # the call it was paid for is counted already
         _change_attempt(state, event.attempt, model=event.model)
@@ -212,7 +276,8 @@ def _called(state: MissionState, event: w.ModelCalled) -> None:
     )
 
 
-def _asked(state: MissionState, event: p.QuestionAsked) -> None:
+@_on(_SUMMARY, m.QuestionAsked)
+def _ask(state: MissionSummary, event: m.QuestionAsked) -> None:
     state.questions[event.question] = Question(
         id=event.question,
         text=event.text,
@@ -224,44 +289,63 @@ def _asked(state: MissionState, event: p.QuestionAsked) -> None:
     )
 
 
-def _answered(state: MissionState, event: p.QuestionAnswered) -> None:
+@_on(_SUMMARY, m.QuestionAnswered)
+def _answer(state: MissionSummary, event: m.QuestionAnswered) -> None:
     asked = state.questions.get(event.question)
     if asked is None or asked.answer is not None:  # the first answer counts
         return
     state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
-    if state.status == "waiting" and asked.id != p.PROMOTE:
+    if state.status == "waiting" and asked.id != m.PROMOTE:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
 
-def _tier(state: MissionState, event: w.TierChosen) -> None:
+@_on(_STATE, a.TierChosen)
+def _set_tier(state: MissionState, event: a.TierChosen) -> None:
     state.tier = event.choice
 
 
-def _role(state: MissionState, event: r.RoleChosen) -> None:
+@_on(_SUMMARY, a.RoleChosen)
+def _set_role(state: MissionSummary, event: a.RoleChosen) -> None:
     state.role = event
 
 
-def _report(state: MissionState, event: r.ReportMade) -> None:
+@_on(_SUMMARY, a.ReportMade)
+def _set_report(state: MissionSummary, event: a.ReportMade) -> None:
+    state.report = event
+
+
+@_on(_STATE, a.ReportMade)
+def _keep_report(state: MissionState, event: a.ReportMade) -> None:
     state.reports.append(event)
 
 
-def _sandbox_opened(state: MissionState, event: w.SandboxOpened) -> None:
-    _use(state, event.attempt, lambda usage: usage.with_opened(event))
+@_on(_SUMMARY, a.SandboxOpened, a.SandboxClosed, a.NetworkRequested)
+def _use(state: MissionSummary, event: a.SandboxOpened | a.SandboxClosed | a.NetworkRequested) -> None:
+    def add(usage: AttemptUsage) -> AttemptUsage:
+        match event:
+            case a.SandboxOpened():
+                return usage.with_opened(event)
+            case a.SandboxClosed():
+                return usage.with_closed(event)
+            case a.NetworkRequested():
+                return usage.with_request(event)
+
+    if event.attempt is not None:
+        state.attempts = [
+            replace(each, usage=add(each.usage)) if each.id == event.attempt else each for each in state.attempts
+        ]
 
 
-def _sandbox_closed(state: MissionState, event: w.SandboxClosed) -> None:
+@_on(_STATE, a.SandboxClosed)
+@_on(_MEASURES, a.SandboxClosed)
+def _keep_sandbox(state: MissionState | MissionMeasures, event: a.SandboxClosed) -> None:
     state.sandboxes.append(event)
-    _use(state, event.attempt, lambda usage: usage.with_closed(event))
 
 
-def _use(state: MissionState, attempt: str | None, add: Callable[[AttemptUsage], AttemptUsage]) -> None:
-    if attempt is not None:
-        state.attempts = [replace(a, usage=add(a.usage)) if a.id == attempt else a for a in state.attempts]
-
-
-def _network(state: MissionState, event: w.NetworkRequested) -> None:
-    _use(state, event.attempt, lambda usage: usage.with_request(event))
-    used = state.network
+@_on(_STATE, a.NetworkRequested)
+@_on(_MEASURES, a.NetworkRequested)
+def _count_request(state: MissionState | MissionMeasures, event: a.NetworkRequested) -> None:
+    used: NetworkUse = state.network
     listed = 0 if event.unlisted else 1
     refused = event.unlisted_refused + listed * (not event.allowed)
     used.refused += refused
@@ -269,111 +353,109 @@ def _network(state: MissionState, event: w.NetworkRequested) -> None:
     used.bytes_out += event.bytes_out
     used.bytes_in += event.bytes_in
     place = f"{event.host}:{event.port}"
-    if (
-        event.host
-        and not event.allowed
-        and (place in used.hosts_refused or len(used.hosts_refused) < _MOST_PLACES)
-    ):
+    told_apart = place in used.hosts_refused or len(used.hosts_refused) < _MOST_PLACES
+    if event.host and not event.allowed and told_apart:
         used.hosts_refused[place] = used.hosts_refused.get(place, 0) + 1
 
 
-def _checkpoint(state: MissionState, event: w.CheckpointMade | p.CheckpointRestored) -> None:
+@_on(_SUMMARY, a.CheckpointMade, m.CheckpointRestored)
+def _count_checkpoint(state: MissionSummary, event: a.CheckpointMade | m.CheckpointRestored) -> None:
+    state.checkpoint_count += 1
+
+
+@_on(_STATE, a.CheckpointMade, m.CheckpointRestored)
+def _keep_checkpoint(state: MissionState, event: a.CheckpointMade | m.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
     if state.base is not None:
         state.stands[event.checkpoint.commit] = state.base
-    if isinstance(event, w.CheckpointMade) and event.seconds is not None:
+    if isinstance(event, a.CheckpointMade):
+        _time_checkpoint(state, event)
+
+
+@_on(_MEASURES, a.CheckpointMade)
+def _time_checkpoint(state: MissionState | MissionMeasures, event: a.CheckpointMade) -> None:
+    if event.seconds is not None:
         state.checkpoint_seconds.append(event.seconds)
 
 
-def _verdict(state: MissionState, event: p.VerdictGiven) -> None:
-    state.verdicts.append(event.verdict)
+@_on(_SUMMARY, m.VerdictGiven)
+def _judge_attempt(state: MissionSummary, event: m.VerdictGiven) -> None:
     _change_attempt(state, event.attempt, verdict=event.verdict.status)
 
 
-def _reverted(state: MissionState, event: p.ChangesReverted) -> None:
-    state.reverted.extend(event.reverted)
+@_on(_STATE, m.VerdictGiven)
+def _keep_verdict(state: MissionState, event: m.VerdictGiven) -> None:
+    state.verdicts.append(event.verdict)
 
 
-def _prepared(state: MissionState, event: p.PromotionPrepared) -> None:
+@_on(_SUMMARY, m.ChangesReverted)
+def _revert(state: MissionSummary, event: m.ChangesReverted) -> None:
+    state.reverted = [*state.reverted, *event.reverted]
+
+
+@_on(_STATE, m.PromotionPrepared)
+def _prepare(state: MissionState, event: m.PromotionPrepared) -> None:
     state.prepared = event
 
 
-def _conflicted(state: MissionState, event: p.MergeConflicted) -> None:
+@_on(_STATE, m.MergeConflicted)
+def _keep_conflict(state: MissionState, event: m.MergeConflicted) -> None:
     state.conflicts.append(event)
 
 
-def _promoted(state: MissionState, event: p.PromotionDone) -> None:
-    state.prepared, state.promoted_on = None, state.base
+@_on(_SUMMARY, m.PromotionDone, m.MissionRolledBack)
+def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolledBack) -> None:
     state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
 
 
-def _rolled_back(state: MissionState, event: p.MissionRolledBack) -> None:
+@_on(_STATE, m.PromotionDone, m.MissionRolledBack)
+def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
     state.prepared = None
-    state.ref, state.commit, state.tree = event.ref, event.commit, event.tree
+    if isinstance(event, m.PromotionDone):
+        state.promoted_on = state.base
 
 
-def _signed(state: MissionState, event: p.HeadSigned) -> None:
+@_on(_STATE, m.HeadSigned)
+def _sign(state: MissionState, event: m.HeadSigned) -> None:
     state.signed = state.signed if event.problem else event.commit
 
 
-def _exported(state: MissionState, event: p.ExportChanged) -> None:
+@_on(_SUMMARY, m.ExportChanged)
+def _export(state: MissionSummary, event: m.ExportChanged) -> None:
     state.export = event.export
     if event.export.state == "done":
         state.exported = event.commit
 
 
-def _applied(state: MissionState, event: p.ApplyChanged) -> None:
+@_on(_SUMMARY, m.ApplyChanged)
+def _apply_to_branch(state: MissionSummary, event: m.ApplyChanged) -> None:
     state.applied = event.export
 
 
-def _finished(state: MissionState, event: p.MissionFinished) -> None:
-    state.cancel_asked = False
-    state.queued = None
-    state.at_rest = True
-    if event.status != "discarded":  # what a person thinks of it later takes none of its time
-        state.finished = state.updated
-    state.status, state.reasons = event.status, event.reasons
+@_on(_STATE, m.MessageSent)
+def _send(state: MissionState, event: m.MessageSent) -> None:
+    if not event.again:  # older logs have no ids
+        state.messages.append(replace(event, message=event.message or f"message-{len(state.messages) + 1}"))
 
 
-_HANDLERS: dict[type[Payload], Callable[[MissionState, Any], None]] = {
-    p.MissionCreated: _created,
-    p.BaseResolved: _base,
-    p.StepFinished: _step,
-    w.AttemptStarted: _attempt_started,
-    p.MissionClaimed: _claimed,
-    p.MissionReleased: _released,
-    p.MissionPaused: _paused,
-    p.MissionResumed: _resumed,
-    p.MissionQueued: _queued,
-    p.MissionAdmitted: _admitted,
-    w.StateCaptured: _captured,
-    p.CancelAsked: _cancel_asked,
-    p.MessageSent: _message,
-    g.MessageDelivered: _delivered,
-    g.MessageAcknowledged: _acknowledged,
-    g.MessageReceived: _received,
-    g.MessageUndelivered: _undelivered,
-    w.AttemptResumed: _attempt_resumed,
-    p.AttemptFinished: _attempt_finished,
-    w.ModelCalled: _called,
-    p.QuestionAsked: _asked,
-    p.QuestionAnswered: _answered,
-    w.TierChosen: _tier,
-    r.RoleChosen: _role,
-    r.ReportMade: _report,
-    w.SandboxOpened: _sandbox_opened,
-    w.SandboxClosed: _sandbox_closed,
-    w.NetworkRequested: _network,
-    w.CheckpointMade: _checkpoint,
-    p.CheckpointRestored: _checkpoint,
-    p.VerdictGiven: _verdict,
-    p.ChangesReverted: _reverted,
-    p.MergeConflicted: _conflicted,
-    p.PromotionPrepared: _prepared,
-    p.PromotionDone: _promoted,
-    p.MissionRolledBack: _rolled_back,
-    p.HeadSigned: _signed,
-    p.ExportChanged: _exported,
-    p.ApplyChanged: _applied,
-    p.MissionFinished: _finished,
-}
+@_on(_STATE, a.MessageDelivered)
+def _deliver(state: MissionState, event: a.MessageDelivered) -> None:
+    state.delivered.add(event.message)
+
+
+@_on(_STATE, a.MessageAcknowledged)
+def _acknowledge(state: MissionState, event: a.MessageAcknowledged) -> None:
+    state.acknowledged.add(event.message)
+
+
+@_on(_STATE, a.MessageReceived)
+def _receive(state: MissionState, event: a.MessageReceived) -> None:
+    state.received.append(event)
+
+
+@_on(_STATE, a.MessageUndelivered)
+def _fail_delivery(state: MissionState, event: a.MessageUndelivered) -> None:
+    state.undelivered[event.message] = event.reason
+
+
+MEASURED = frozenset(kind.type for kind in _MEASURES)

@@ -1,11 +1,10 @@
-"""Messages between agents, persons and Chargehand: one closed set of types, read strictly, versioned."""
+"""Messages between agents, people and Chargehand: one closed set of types, read strictly and versioned."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -13,16 +12,127 @@ from msgspec import Meta, Struct
 
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import MessageError, nearest
-from chargehand.core.message_payloads import (
-    Clarification,
-    Completion,
-    Information,
-    Instruction,
-    Problem,
-    Progress,
-    Receipt,
-    Violation,
-)
+from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
+
+LONGEST_TEXT = 50_000
+"""Characters of one text that an agent gives."""
+MOST_ENTRIES = 500
+"""Entries of one list that an agent gives."""
+Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
+Said = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
+
+
+class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was done, in the words of who did it.
+
+    `evidence` is what was run and seen, `files` the paths that matter, `open_points` what is left to do.
+    """
+
+    summary: Said
+    evidence: Texts = ()
+    files: Texts = ()
+    open_points: Texts = ()
+
+
+class Information(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something to know that asks for nothing."""
+
+    text: Said
+
+
+class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why something could not be done; `code` is stable, "" where the sender has none."""
+
+    summary: Said
+    code: Annotated[str, Meta(max_length=100)] = ""
+    evidence: Texts = ()
+    files: Texts = ()
+    open_points: Texts = ()
+
+
+class Clarification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question that a person has to answer; `options` are proposals, never the only answers."""
+
+    question: Said
+    options: Texts = ()
+
+
+class Progress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far work has come that goes on."""
+
+    summary: Said
+    open_points: Texts = ()
+
+
+class Receipt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which messages were taken into the work, by their ids."""
+
+    messages: Annotated[tuple[Said, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
+
+
+class Instruction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the recipient is to do or to keep in mind."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=200_000)]
+
+
+class FailedTest(Struct, frozen=True, kw_only=True):
+    """A test that did not pass, as its runner named it."""
+
+    name: str
+    message: str = ""
+    file: str | None = None
+    line: int | None = None
+
+
+class FailedCheck(Struct, frozen=True, kw_only=True):
+    """A check that did not pass, with the end of its output."""
+
+    name: str
+    status: CheckStatus
+    reason: str = ""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    tests: int | None = None
+    output: str = ""
+    failing_tests: tuple[FailedTest, ...] = ()
+
+
+class MergeTrouble(Struct, frozen=True, kw_only=True):
+    """A tree that could not be merged with where a branch is now; `count` paths are in conflict."""
+
+    told: str
+    commit: str
+    count: int
+    branch: str | None = None
+    conflicts: tuple[Conflict, ...] = ()
+
+
+class Denied(Struct, frozen=True, kw_only=True):
+    """An act that a rule denied before it happened."""
+
+    action: str
+    rule: str
+    reason: str
+
+
+class Violation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is not accepted: checks that failed, findings, paths set back, a merge in conflict, acts denied.
+
+    `tree` is what was judged, "" where an act was denied; `scope` and `verdict` are those of a verdict.
+    """
+
+    tree: str = ""
+    scope: VerdictScope = "attempt"
+    verdict: VerdictStatus = "red"
+    passed: tuple[str, ...] = ()
+    failing: tuple[FailedCheck, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    reverted: tuple[Reverted, ...] = ()
+    merge: MergeTrouble | None = None
+    denied: tuple[Denied, ...] = ()
+
 
 _FINISH = {"summary", "evidence", "version"}
 
@@ -165,8 +275,7 @@ MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each
 """The class of each type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addressed:
+class Addressed(Struct, frozen=True, kw_only=True):
     """What is known of a message before it is read: what it leaves out is this, other words are an error.
 
     An id is a proposal: a message may bring its own.
@@ -310,3 +419,49 @@ def _at(document: Any, path: str) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return found
+
+
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_COMMA = re.compile(r",(?=\s*[\]}])")
+_WORDS = {"status": get_args(MessageStatus), "type": get_args(MessageType)}
+
+
+def repaired_json(text: str) -> Any:
+    """Return the JSON that a text is, also within one fence and with commas before a closing bracket.
+
+    Nothing else may stand around it. Raises `MessageError` as `read_json` does.
+    """
+    plain = text.removeprefix("\ufeff").strip()
+    fenced = _FENCE.fullmatch(plain)
+    inner = fenced["inner"] if fenced and fenced[1] not in fenced["inner"] else plain
+    try:
+        return read_json(inner)
+    except MessageError as error:
+        mended = _without_commas(inner)
+        if mended == inner:
+            raise
+        try:
+            return read_json(mended)
+        except MessageError:
+            raise error from None
+
+
+def repaired_words(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document whose status and type are spelled as they should be where only case or spaces differ."""
+    made = dict(document)
+    for name, known in _WORDS.items():
+        given = made.get(name)
+        if isinstance(given, str):
+            plain = re.sub(r"[\s-]+", "_", given.strip().lower())
+            made[name] = plain if plain in known else given
+    return made
+
+
+def _without_commas(text: str) -> str:
+    """Take out commas before a closing bracket; strings are left alone."""
+    out, end = [], 0
+    for found in _STRING.finditer(text):
+        out += [_COMMA.sub("", text[end : found.start()]), found[0]]
+        end = found.end()
+    return "".join([*out, _COMMA.sub("", text[end:])])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from chargehand.core.conflicts import Conflict
+from msgspec import field
+
 from chargehand.core.events import Payload, event
 from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    Conflict,
     Export,
     MissionRequest,
     MissionStatus,
@@ -21,8 +22,7 @@ from chargehand.core.records import (
 
 
 @event("mission.created")
-@dataclass(frozen=True, kw_only=True)
-class MissionCreated(Payload):
+class MissionCreated(Payload, frozen=True, kw_only=True):
     """A person asked for something in a project; `config` is what was in force.
 
     `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over; `user` is who
@@ -39,8 +39,7 @@ class MissionCreated(Payload):
 
 
 @event("mission.claimed")
-@dataclass(frozen=True, kw_only=True)
-class MissionClaimed(Payload):
+class MissionClaimed(Payload, frozen=True, kw_only=True):
     """A worker took the mission: from here on only what carries this epoch counts."""
 
     worker: str
@@ -50,16 +49,14 @@ class MissionClaimed(Payload):
 
 
 @event("mission.released")
-@dataclass(frozen=True, kw_only=True)
-class MissionReleased(Payload):
+class MissionReleased(Payload, frozen=True, kw_only=True):
     """A worker that ends let go of the mission in good order; another one goes on with it."""
 
     worker: str
 
 
 @event("mission.paused")
-@dataclass(frozen=True, kw_only=True)
-class MissionPaused(Payload):
+class MissionPaused(Payload, frozen=True, kw_only=True):
     """A person stopped the mission where it was; nothing of it runs until it is resumed."""
 
     identity: str
@@ -67,8 +64,7 @@ class MissionPaused(Payload):
 
 
 @event("mission.resumed")
-@dataclass(frozen=True, kw_only=True)
-class MissionResumed(Payload):
+class MissionResumed(Payload, frozen=True, kw_only=True):
     """A person let a paused mission go on; `in_place` says that its worker held it all the time."""
 
     identity: str
@@ -76,8 +72,7 @@ class MissionResumed(Payload):
 
 
 @event("mission.queued")
-@dataclass(frozen=True, kw_only=True)
-class MissionQueued(Payload):
+class MissionQueued(Payload, frozen=True, kw_only=True):
     """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
 
     `waits_for` is `attempts` (runs of an agent) or `checks`.
@@ -90,8 +85,7 @@ class MissionQueued(Payload):
 
 
 @event("mission.admitted")
-@dataclass(frozen=True, kw_only=True)
-class MissionAdmitted(Payload):
+class MissionAdmitted(Payload, frozen=True, kw_only=True):
     """A place became free for a mission that waited `seconds`; they count for no limit."""
 
     waits_for: str
@@ -99,16 +93,14 @@ class MissionAdmitted(Payload):
 
 
 @event("mission.cancel_asked")
-@dataclass(frozen=True, kw_only=True)
-class CancelAsked(Payload):
+class CancelAsked(Payload, frozen=True, kw_only=True):
     """A person wants a running mission to end: from here on nobody goes on with it, even if its worker dies."""
 
     identity: str
 
 
 @event("message.sent")
-@dataclass(frozen=True, kw_only=True)
-class MessageSent(Payload):
+class MessageSent(Payload, frozen=True, kw_only=True):
     """A person, or Chargehand, told the agent something; one that cannot listen gets it with its next attempt.
 
     A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
@@ -122,16 +114,14 @@ class MessageSent(Payload):
 
 
 @event("base.resolved")
-@dataclass(frozen=True, kw_only=True)
-class BaseResolved(Payload):
+class BaseResolved(Payload, frozen=True, kw_only=True):
     """The commit the mission starts from."""
 
     base: Base
 
 
 @event("step.finished")
-@dataclass(frozen=True, kw_only=True)
-class StepFinished(Payload):
+class StepFinished(Payload, frozen=True, kw_only=True):
     """A recorded step: on a rerun with the same input its output is taken from here instead of doing it again.
 
     `input` is a digest; an output over 8 kB lies in `artifact`, and `output` is then `None`.
@@ -145,8 +135,7 @@ class StepFinished(Payload):
 
 
 @event("agent.selected")
-@dataclass(frozen=True, kw_only=True)
-class AgentSelected(Payload):
+class AgentSelected(Payload, frozen=True, kw_only=True):
     """Which agent works, and why."""
 
     agent: str
@@ -155,8 +144,7 @@ class AgentSelected(Payload):
 
 
 @event("changes.reverted")
-@dataclass(frozen=True, kw_only=True)
-class ChangesReverted(Payload):
+class ChangesReverted(Payload, frozen=True, kw_only=True):
     """Inspection set paths back; the tree that remains is a checkpoint of its own."""
 
     attempt: str
@@ -164,8 +152,7 @@ class ChangesReverted(Payload):
 
 
 @event("verdict.given")
-@dataclass(frozen=True, kw_only=True)
-class VerdictGiven(Payload):
+class VerdictGiven(Payload, frozen=True, kw_only=True):
     """Inspection and checks of one exact tree."""
 
     verdict: Verdict
@@ -174,8 +161,7 @@ class VerdictGiven(Payload):
 
 
 @event("attempt.finished")
-@dataclass(frozen=True, kw_only=True)
-class AttemptFinished(Payload):
+class AttemptFinished(Payload, frozen=True, kw_only=True):
     """An attempt ended; money is `None` where it is not known."""
 
     attempt: str
@@ -191,8 +177,7 @@ PROMOTE = "promote"
 
 
 @event("question.asked")
-@dataclass(frozen=True, kw_only=True)
-class QuestionAsked(Payload):
+class QuestionAsked(Payload, frozen=True, kw_only=True):
     """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
 
     `tree` is what the question is bound to; `options` are proposals, never the only answers. With `until` (ISO
@@ -214,8 +199,7 @@ CLOCK = "clock"
 
 
 @event("question.answered")
-@dataclass(frozen=True, kw_only=True)
-class QuestionAnswered(Payload):
+class QuestionAnswered(Payload, frozen=True, kw_only=True):
     """A person, or the clock, answered a question, once; the mission may go on."""
 
     question: str
@@ -224,8 +208,7 @@ class QuestionAnswered(Payload):
 
 
 @event("approval.given")
-@dataclass(frozen=True, kw_only=True)
-class ApprovalGiven(Payload):
+class ApprovalGiven(Payload, frozen=True, kw_only=True):
     """A person let one exact tree in."""
 
     tree: str
@@ -234,8 +217,7 @@ class ApprovalGiven(Payload):
 
 
 @event("promotion.prepared")
-@dataclass(frozen=True, kw_only=True)
-class PromotionPrepared(Payload):
+class PromotionPrepared(Payload, frozen=True, kw_only=True):
     """The journal's entry before the swap: enough to finish or to forget it after a crash."""
 
     ref: str
@@ -245,8 +227,7 @@ class PromotionPrepared(Payload):
 
 
 @event("promotion.done")
-@dataclass(frozen=True, kw_only=True)
-class PromotionDone(Payload):
+class PromotionDone(Payload, frozen=True, kw_only=True):
     """The mission branch in the depot points at the validated tree."""
 
     ref: str
@@ -255,8 +236,7 @@ class PromotionDone(Payload):
 
 
 @event("merge.conflicted")
-@dataclass(frozen=True, kw_only=True)
-class MergeConflicted(Payload):
+class MergeConflicted(Payload, frozen=True, kw_only=True):
     """A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
 
     `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
@@ -273,8 +253,7 @@ class MergeConflicted(Payload):
 
 
 @event("head.signed")
-@dataclass(frozen=True, kw_only=True)
-class HeadSigned(Payload):
+class HeadSigned(Payload, frozen=True, kw_only=True):
     """The log up to line `seq` was signed and noted on a commit; `problem` says why not, "" where it was."""
 
     commit: str
@@ -284,8 +263,7 @@ class HeadSigned(Payload):
 
 
 @event("export.changed")
-@dataclass(frozen=True, kw_only=True)
-class ExportChanged(Payload):
+class ExportChanged(Payload, frozen=True, kw_only=True):
     """The state of the branch in the user's repository."""
 
     export: Export
@@ -293,8 +271,7 @@ class ExportChanged(Payload):
 
 
 @event("apply.changed")
-@dataclass(frozen=True, kw_only=True)
-class ApplyChanged(Payload):
+class ApplyChanged(Payload, frozen=True, kw_only=True):
     """The state of the fast-forward of the user's own branch."""
 
     export: Export
@@ -302,8 +279,7 @@ class ApplyChanged(Payload):
 
 
 @event("mission.finished")
-@dataclass(frozen=True, kw_only=True)
-class MissionFinished(Payload):
+class MissionFinished(Payload, frozen=True, kw_only=True):
     """The mission came to a status that stays until a person acts."""
 
     status: MissionStatus
@@ -312,8 +288,7 @@ class MissionFinished(Payload):
 
 
 @event("mission.rolled_back")
-@dataclass(frozen=True, kw_only=True)
-class MissionRolledBack(Payload):
+class MissionRolledBack(Payload, frozen=True, kw_only=True):
     """A reverting commit was put on top of the mission branch."""
 
     ref: str
@@ -322,8 +297,7 @@ class MissionRolledBack(Payload):
 
 
 @event("checkpoint.restored")
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRestored(Payload):
+class CheckpointRestored(Payload, frozen=True, kw_only=True):
     """A person set the mission's workspace to a checkpoint (itself a checkpoint, so undoable)."""
 
     workspace: str

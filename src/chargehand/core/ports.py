@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 DriverName = Literal["overlay", "reflink", "worktree"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
+class Bind(Struct, frozen=True, kw_only=True):
     """A host path shown at `target` inside the sandbox."""
 
     source: Path
@@ -19,8 +19,7 @@ class Bind:
     writable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountPlan:
+class MountPlan(Struct, frozen=True, kw_only=True):
     """A workspace as data: made by `workspace`, mounted by `sandbox` in its own private mount namespace.
 
     Either `lowers` (topmost first) with `upper` and `work` on one file system, which become an overlay at
@@ -65,8 +64,7 @@ class Ledger(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(Struct, frozen=True, kw_only=True):
     """How far a limit (`attempt`, `task`, `mission`, `user` or `day`) is used up, in USD; reserves included."""
 
     limit: str

@@ -1,9 +1,93 @@
-"""The frozen records that pass between packages; paths in trees are `str` as `os.fsdecode` gives them."""
+"""Frozen records that pass between packages; paths in trees are `str` as `os.fsdecode` gives them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
+
+ConflictKind = Literal[
+    "content", "both_added", "modify_delete", "rename", "mode", "binary", "file_directory", "submodule"
+]
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one side of a merge has at a path: git's mode and the hex id."""
+
+    mode: int
+    id: str
+
+
+class Excerpt(Struct, frozen=True, kw_only=True):
+    """Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them."""
+
+    start: int
+    lines: int
+    text: str
+    cut: bool = False
+
+
+class ConflictHunk(Struct, frozen=True, kw_only=True):
+    """Lines that clash: as both sides began, and as each has them; `None` where a side has no such file."""
+
+    base: Excerpt | None
+    ours: Excerpt | None
+    theirs: Excerpt | None
+
+
+class Conflict(Struct, frozen=True, kw_only=True):
+    """One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
+
+    Text is UTF-8, other bytes as `\\xNN`.
+    """
+
+    path: str
+    kind: ConflictKind
+    base: Side | None
+    ours: Side | None
+    theirs: Side | None
+    others: tuple[str, ...] = ()
+    hunks: tuple[ConflictHunk, ...] = ()
+    left_out: int = 0
+
+
+TierName = Literal["none", "process", "container", "vm"]
+TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
+"""From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours."""
+
+
+class TierFacts(Struct, frozen=True, kw_only=True):
+    """What is known before anything runs.
+
+    `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
+    repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
+    sandboxes may reach hosts. `documentation`: it may change documentation and nothing else.
+    """
+
+    wish: str
+    trusted: bool
+    network: bool
+    documentation: bool
+
+
+class TierCandidate(Struct, frozen=True, kw_only=True):
+    """One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so."""
+
+    tier: TierName
+    offered: bool | None
+    detail: str
+    mend: str = ""
+
+
+class TierChoice(Struct, frozen=True, kw_only=True):
+    """The tier that is taken, the least one that the facts ask for, the reason in words, and all candidates."""
+
+    tier: TierName
+    needed: TierName
+    reason: str
+    facts: TierFacts
+    candidates: tuple[TierCandidate, ...] = ()
+
 
 Severity = Literal["info", "warning", "error", "critical"]
 ChangeKind = Literal["added", "modified", "deleted", "type_changed"]
@@ -26,16 +110,14 @@ CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]
 VerdictScope = Literal["base", "attempt", "merged"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Struct, frozen=True, kw_only=True):
     """Why something is as it is: a stable code and one sentence."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One path that differs between two trees; modes are git's (0o100644 …), ids hex, `None` where absent."""
 
     path: str
@@ -46,8 +128,7 @@ class Change:
     new_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """What inspection says of one path.
 
     `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
@@ -62,8 +143,7 @@ class Finding:
     needs_person: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree.
@@ -79,8 +159,7 @@ class CheckResult:
     base_tests: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Inspection and check results for one exact tree."""
 
     tree: str
@@ -95,16 +174,14 @@ class Verdict:
         return tuple(found for found in self.findings if found.needs_person)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reverted:
+class Reverted(Struct, frozen=True, kw_only=True):
     """A path that inspection set back, and the rule it broke."""
 
     path: str
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class Base(Struct, frozen=True, kw_only=True):
     """The commit a mission starts from, as resolved in the user's repository."""
 
     commit: str
@@ -116,8 +193,7 @@ class Base:
     dirty: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """A tree kept as a commit in the depot, chained to the one before it."""
 
     commit: str
@@ -127,8 +203,7 @@ class Checkpoint:
     changed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class Export(Struct, frozen=True, kw_only=True):
     """The state of writing the mission branch into the user's repository."""
 
     ref: str
@@ -136,8 +211,7 @@ class Export:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionRequest:
+class MissionRequest(Struct, frozen=True, kw_only=True):
     """What a person asks for, with the choices made on the command line; seconds and counts.
 
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,

@@ -1,15 +1,17 @@
-"""What is known of a mission at one moment; `fold` makes it of the mission's log."""
+"""What is known of a mission, its attempts and its open question; `fold` makes it of the mission's log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable
+from typing import TypeVar
 
-from chargehand.core import agent_events as g
-from chargehand.core import agent_events as r
-from chargehand.core import attempt_events as w
-from chargehand.core import mission_events as p
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from chargehand.core import attempt_events as events
+from chargehand.core import mission_events as m
 from chargehand.core.config import Config
-from chargehand.core.questions import Question
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -19,11 +21,103 @@ from chargehand.core.records import (
     MissionStatus,
     Reason,
     Reverted,
+    TierChoice,
     Verdict,
     VerdictStatus,
 )
-from chargehand.core.tiers import TierChoice
-from chargehand.core.usage import AttemptUsage
+
+_N = TypeVar("_N", int, float)
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
+
+    With `until` it is no more than waiting for the quota of `provider`, and the clock answers then.
+    """
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+    tree: str
+    attempt: str | None
+    answer: str | None = None
+    until: str = ""
+    provider: str = ""
+    identity: str = ""
+
+    @property
+    def reason(self) -> Reason:
+        """Why the mission waits where it waits for quota."""
+        return quota_reason(self.provider, self.until)
+
+
+def quota_reason(provider: str, until: str) -> Reason:
+    """Return why a mission waits for quota; `until` is ISO 8601 in UTC."""
+    message = f"waiting for quota of {provider} until {until[:19].replace('T', ' ')} UTC"
+    return Reason(code="quota_exhausted", message=message)
+
+
+class AttemptUsage(Struct, frozen=True, kw_only=True):
+    """What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
+
+    Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
+    end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
+    the most at once; with `sampled` the most that was seen at looks. `network_out` and `network_in` are `None`
+    where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
+    """
+
+    opened: int = 0
+    closed: int = 0
+    wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory: int | None = None
+    peak_processes: int | None = None
+    disk_used: int | None = None
+    disk_written: int | None = None
+    output: int | None = None
+    network_out: int | None = None
+    network_in: int | None = None
+    sampled: bool = False
+
+    def with_opened(self, event: events.SandboxOpened) -> AttemptUsage:
+        """Return it with one more sandbox."""
+        more = replace(self, opened=self.opened + 1)
+        if not event.egress:
+            return more
+        return replace(more, network_out=self.network_out or 0, network_in=self.network_in or 0)
+
+    def with_request(self, event: events.NetworkRequested) -> AttemptUsage:
+        """Return it with the bytes of one more request, or of those that were only counted."""
+        return replace(
+            self,
+            network_out=(self.network_out or 0) + event.bytes_out,
+            network_in=(self.network_in or 0) + event.bytes_in,
+        )
+
+    def with_closed(self, event: events.SandboxClosed) -> AttemptUsage:
+        """Return it with what one more sandbox took."""
+        if self.closed + 1 < self.opened:  # one before was lost with its worker
+            unknown = AttemptUsage(network_out=self.network_out, network_in=self.network_in)
+            return replace(unknown, opened=self.opened, closed=self.closed + 1)
+
+        def joined(before: _N | None, more: _N | None, join: Callable[[_N, _N], _N]) -> _N | None:
+            if self.closed == 0:
+                return more
+            return None if before is None or more is None else join(before, more)
+
+        return replace(
+            self,
+            closed=self.closed + 1,
+            wall_seconds=joined(self.wall_seconds, event.seconds, operator.add),
+            cpu_seconds=joined(self.cpu_seconds, event.cpu_seconds, operator.add),
+            peak_memory=joined(self.peak_memory, event.peak_memory, max),
+            peak_processes=joined(self.peak_processes, event.peak_processes, max),
+            disk_used=event.written_bytes,
+            disk_written=joined(self.disk_written, event.disk_written, operator.add),
+            output=joined(self.output, event.output, operator.add),
+            sampled=self.sampled or event.sampled,
+        )
+
 
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
@@ -32,8 +126,7 @@ SETTLED: frozenset[MissionStatus] = frozenset(
 _ENDED = SETTLED - {"waiting", "paused"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptState:
+class AttemptState(Struct, frozen=True, kw_only=True):
     """What is known of one attempt; `cost_usd` is `None` where it is not known.
 
     `calls` counts its calls to models, `unknown_calls` those of unknown cost, `model` is the last that answered,
@@ -59,79 +152,71 @@ class AttemptState:
     computed_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
     captured: str | None = None
-    usage: AttemptUsage = field(default_factory=AttemptUsage)
+    usage: AttemptUsage = AttemptUsage()
 
 
-@dataclass(slots=True, kw_only=True)
-class NetworkUse:
+class NetworkUse(Struct, kw_only=True):
     """What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place."""
 
     allowed: int = 0
     refused: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    hosts_refused: dict[str, int] = field(default_factory=dict)
+    hosts_refused: dict[str, int] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class MissionState:
-    """The one mutable record: changed only by `apply`, event by event.
+class Ending(Struct, frozen=True, kw_only=True):
+    """How a mission stood, held by nobody, when a person discarded it: discarding does not change how it ended."""
 
+    status: MissionStatus
+    reasons: tuple[Reason, ...]
+    base: Base | None
+    tree: str | None
+
+
+class MissionSummary(Struct, kw_only=True, omit_defaults=True):
+    """What lists, counts and results tell of a mission, changed only by `apply`; it does not grow with its log.
+
+    The store keeps it as a row, written in the transaction that appends the lines, so no list ever folds a log.
     `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
-    of before. `stands` tells it of each checkpoint's commit, `promoted_on` of what is promoted.
+    of before. `report` is the last one of a role that changes nothing. `calls` are the ids of the counted calls to
+    models, so that a call told of twice is counted once; the store keeps them beside the row.
     """
 
     id: str = ""
     project: str = ""
     repository: str = ""
+    user: str = ""
     request: MissionRequest | None = None
-    config: Config | None = None
+    forked_from: str | None = None
     created: str = ""
     updated: str = ""
     finished: str = ""
     status: MissionStatus = "planned"
-    base: Base | None = None
-    first_base: Base | None = None
-    promoted_on: Base | None = None
-    attempts: list[AttemptState] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    checkpoint_seconds: list[float] = field(default_factory=list)
-    stands: dict[str, Base] = field(default_factory=dict)
-    tier: TierChoice | None = None
-    role: r.RoleChosen | None = None
-    reports: list[r.ReportMade] = field(default_factory=list)
-    sandboxes: list[w.SandboxClosed] = field(default_factory=list)
-    network: NetworkUse = field(default_factory=NetworkUse)
-    verdicts: list[Verdict] = field(default_factory=list)
-    reverted: list[Reverted] = field(default_factory=list)
-    conflicts: list[p.MergeConflicted] = field(default_factory=list)
     reasons: tuple[Reason, ...] = ()
+    role: events.RoleChosen | None = None
+    report: events.ReportMade | None = None
+    base: Base | None = None
+    attempts: list[AttemptState] = []
+    checkpoint_count: int = 0
+    reverted: list[Reverted] = []
     ref: str | None = None
-    prepared: p.PromotionPrepared | None = None
     commit: str | None = None
     tree: str | None = None
-    signed: str | None = None
     export: Export | None = None
     exported: str | None = None
     applied: Export | None = None
-    steps: dict[str, p.StepFinished] = field(default_factory=dict)
     claims: int = 0
     fruitless_claims: int = 0
     program: str = ""
     worker: str | None = None
     worker_before: str | None = None
     at_rest: bool = True
-    queued: p.MissionQueued | None = None
+    queued: m.MissionQueued | None = None
     cancel_asked: bool = False
-    calls: set[str] = field(default_factory=set)
-    questions: dict[str, Question] = field(default_factory=dict)
-    forked_from: str | None = None
-    user: str = ""
-    messages: list[p.MessageSent] = field(default_factory=list)
-    delivered: set[str] = field(default_factory=set)
-    acknowledged: set[str] = field(default_factory=set)
-    received: list[g.MessageReceived] = field(default_factory=list)
-    undelivered: dict[str, Reason] = field(default_factory=dict)
+    calls: set[str] = set()
+    questions: dict[str, Question] = {}
+    before_discard: Ending | None = None
     unknown_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
@@ -144,7 +229,7 @@ class MissionState:
         if self.status in _ENDED:
             return None
         return next(
-            (asked for asked in self.questions.values() if asked.id != p.PROMOTE and not asked.answer), None
+            (asked for asked in self.questions.values() if asked.id != m.PROMOTE and not asked.answer), None
         )
 
     @property
@@ -153,12 +238,50 @@ class MissionState:
         asked = self.open_question if self.status == "waiting" else None
         return asked if asked is not None and asked.until else None
 
+
+class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
+    """What statistics count of a mission; kept apart from its summary, which lists would have to read with it.
+
+    `checkpoint_seconds` are those of the checkpoints that say how long they took, in order.
+    """
+
+    checkpoint_seconds: list[float] = []
+    sandboxes: list[events.SandboxClosed] = []
+    network: NetworkUse = field(default_factory=NetworkUse)
+
+
+class MissionState(MissionSummary, kw_only=True):
+    """A mission's summary with everything that grows with its log; made by `fold`.
+
+    `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted.
+    """
+
+    config: Config | None = None
+    first_base: Base | None = None
+    promoted_on: Base | None = None
+    checkpoints: list[Checkpoint] = []
+    checkpoint_seconds: list[float] = []
+    stands: dict[str, Base] = {}
+    tier: TierChoice | None = None
+    reports: list[events.ReportMade] = []
+    sandboxes: list[events.SandboxClosed] = []
+    network: NetworkUse = field(default_factory=NetworkUse)
+    verdicts: list[Verdict] = []
+    conflicts: list[m.MergeConflicted] = []
+    prepared: m.PromotionPrepared | None = None
+    signed: str | None = None
+    steps: dict[str, m.StepFinished] = {}
+    messages: list[m.MessageSent] = []
+    delivered: set[str] = set()
+    acknowledged: set[str] = set()
+    received: list[events.MessageReceived] = []
+    undelivered: dict[str, Reason] = {}
+
     def seconds_of(self, prefix: str = "") -> float:
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]
-        return sum(self.steps[name].seconds for name in names if not _within(name, self.steps))
+        return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
 
-
-def _within(name: str, steps: dict[str, p.StepFinished]) -> bool:
-    parts = name.split("/")
-    return any("/".join(parts[:count]) in steps for count in range(1, len(parts)))
+    def _is_nested(self, name: str) -> bool:
+        parts = name.split("/")
+        return any("/".join(parts[:count]) in self.steps for count in range(1, len(parts)))

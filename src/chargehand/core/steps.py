@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from chargehand.core import agent_events as g
-from chargehand.core import agent_events as r
+from chargehand.core import attempt_events as g
+from chargehand.core import attempt_events as r
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as p
 from chargehand.core.events import Payload

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from chargehand.core.errors import RefusedError
-from chargehand.core.questions import Question
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionState, Question
 
 ACKNOWLEDGE_SECONDS = 10.0
 """Until a critical message must be acknowledged; pauses do not count."""

@@ -22,7 +22,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._missions import Look
 from chargehand.missions._promote import COMMITTED
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._merge import MergeResult
 from chargehand.workspace._merge_conflicts import MergeConflictError

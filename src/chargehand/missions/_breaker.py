@@ -19,8 +19,8 @@ from chargehand.core.mission_events import AttemptFinished, MissionClaimed, Miss
 from chargehand.core.records import AttemptStatus, Reason
 from chargehand.core.state import AttemptState
 from chargehand.missions._causes import Cause, attempt_cause
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
 
 FAILURES = 3
 """Failures in a row after which nothing more is begun."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.models._contract import CallRecord
-from chargehand.store._spending import BookedCall
+from chargehand.store.ledger import BookedCall
 
 
 def called(record: CallRecord) -> ModelCalled:

@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 from chargehand.agents._contract import Endpoint, Resumed
 from chargehand.agents._recorded import RecordedStep, parse_step
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
-from chargehand.core.attempt_events import ActionJudged, CheckpointMade
+from chargehand.core.attempt_events import ActionJudged, CheckpointMade, MessageAcknowledged, MessageDelivered
 from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.agents._role_file import parse_role
 from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.checks._paths import is_test_path
 from chargehand.checks._run import CheckOutput
-from chargehand.core.agent_events import ReportMade, RoleChosen
+from chargehand.core.attempt_events import ReportMade, RoleChosen
 from chargehand.core.records import Change, CheckResult, Finding, MissionRequest, Verdict
 from chargehand.core.text import printable, shown_path
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 
 FAILING_TEST = "failing_test_added"

@@ -16,7 +16,7 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.durable._orders import Order
+from chargehand.durable.orders import Order
 from chargehand.missions._acknowledge import checked_answer, is_about_message
 from chargehand.missions._journal import Journal
 from chargehand.sandbox._contract import Sandbox

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from chargehand.agents._conversation import made_reply
 from chargehand.agents._recorded import reply_step
-from chargehand.core.agent_events import ReportMade, RoleChosen
-from chargehand.core.attempt_events import AttemptStarted, CheckpointMade
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.ids import new_id
@@ -30,7 +30,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._journal import kept_step, recalled
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 
 _COPIED = (
@@ -138,9 +138,9 @@ def _created(
     events: tuple[Event, ...], mission: str, point: ForkPoint, model: str | None, *, user: str
 ) -> MissionCreated:
     before = next(payload for payload in _payloads(events) if isinstance(payload, MissionCreated))
-    request = before.request if model is None else replace(before.request, model=model)
+    request = before.request if model is None else structs.replace(before.request, model=model)
     at = f"{point.attempt}.{point.turn}"
-    return replace(before, request=request, forked_from=mission, forked_at=at, user=user or before.user)
+    return structs.replace(before, request=request, forked_from=mission, forked_at=at, user=user or before.user)
 
 
 def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: bool) -> Iterator[Payload]:
@@ -158,7 +158,7 @@ def _copied(events: tuple[Event, ...], point: ForkPoint, made: str, *, edited: b
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
-            payload = replace(payload, workspace=workspace)
+            payload = structs.replace(payload, workspace=workspace)
         yield _renamed(payload, attempts)
 
 
@@ -177,7 +177,7 @@ def _renamed(payload: Payload, attempts: dict[str, str]) -> Payload:
     if question is not None:
         owner, slash, rest = question.partition("/")
         changes["question"] = attempts.get(owner, owner) + slash + rest
-    renamed: Payload = replace(made, **changes)
+    renamed: Payload = structs.replace(made, **changes)
     return renamed
 
 
@@ -190,4 +190,4 @@ def _edited(
         if isinstance(payload, StepFinished) and payload.step == point.step
     ][-1]
     output = {**recalled(store, recorded), "message": made_reply(edit.text, edit.tools)}
-    return kept_step(store, mission, replace(recorded, output=output, seconds=0.0))
+    return kept_step(store, mission, structs.replace(recorded, output=output, seconds=0.0))

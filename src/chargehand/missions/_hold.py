@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from chargehand.core.errors import RefusedError, StoreError
-from chargehand.store._log import EventLog, MissionRow
+from chargehand.store.log import EventLog, MissionRow
 
 
 class Liveness(Protocol):

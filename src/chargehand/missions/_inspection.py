@@ -18,7 +18,7 @@ from chargehand.core.errors import ChargehandError, StoreError
 from chargehand.core.records import Base, Change, Finding
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._scan import Scan
 
 RUNNING_SECONDS = 5.0

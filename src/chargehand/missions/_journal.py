@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.events import Event, Payload, encode_json
 from chargehand.core.fold import apply
 from chargehand.core.mission_events import StepFinished
 from chargehand.core.state import MissionState
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 Watch = Callable[[Event, Payload], None]
 """Told of every event as it is written: progress on a terminal, a stream, a test."""

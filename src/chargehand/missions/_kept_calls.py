@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chargehand.core.attempt_events import ReplayDiverged
 from chargehand.models._replay import Divergence
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 
 def kept_calls(home: Path, attempt: str) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chargehand.core.records import Reason
-from chargehand.durable._workers import Workers
-from chargehand.store._store import Store
+from chargehand.durable.workers import Workers
+from chargehand.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

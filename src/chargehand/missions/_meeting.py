@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.codec import convert_to
-from chargehand.core.conflicts import Conflict
 from chargehand.core.events import Payload, encode_json
 from chargehand.core.mission_events import BaseResolved, MergeConflicted
-from chargehand.core.records import Base, Change, Checkpoint, Reason
+from chargehand.core.records import Base, Change, Checkpoint, Conflict, Reason
 from chargehand.core.text import shown_path
 from chargehand.missions._journal import Journal
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._merge import MergeResult
 from chargehand.workspace._moved import moved_base

@@ -21,7 +21,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, Verdict
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.durable._workers import Workers
+from chargehand.durable.workers import Workers
 from chargehand.missions._control import Control
 from chargehand.missions._environment import environment_layer
 from chargehand.missions._flow import MissionFlow
@@ -43,8 +43,8 @@ from chargehand.missions._sleep import wakes_at
 from chargehand.missions._validate import Validator
 from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
 from chargehand.workspace._rollback import RollbackPlan
 from chargehand.workspace._workspace import Workspace
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import NetworkRequested
 from chargehand.core.clock import Clock

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import SandboxClosed, SandboxOpened
 from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, WaitingError

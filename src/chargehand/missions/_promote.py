@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, FencedError, RefusedError
 from chargehand.core.mission_events import (
@@ -26,7 +27,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
-from chargehand.store._signing import SignedHead
+from chargehand.store.heads import SignedHead
 from chargehand.workspace._apply import apply as apply_branch
 from chargehand.workspace._errors import RefMovedError
 from chargehand.workspace._export import export as export_branch

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chargehand.agents._contract import Outcome
-from chargehand.core.agent_events import MessageReceived
+from chargehand.core.attempt_events import MessageReceived
 from chargehand.core.events import Payload
 from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
 from chargehand.core.mission_events import ChangesReverted
 from chargehand.core.records import Finding, Reverted
 from chargehand.core.state import MissionState
 from chargehand.missions._journal import Journal
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 _SENDER = "chargehand"
 

@@ -15,10 +15,9 @@ from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.ports import DriverName, Spent
-from chargehand.core.records import MissionRequest
-from chargehand.core.tiers import TierChoice
-from chargehand.durable._slots import Slots
-from chargehand.durable._workers import Role, Workers
+from chargehand.core.records import MissionRequest, TierChoice
+from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.durable.workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
 from chargehand.models._contract import CallRecord
@@ -26,8 +25,8 @@ from chargehand.models._replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy._rules import Rules
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
-from chargehand.store._log import MissionRow
-from chargehand.store._store import Store
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
 from chargehand.workspace._depot import Depot
 
 SlotName = Literal["attempts", "checks", "probes"]
@@ -166,10 +165,10 @@ class Services:
         """Tell whether a living worker holds a mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
-    def slots(self, what: SlotName) -> Slots:
+    def slots(self, what: SlotName) -> ConcurrencyLimit:
         """Return the places of this state directory for what runs only so many at once."""
         places = {"attempts": self.attempts_at_once, "checks": self.checks_at_once, "probes": 1}
-        return Slots(self.home / "slots" / what, places=places[what])
+        return ConcurrencyLimit(self.home / "slots" / what, places=places[what])
 
     def limits(self) -> SandboxLimits:
         """Return what the configuration lets one sandbox use."""

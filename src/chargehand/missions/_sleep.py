@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from chargehand.core.errors import WaitingError
 from chargehand.core.mission_events import CLOCK, QuestionAsked
-from chargehand.core.questions import Question, quota_reason
+from chargehand.core.state import Question, quota_reason
 from chargehand.missions._journal import Journal
 from chargehand.models._contract import QuotaRest
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import SandboxClosed
 from chargehand.core.events import Event, decode

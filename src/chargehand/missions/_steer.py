@@ -25,7 +25,7 @@ from chargehand.missions._kept_calls import put_away
 from chargehand.missions._missions import Look
 from chargehand.missions._sleep import GO_ON, wakes_at
 from chargehand.missions._undelivered import with_undelivered
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

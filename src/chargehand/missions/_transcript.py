@@ -11,7 +11,7 @@ from chargehand.agents._recorded import RecordedStep, ToolCall, read_reply
 from chargehand.core.state import MissionState
 from chargehand.missions._context import parse_act
 from chargehand.missions._journal import recalled
-from chargehand.store._store import Store
+from chargehand.store.store import Store
 
 Speaker = Literal["person", "model", "call", "result", "agent", "thought", "error"]
 _TOLD = "told/"

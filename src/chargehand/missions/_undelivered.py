@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.core.agent_events import MessageUndelivered
+from chargehand.core.attempt_events import MessageUndelivered
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, MissionFinished
 from chargehand.core.records import Reason

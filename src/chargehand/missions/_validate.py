@@ -7,9 +7,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.checks._inspect import base_tests_tree_plan
 from chargehand.checks._plan import CheckPlan, judge

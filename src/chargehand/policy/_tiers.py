@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.core.tiers import TIERS, TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.records import TIERS, TierCandidate, TierChoice, TierFacts, TierName
 
 AUTO = "auto"
 _DOCUMENTATION = re.compile(

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
 from chargehand.sandbox._toolchain_ask import ask_all, askable, chosen, stamp, witnesses
@@ -187,10 +189,8 @@ def discover(
 
 
 def _document(toolchain: Toolchain) -> dict[str, Any]:
-    document = asdict(toolchain)
-    for bind in document["binds"]:
-        bind["source"] = str(bind["source"])
-    return document
+    binds = [{**structs.asdict(bind), "source": str(bind.source)} for bind in toolchain.binds]
+    return {**asdict(toolchain), "binds": binds}
 
 
 def _recalled(known: dict[str, Any]) -> Toolchain:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
+
 from chargehand.core.ports import Bind
 from chargehand.sandbox._container_layout import Contents, plan_contents
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
@@ -123,11 +125,11 @@ def _system(layout: Layout, contents: Contents, spec: SandboxSpec) -> list[tuple
         if _is_below(bind.target, spec.mounts.target):
             continue
         if not bind.writable:
-            layout.bind(f"bind-{number}", replace(bind, target=f"{SYSTEM}{bind.target}"))
+            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{SYSTEM}{bind.target}"))
             continue
         place = f"{SYSTEM}{bind.target}"
         layout.arguments += ["--dir", place] if bind.source.is_dir() else ["--ro-bind", layout.empty(), place]
-        layout.bind(f"bind-{number}", replace(bind, target=f"{WORK}/bind-{number}"))
+        layout.bind(f"bind-{number}", structs.replace(bind, target=f"{WORK}/bind-{number}"))
         writable.append((f"bind-{number}", bind.target))
     for path, target in contents.links.items():
         layout.arguments += ["--symlink", target, f"{SYSTEM}{path}"]
@@ -141,11 +143,11 @@ def _work(layout: Layout, contents: Contents, spec: SandboxSpec) -> None:
     """Show the workspace, and what is mounted within it."""
     target = f"{WORK}/workspace"
     if spec.mounts.plain is None:
-        layout.overlay("workspace", replace(spec.mounts, target=target))
+        layout.overlay("workspace", structs.replace(spec.mounts, target=target))
     for number, bind in enumerate(contents.binds):
         if _is_below(bind.target, spec.mounts.target):
             below = bind.target.removeprefix(spec.mounts.target)
-            layout.bind(f"bind-{number}", replace(bind, target=f"{target}{below}"))
+            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{target}{below}"))
 
 
 def _is_below(path: str, directory: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pygit2
 
-from chargehand.core.conflicts import Conflict, Side
+from chargehand.core.records import Conflict, Side
 from chargehand.workspace._errors import GitError
 from chargehand.workspace._git import Git, git_version
 from chargehand.workspace._merge_conflicts import Stages, describe

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
-from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
+from msgspec.structs import replace
+
 from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.text import printable, shown_path
 from chargehand.workspace._hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace._trees import ObjectReader

@@ -1,0 +1,359 @@
+"""Keys of model providers by name: from the environment, the system's keyring or `secrets.json`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
+
+Origin = Literal["environment", "keyring", "file"]
+_SERVICE = "chargehand"
+_NAME = re.compile(r"[A-Z][A-Z0-9_]{1,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_LONGEST = 16 * 1024
+_LARGEST_FILE = 4 * 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not hold us up
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOREIGN_ERRORS = {
+    # What backends let through of the libraries they stand on; a module that is not loaded raised nothing.
+    "keyring.errors": ("KeyringError",),
+    "secretstorage.exceptions": ("SecretStorageException",),
+    "jeepney.wrappers": ("DBusErrorResponse",),
+    "jeepney.io.common": ("RouterClosed",),
+    "dbus.exceptions": ("DBusException",),
+    "gi.repository.GLib": ("Error",),
+    "configparser": ("Error",),
+}
+
+
+class SecretName(NamedTuple):
+    """A secret that is kept, and where it would come from now; `None` where its keyring does not answer."""
+
+    name: str
+    origin: Origin | None
+
+
+class Credentials:
+    """Looks in the environment, then in the system's keyring, then in `secrets.json`; a `core.KeySource`.
+
+    Names are as of environment variables. Every method raises `UsageError` (`secret_invalid`) for another name or
+    a value that cannot be one, `ConfigError` (`secrets_file`) where the file is open to others or damaged; no
+    message, representation or traceback of ours shows a value.
+    """
+
+    def __init__(self, environ: Mapping[str, str], file: SecretsFile, keyring: SystemKeyring) -> None:
+        self._environ = environ
+        self._file = file
+        self._keyring = keyring
+
+    def __repr__(self) -> str:
+        return f"Credentials({str(self._file.path)!r})"
+
+    def get(self, name: str) -> str | None:
+        """Return the secret of that name, `None` where there is none."""
+        return self._find(check_name(name))[1]
+
+    def describe(self, name: str) -> Origin | None:
+        """Return where `get` would take the secret from, `None` where there is none."""
+        return self._find(check_name(name))[0]
+
+    def names(self) -> tuple[SecretName, ...]:
+        """Return what was set and where each would come from now: the environment goes before what is kept."""
+        kept = self._file.load()
+        return tuple(SecretName(name, self.describe(name)) for name in sorted({*kept.secrets, *kept.keyring}))
+
+    def set(self, name: str, value: str) -> str:
+        """Keep a secret in place of an earlier one, in the keyring where there is one; return where, in words.
+
+        Raises `ConfigError` (`secret_keyring`) where the keyring that holds the earlier one refuses.
+        """
+        value = check_value(check_name(name), value)
+        with self._file.changing() as kept:
+            try:
+                self._keyring.set(name, value)
+            except KeyringFailedError as error:
+                if name in kept.keyring:  # the keyring's, which comes first, would hide the new one
+                    raise _keyring_error(name, error) from None
+                kept.secrets[name] = value
+                return f"the file {self._file.path}"
+            kept.secrets.pop(name, None)
+            # A keyring lists nothing: the names of what it holds are ours to remember.
+            kept.keyring = sorted({*kept.keyring, name})
+        return f"the system's keyring ({self._keyring.name})"
+
+    def remove(self, name: str) -> None:
+        """Forget a secret wherever it is kept.
+
+        Raises `NotFoundError` where it is kept nowhere, `ConfigError` (`secret_keyring`) as `set` does.
+        """
+        check_name(name)
+        with self._file.changing() as kept:
+            removed = indexed = name in kept.keyring
+            if indexed and not self._keyring.works:
+                raise _keyring_error(name, KeyringFailedError("it cannot be reached"))
+            try:
+                removed = self._keyring.remove(name) or indexed
+            except KeyringFailedError as error:
+                if indexed:
+                    raise _keyring_error(name, error) from None
+            removed = kept.secrets.pop(name, None) is not None or removed
+            kept.keyring = [each for each in kept.keyring if each != name]
+        if not removed:
+            known = ", ".join(each.name for each in self.names()) or "none"
+            set_there = "it comes from the environment: unset it there" if self._environ.get(name) else ""
+            raise NotFoundError(f"no secret {name!r} is kept", hint=set_there or f"kept: {known}")
+
+    def _find(self, name: str) -> tuple[Origin | None, str | None]:
+        if value := self._environ.get(name):
+            return "environment", check_value(name, value)
+        if value := self._keyring.get(name):
+            return "keyring", check_value(name, value)
+        value = self._file.load().secrets.get(name)
+        return (None if value is None else "file"), value
+
+
+def open_credentials(environ: Mapping[str, str], directory: Path) -> Credentials:
+    """Return the credentials of a user whose `secrets.json` is in `directory`; nothing is read or made yet."""
+    return Credentials(environ, SecretsFile(directory / "secrets.json"), SystemKeyring())
+
+
+def check_name(name: str) -> str:
+    """Return `name`; raises `UsageError` (`secret_invalid`) unless it could name an environment variable."""
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"{name!r} is no name for a secret",
+            code="secret_invalid",
+            hint="2 to 64 capital letters, digits and _, a letter first, such as OPENAI_API_KEY",
+        )
+    return name
+
+
+def check_value(name: str, value: str) -> str:
+    """Return `value` without the newline at its end; raises `UsageError` (`secret_invalid`).
+
+    No message repeats the value: it may be right but for one character.
+    """
+    value = value.removesuffix("\n").removesuffix("\r")
+    wrong = ""
+    if not value.strip():
+        wrong = "is empty"
+    elif _CONTROL.search(value):
+        wrong = "has control characters or several lines"
+    else:
+        try:
+            if len(value.encode()) > _LONGEST:
+                wrong = f"is longer than {_LONGEST // 1024} kB"
+        except UnicodeEncodeError:
+            wrong = "is not UTF-8"
+    if wrong:
+        raise UsageError(
+            f"the value of {name} {wrong}",
+            code="secret_invalid",
+            hint=f"copy it again: `chargehand secret set {name}`",
+        )
+    return value
+
+
+class SecretsContent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the file holds: `secrets` by name, and the names of those in the `keyring`, which can list none."""
+
+    secrets: dict[str, str] = {}
+    keyring: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"SecretsContent(secrets={sorted(self.secrets)!r}, keyring={self.keyring!r})"
+
+
+class SecretsFile:
+    """The file `path`, for its owner alone, there whole or not at all.
+
+    Every method raises `ConfigError` (`secrets_file`) where it is not as it must be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> SecretsContent:
+        """Return what is kept; nothing where there is no file."""
+        with self._named_errors("read"):
+            try:
+                descriptor = os.open(self.path, _READ)
+            except (FileNotFoundError, NotADirectoryError):
+                return SecretsContent()
+            with os.fdopen(descriptor, "rb") as file:
+                self._refuse_exposed(os.fstat(file.fileno()))
+                content = file.read(_LARGEST_FILE + 1)
+        hint = "mend it, or move it away and set the secrets again"
+        if len(content) > _LARGEST_FILE:
+            raise self._error("is far too large", hint)
+        try:
+            kept = decode_as(content, SecretsContent)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Not chained, and no detail: neither message nor traceback may show what is in there.
+            form = '{"secrets": {"NAME": "VALUE"}, "keyring": ["NAME"]}'
+            raise self._error(f"is not of the form {form}", hint) from None
+        for name in kept.keyring:
+            check_name(name)
+        kept.secrets = {check_name(name): check_value(name, value) for name, value in kept.secrets.items()}
+        return kept
+
+    @contextmanager
+    def changing(self) -> Iterator[SecretsContent]:
+        """Hold the file against other processes; what the block does to its content is written at its end."""
+        with self._named_errors("written"):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A file of its own: the secrets' own is replaced, and a lock on the old one would hold nobody off.
+            lock = os.open(
+                self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = self.load()
+            before = msgspec.json.encode(kept)
+            yield kept
+            after = msgspec.json.encode(kept)
+            if after != before:
+                self._write(msgspec.json.format(after, indent=2) + b"\n")
+        finally:
+            os.close(lock)
+
+    def _refuse_exposed(self, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            raise self._error("is no regular file", "move it away; `chargehand secret set NAME` makes a new one")
+        if found.st_uid != os.geteuid() and os.geteuid() != 0:
+            raise self._error("belongs to another user", "make it your own, or move it away")
+        if found.st_mode & 0o077:
+            raise self._error(
+                f"is open to others (mode {stat.S_IMODE(found.st_mode):04o})",
+                f"chmod 600 {shlex.quote(str(self.path))}",
+            )
+
+    def _write(self, content: bytes) -> None:
+        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        with self._named_errors("written"):
+            try:
+                with os.fdopen(os.open(fresh, _NEW, 0o600), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                fresh.replace(self.path)
+            except BaseException:
+                with suppress(OSError):
+                    fresh.unlink()
+                raise
+            # The new name must outlive a power cut too: who was told that it is kept throws their copy away.
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    @contextmanager
+    def _named_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # what O_NOFOLLOW says of a link
+                raise self._error("is a symbolic link", "put the file itself there") from error
+            raise self._error(f"cannot be {what}: {error.strerror}", "mend what stands in the way") from error
+
+    def _error(self, what: str, hint: str) -> ConfigError:
+        return ConfigError(f"{str(self.path)!r} {what}", code="secrets_file", hint=hint)
+
+
+class KeyringFailedError(Exception):
+    """The keyring would not do what was asked: it is locked, say, or nobody answers."""
+
+
+class SystemKeyring:
+    """The system's keyring, where the `keyring` package is installed and something real is behind it.
+
+    Asks for nothing before it is used: importing the package and finding a backend take 0.3 s.
+    """
+
+    @cached_property
+    def _backend(self) -> KeyringBackend | None:
+        try:
+            import keyring
+            from keyring.core import recommended
+
+            found = keyring.get_keyring()
+            # Less than recommended are those that fail always, forget all, or keep plain text in a file.
+            return found if recommended(found) else None
+        except _keyring_failures():
+            return None
+
+    @property
+    def works(self) -> bool:
+        """Whether there is a backend."""
+        return self._backend is not None
+
+    @property
+    def name(self) -> str:
+        """The backend's name for people."""
+        return str(self._backend.name) if self._backend else "none"
+
+    def get(self, name: str) -> str | None:
+        """Return the secret, `None` where there is none or the keyring does not answer."""
+        if self._backend is None:
+            return None
+        try:
+            return self._backend.get_password(_SERVICE, name)
+        except _keyring_failures():
+            return None
+
+    def set(self, name: str, value: str) -> None:
+        """Keep a secret; raises `KeyringFailedError`, which does not hold the value."""
+        try:
+            if self._backend is None:
+                raise KeyringFailedError("there is none")
+            self._backend.set_password(_SERVICE, name, value)
+        except _keyring_failures() as error:
+            raise KeyringFailedError(type(error).__name__) from None
+
+    def remove(self, name: str) -> bool:
+        """Forget a secret and tell whether there was one; raises `KeyringFailedError`."""
+        if self._backend is None:
+            return False
+        try:
+            if self._backend.get_password(_SERVICE, name) is None:
+                return False
+            self._backend.delete_password(_SERVICE, name)
+        except _keyring_failures() as error:
+            raise KeyringFailedError(type(error).__name__) from None
+        return True
+
+
+def _keyring_failures() -> tuple[type[Exception], ...]:
+    """Return all that a missing, misconfigured, locked or silent keyring raises."""
+    found: list[type[Exception]] = [ImportError, OSError, RuntimeError, AttributeError, ValueError]
+    for module, names in _FOREIGN_ERRORS.items():
+        loaded = sys.modules.get(module)
+        found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+    return tuple(found)
+
+
+def _keyring_error(name: str, error: KeyringFailedError) -> ConfigError:
+    return ConfigError(
+        f"the system's keyring, which holds {name}, refuses: {error}",
+        code="secret_keyring",
+        hint="unlock it and try again",
+    )

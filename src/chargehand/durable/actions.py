@@ -1,0 +1,225 @@
+"""Directories of actions by hand: a lock that the owner holds, the output, and the wish to cancel.
+
+What happened to an action is in the log; here is what the log does not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, NotFoundError, UsageError, nearest
+from chargehand.core.ids import new_id
+
+_RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
+_KEPT = 500
+# A place without a record may be that of an action that is being made just now.
+_FRESH_SECONDS = 60.0
+_MOST_BYTES = 10_000_000
+
+
+class ActionLocation(Struct, frozen=True, kw_only=True):
+    """Where an action's lines are in the log: in which one, and after which line of it."""
+
+    action: str
+    log: str
+    after: int
+
+
+class OutputLine(Struct, frozen=True, kw_only=True):
+    """One line that an action printed; `time` is ISO 8601 in UTC."""
+
+    time: str
+    stream: str
+    line: str
+
+
+class ActionLock:
+    """The lock of one action: whoever has it open owns the action, for as long as it lives.
+
+    flock(2) belongs to the open file, not to the process: the descriptor can be handed to a child, and the lock
+    lives on with it after the parent closed its own.
+    """
+
+    def __init__(self, action: str, fd: int) -> None:
+        self.action = action
+        self._fd: int | None = fd
+
+    def fileno(self) -> int:
+        """Return the locked descriptor, to be handed on to the process that is to own the action."""
+        if self._fd is None:
+            raise ValueError(f"action {self.action!r} was let go of")
+        return self._fd
+
+    def let_go(self, *, handed_on: bool = False) -> None:
+        """Stop owning it; `handed_on` leaves the lock to whoever was given the descriptor. Idempotent."""
+        if self._fd is not None:
+            if not handed_on:
+                # Closing is not enough: a child that is being started may hold a copy for a moment.
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+            self._fd = None
+
+
+class ActionOutput:
+    """Writes what an action prints; beyond 10 MB it is dropped, and `truncated` says so."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        self._left = _MOST_BYTES - self._file.tell()
+        self.lines = 0
+        self.truncated = False
+
+    def write(self, line: OutputLine) -> None:
+        """Keep one line; it can be read by others when this returns."""
+        content = msgspec.json.encode(line) + b"\n"
+        if self.truncated or len(content) > self._left:
+            self.truncated = True
+            return
+        self._left -= len(content)
+        self.lines += 1
+        self._file.write(content)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class ActionRegistry:
+    """All actions of one state directory; safe to use from several processes."""
+
+    def __init__(self, home: Path) -> None:
+        self.directory = home / "actions"
+
+    def make(self) -> ActionLock:
+        """Make the place of a new action, owned by the caller; `put` makes it known to others."""
+        action = new_id("action")
+        place = self.directory / action
+        place.mkdir(parents=True, mode=0o700)
+        held = self.hold(action)
+        if held is None:
+            raise InfrastructureError(f"the lock of action {action!r} is taken", code="action_lock")
+        return held
+
+    def put(self, place: ActionLocation) -> None:
+        """Record where the action's lines are; from now on it is listed."""
+        target = self.directory / place.action / _RECORD
+        part = target.with_suffix(".part")  # renamed, so that nobody ever reads half of it
+        part.write_bytes(msgspec.json.encode(place))
+        part.rename(target)
+        self._sweep()
+
+    def get(self, action: str) -> ActionLocation:
+        """Return where an action's lines are, by its whole id. Raises `NotFoundError`."""
+        try:
+            return decode_as((self.directory / action / _RECORD).read_bytes(), ActionLocation)
+        except (OSError, msgspec.MsgspecError) as problem:
+            raise self._unknown(action) from problem
+
+    def find(self, name: str) -> str:
+        """Return the id that `name` is, begins or ends, or the newest for `last`.
+
+        Raises `NotFoundError`, `UsageError` (`ambiguous`).
+        """
+        known = self.ids()
+        wanted = name.strip().lower()
+        if wanted == "last" and known:
+            return known[-1]
+        found = [each for each in known if each.startswith((wanted, f"x-{wanted}")) or each.endswith(wanted)]
+        if wanted in known:
+            return wanted
+        if not wanted or not found:
+            raise self._unknown(name)
+        if len(found) > 1:
+            raise UsageError(
+                f"{name!r} fits {len(found)} actions", code="ambiguous", hint=f"say more: {', '.join(found[-8:])}"
+            )
+        return found[0]
+
+    def ids(self) -> list[str]:
+        """Return all actions, the oldest first."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(path.parent.name for path in self.directory.glob(f"x-*/{_RECORD}"))
+
+    def hold(self, action: str) -> ActionLock | None:
+        """Own an action, `None` where another process does."""
+        fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return ActionLock(action, fd)
+
+    def take_over(self, action: str, fd: int) -> ActionLock:
+        """Own an action by the locked descriptor that another process handed on."""
+        os.set_inheritable(fd, False)
+        return ActionLock(action, fd)
+
+    def live(self, action: str) -> bool:
+        """Tell whether the process that owns an action lives."""
+        try:
+            fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # Shared: two that look at the same time must not take each other for the owner.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def ask_cancel(self, action: str) -> None:
+        """Let the owner know that the action is to end."""
+        (self.directory / action / _CANCEL).touch()
+
+    def cancel_asked(self, action: str) -> bool:
+        """Tell whether it is to end."""
+        return (self.directory / action / _CANCEL).exists()
+
+    def output(self, action: str) -> ActionOutput:
+        """Open the output of an action for writing."""
+        return ActionOutput(self.directory / action / _OUTPUT)
+
+    def read(self, action: str, offset: int = 0) -> tuple[list[OutputLine], int]:
+        """Return the whole lines from a byte on, and where to read on."""
+        try:
+            with (self.directory / action / _OUTPUT).open("rb") as file:
+                file.seek(offset)
+                content = file.read()
+        except FileNotFoundError:
+            return [], offset
+        # The last line may be half written: it is read the next time.
+        whole = content[: content.rfind(b"\n") + 1]
+        found = []
+        for line in whole.splitlines():
+            with contextlib.suppress(msgspec.MsgspecError):
+                found.append(decode_as(line, OutputLine))
+        return found, offset + len(whole)
+
+    def _unknown(self, name: str) -> NotFoundError:
+        return NotFoundError(f"there is no action {name!r}", hint=nearest(name, self.ids()[-8:]))
+
+    def _sweep(self) -> None:
+        """Forget the oldest actions beyond so many, and what was never made whole; their lines stay in the log."""
+        known = self.ids()
+        old = []
+        for path in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # somebody else has swept it
+                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                    old.append(path.name)
+        for action in (*known[:-_KEPT], *(set(old) - set(known))):
+            if not self.live(action):
+                shutil.rmtree(self.directory / action, ignore_errors=True)

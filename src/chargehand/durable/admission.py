@@ -1,0 +1,161 @@
+"""Admission to a machine-wide concurrency limit, in the order of arrival.
+
+A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. Whoever waits has
+a locked file too, whose name says where it stands in line; the first in line alone tries the places, so they are
+given in order without anybody who gives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Protocol
+
+_FRESH, _TICKET = ".new-", ".wait"
+_FRESH_SECONDS = 60.0
+_SILENT_SECONDS = 5.0
+"""Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again."""
+# Nobody is woken: who is first looks often, the others only have to notice that they have become it.
+_FIRST_LOOKS_SECONDS, _OTHERS_LOOK_SECONDS = 0.1, 0.5
+
+
+class Gate(Protocol):
+    """What may stop one who waits: it keeps its place in line, and lets the others pass."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing may begin now."""
+        ...
+
+    async def may_go_on(self) -> None:
+        """Wait while `paused`."""
+        ...
+
+
+class Ticket:
+    """A place in the line, until `leave`: the urgent ones before the others, each in the order they came."""
+
+    def __init__(self, directory: Path, *, urgent: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The kernel's clock since it started: nobody who waits outlives that, and nobody can set it.
+        order = f"{0 if urgent else 1}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"
+        self._directory = directory
+        self._path = directory / f"{order}{_TICKET}"
+        fresh = directory / f"{_FRESH}{order}"
+        self._fd: int | None = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fresh.rename(self._path)  # seen by the others only once it is locked
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            self.leave()
+            raise
+
+    def before(self) -> int:
+        """Return how many that still live and look are in line before this one; the dead are removed."""
+        before = 0
+        for path in self._directory.iterdir():
+            if path.name.endswith(_TICKET):
+                before += path.name < self._path.name and _waits(path)
+            elif path.name.startswith(_FRESH):
+                # Left by one that died while it lined up.
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                        path.unlink()
+        return before
+
+    def take(self, places: int) -> int | None:
+        """Return the locked file of a free place where this one is the first in line, else `None`."""
+        if self._fd is None:
+            raise ValueError("a ticket that was handed in takes no place")
+        os.utime(self._fd)
+        if self.before():
+            return None
+        for number in range(places):
+            path = self._directory / f"place-{number}"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _lock(fd, fcntl.LOCK_EX):
+                return fd
+            os.close(fd)
+        return None
+
+    def stand_aside(self) -> None:
+        """Let the others pass until the next `take`."""
+        if self._fd is not None:
+            os.utime(self._fd, (0, 0))
+
+    def leave(self) -> None:
+        """Stop waiting; idempotent."""
+        if self._fd is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = None
+
+
+class ConcurrencyLimit:
+    """The places of one name; `places` is how many this process counts with, at least 1."""
+
+    def __init__(self, directory: Path, *, places: int) -> None:
+        self.places = max(1, places)
+        self._directory = directory
+
+    @contextlib.asynccontextmanager
+    async def place(
+        self, *, urgent: bool = False, gate: Gate | None = None, on_wait: Callable[[int], None] | None = None
+    ) -> AsyncIterator[None]:
+        """Hold a place for the block, once it is this one's turn; the urgent come before the others.
+
+        `on_wait` is told once, where there is none at once, how many are in line before; while `gate` is paused
+        nothing is taken. Raises `OSError` where the directory cannot be written.
+        """
+        ticket = Ticket(self._directory, urgent=urgent)
+        held = None
+        try:
+            while held is None:
+                if gate is not None and gate.paused:
+                    ticket.stand_aside()
+                    await gate.may_go_on()
+                held = ticket.take(self.places)
+                if held is None:
+                    before = ticket.before()
+                    if on_wait is not None:
+                        on_wait(before)
+                        on_wait = None
+                    await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
+        finally:
+            ticket.leave()
+        try:
+            yield
+        finally:
+            # Unlocked, not only closed: a process that is being started may hold a copy for a moment.
+            fcntl.flock(held, fcntl.LOCK_UN)
+            os.close(held)
+
+
+def _lock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _waits(path: Path) -> bool:
+    """Tell whether somebody alive waits with this ticket and looked lately."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if _lock(fd, fcntl.LOCK_SH):
+            path.unlink(missing_ok=True)  # its name is never used again
+            return False
+        return time.time() - os.fstat(fd).st_mtime < _SILENT_SECONDS
+    finally:
+        os.close(fd)

@@ -1,0 +1,214 @@
+"""DBOS: its configuration, its rows, its log, and the private parts that the pinned version has.
+
+DBOS is imported by the functions, not by the module: it costs 0.5 s that a plain command must not pay. What has a
+leading underscore is held by tests/contract/test_dbos_recovery.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from chargehand.durable.backend.database import SCHEMA, prepare
+
+if TYPE_CHECKING:
+    from dbos import DBOS
+
+VERSION = "chargehand-engine-1"
+"""The version of all rows, whatever program wrote them: they hold only a mission's id and a turn's number."""
+QUEUE = "missions"
+WAITING, RUNNING = "ENQUEUED", "PENDING"
+_FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+_WORKFLOW = "turn"
+_BATCH = 500
+# Nothing of ours waits for notifications: the listener only delays the end of the process.
+_LISTENER_SECONDS = 0.2
+
+Body = Callable[[str, int], Awaitable[None]]
+
+
+class TurnRow(Struct, frozen=True):
+    """One turn of a mission as the database has it; `worker` is `None` before the first start."""
+
+    id: str
+    status: str
+    worker: str | None
+
+    @property
+    def mission(self) -> str:
+        """The mission that the turn belongs to."""
+        return self.id.rpartition("/")[0]
+
+
+class Scheduler:
+    """DBOS in this process; every method blocks, except those that say otherwise."""
+
+    def __init__(self, dbos: DBOS) -> None:
+        self._dbos = dbos
+
+    @classmethod
+    def build(cls, url: str, *, worker: str, slots: int, poll_seconds: float, body: Body) -> Scheduler:
+        """Configure DBOS for the running event loop; does not touch the network.
+
+        Raises `sqlite3.Error` and `OSError`.
+        """
+        from dbos import DBOS, DBOSPortableJSONSerializer
+        from dbos._utils import GlobalParams
+
+        where, arguments = prepare(url)
+        # Read from DBOS__CLOUD by the import; it would let more of the environment replace what stands here.
+        GlobalParams.dbos_cloud = False
+        dbos = DBOS(
+            config={
+                "name": "chargehand",
+                "system_database_url": where,
+                "db_engine_kwargs": arguments,
+                "dbos_system_schema": SCHEMA,
+                "application_version": VERSION,
+                "executor_id": worker,
+                "serializer": DBOSPortableJSONSerializer(),
+                "log_level": "WARNING",
+                "enable_otlp": False,
+                "use_listen_notify": False,
+                "notification_listener_polling_interval_sec": _LISTENER_SECONDS,
+            }
+        )
+
+        async def turn(mission: str, number: int) -> None:
+            await body(mission, number)
+
+        DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)(turn)
+        # A queue in memory: one of DBOS.register_queue is a row for all workers, so the slots of the last one to
+        # start would be everybody's; and its first look comes up to a second late.
+        dbos._registry._register_internal_queue(QUEUE, worker_concurrency=slots, polling_interval_sec=poll_seconds)
+        dbos._background_event_loop.set_main_loop()
+        return cls(dbos)
+
+    def launch(self) -> None:
+        """Bring the tables up to date and start the threads. Raises what SQLAlchemy and DBOS raise."""
+        self._dbos.launch()
+        # Otherwise a thread that nothing can stop would try again and again, up to 90 s apart, to write the end of
+        # a turn; now the row stays behind, and the watchdog finds it.
+        self._dbos._sys_db._retry_connection_errors = False
+
+    def enqueue(self, mission: str, turn: int, *, priority: int) -> bool:
+        """Write the row of a turn; `False` where it exists."""
+        from dbos import EnqueueOptions, error
+
+        options: EnqueueOptions = {
+            "workflow_name": _WORKFLOW,
+            "queue_name": QUEUE,
+            "workflow_id": f"{mission}/{turn}",
+            "workflow_id_reuse_policy": "reject",
+            "app_version": VERSION,
+        }
+        if priority:
+            options["priority"] = priority
+        try:
+            self._dbos.enqueue_workflow_with_options(options, mission, turn)
+        except error.DBOSWorkflowIDInUseError:
+            return False
+        return True
+
+    def rows(self, *statuses: str) -> tuple[TurnRow, ...]:
+        """Return the turns in one of the statuses."""
+        found = self._dbos.list_workflows(
+            status=list(statuses), queue_name=QUEUE, load_input=False, load_output=False
+        )
+        return tuple(TurnRow(status.workflow_id, status.status, status.executor_id) for status in found)
+
+    def requeue(self, rows: Iterable[TurnRow]) -> tuple[TurnRow, ...]:
+        """Give turns back to the queue; return those that still were with the worker they were seen with.
+
+        DBOS.resume_workflow does not look who has the turn: the second of two rescuers would take it from the
+        worker that has it by the first one's rescue.
+        """
+        give = self._dbos._sys_db.reenqueue_for_recovery
+        return tuple(row for row in rows if row.worker and give(row.id, [row.worker], QUEUE))
+
+    def delete_finished(self, *, older_than: float) -> int:
+        """Delete the turns that ended more than so many seconds ago; return their number."""
+        before = (datetime.now(UTC) - timedelta(seconds=older_than)).isoformat()
+        deleted = 0
+        while True:
+            found = self._dbos.list_workflows(
+                status=_FINISHED,
+                queue_name=QUEUE,
+                completed_before=before,
+                limit=_BATCH,
+                load_input=False,
+                load_output=False,
+            )
+            if not found:
+                return deleted
+            self._dbos.delete_workflows([status.workflow_id for status in found])
+            deleted += len(found)
+
+    def running(self) -> frozenset[str]:
+        """Return the ids of the turns that run here or whose end is being written; does not block."""
+        return frozenset(self._dbos._active_workflows_set.activeList())
+
+    def stop_dequeuing(self) -> None:
+        """Take no further turns; does not block. One that is being taken just now still starts."""
+        for event in self._dbos.background_thread_stop_events:
+            event.set()
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks of all bodies, until their ends are written; does not block."""
+        return set(self._dbos._workflow_tasks)
+
+    def destroy(self) -> None:
+        """End all threads and close all connections; the event loop must run meanwhile."""
+        threads = self._dbos._executor_field
+        self._dbos.destroy(destroy_registry=True)
+        if threads is not None:
+            threads.shutdown(wait=True)
+
+
+LOGGER = "chargehand.durable"
+_REPEAT_SECONDS = 30.0
+_REMEMBERED = 256
+
+
+class _Forward(logging.Handler):
+    """Hands records on, the same one once in 30 s: a database that is away is reported by every poll."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._target = logging.getLogger(LOGGER)
+        self._said: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record to our logger."""
+        text, now = record.getMessage(), time.monotonic()
+        if record.exc_info is None:
+            if now - self._said.get(text, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+                return
+            if len(self._said) >= _REMEMBERED:
+                self._said.clear()
+            self._said[text] = now
+        self._target.handle(record)
+
+
+@contextmanager
+def forwarded_log() -> Iterator[None]:
+    """Take over the logger of DBOS while the block runs.
+
+    DBOS adds a handler that prints only where its logger has none yet.
+    """
+    ours, theirs = logging.getLogger(LOGGER), logging.getLogger("dbos")
+    if not ours.handlers:
+        ours.addHandler(logging.NullHandler())  # without one, logging itself prints warnings on stderr
+    before, forward = (theirs.propagate, theirs.level, theirs.handlers[:]), _Forward()
+    theirs.propagate, theirs.handlers[:] = False, [forward]
+    try:
+        yield
+    finally:
+        theirs.propagate, theirs.level, theirs.handlers[:] = before

@@ -1,0 +1,242 @@
+"""Liveness of workers on several machines: a lease per worker in PostgreSQL, by the database's clock.
+
+Between machines nothing but time tells a dead worker from a slow one. So a lease ends by itself; a worker that
+could not renew its own in time is told so, by its own clock, no later than the others may take it for dead; and
+calling a worker dead deletes its lease, so it can never be renewed after somebody acted on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chargehand.core.errors import InfrastructureError, UsageError
+from chargehand.durable.backend.database import POSTGRES_ARGUMENTS, check_url, typed_errors
+from chargehand.durable.backend.scheduler import LOGGER
+from chargehand.durable.workers import LocalMembership, LocalWorkers, Member, Role
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_CREATE = (
+    # Two that create the same schema at once would both find it missing, and one would fail.
+    "SELECT pg_advisory_xact_lock(7203319055123)",
+    "CREATE SCHEMA IF NOT EXISTS chargehand",
+    """CREATE TABLE IF NOT EXISTS chargehand.workers (
+        id text PRIMARY KEY, role text NOT NULL, pid integer NOT NULL, version text NOT NULL,
+        host text NOT NULL, place text NOT NULL, until timestamptz NOT NULL)""",
+)
+_JOIN = """INSERT INTO chargehand.workers (id, role, pid, version, host, place, until) VALUES
+    (:id, :role, :pid, :version, :host, :place, clock_timestamp() + make_interval(secs => :ttl))"""
+# clock_timestamp, not now: the time after a wait for the row, not before it.
+_RENEW = """UPDATE chargehand.workers SET until = clock_timestamp() + make_interval(secs => :ttl)
+    WHERE id = :id AND until > clock_timestamp()"""
+_LEAVE = "DELETE FROM chargehand.workers WHERE id = :id"
+_GIVE_UP = "DELETE FROM chargehand.workers WHERE id = :id AND until <= clock_timestamp()"
+_ALL = (
+    "SELECT id, role, pid, version, place, until > clock_timestamp() AS valid FROM chargehand.workers ORDER BY id"
+)
+_ONE = "SELECT place, until > clock_timestamp() AS valid FROM chargehand.workers WHERE id = :id"
+
+
+class LeasedWorkers:
+    """The workers of all machines that share a database; those of this directory are also known by their locks."""
+
+    def __init__(self, url: str, local: LocalWorkers, *, ttl: float = 20.0, beat: float = 5.0) -> None:
+        """Use a PostgreSQL URL; a lease lasts `ttl` seconds and is renewed every `beat` seconds.
+
+        Raises `ConfigError` for another URL and `UsageError` where a lease could end between two beats.
+        """
+        check_url(url, sqlite=False)
+        if not 0 < beat <= ttl / 2:
+            raise UsageError(
+                f"a lease of {ttl!r} s cannot be renewed every {beat!r} s", hint="beat: at most ttl / 2"
+            )
+        self.ttl = ttl
+        self.beat = beat
+        self._url = url
+        self._local = local
+
+    def join(self, role: Role, *, on_lost: Callable[[], None]) -> LeasedMembership:
+        """Lock a file of our own, write a lease and renew it from a thread.
+
+        `on_lost` is called once, from that thread, when the lease was lost. Raises `InfrastructureError`.
+        """
+        local = self._local.join(role, on_lost=on_lost)
+        try:
+            mine = next(member for member in self._local.members() if member.id == local.id)
+            started = _elapsed()
+            member = {"id": mine.id, "role": mine.role, "pid": mine.pid, "version": mine.version}
+            self._do(_JOIN, **member, host=socket.gethostname(), place=self._place, ttl=self.ttl)
+        except BaseException:
+            local.leave()
+            raise
+        return LeasedMembership(local, self, started=started, on_lost=on_lost)
+
+    def live(self, worker: str) -> bool:
+        """Tell whether a worker is alive; one that was not can never be again. Raises `InfrastructureError`."""
+        row = self._one(worker)
+        if row is not None and not row.valid:
+            self._do(_GIVE_UP, id=worker)
+            row = self._one(worker)  # still there where it was renewed in between
+        return row is not None and self._holds(worker, row.place)
+
+    def gone(self, worker: str) -> bool:
+        """Tell nothing: a worker whose lease ended may be on another machine, stopped, and go on."""
+        return False
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the living workers of all machines. Raises `InfrastructureError`."""
+        return tuple(
+            Member(id=row.id, role=row.role, pid=row.pid, version=row.version)
+            for row in self._all()
+            if row.valid and self._holds(row.id, row.place)
+        )
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what dead workers left, here and in the database. Raises `InfrastructureError`."""
+        dead = set(self._local.sweep())
+        for row in self._all():
+            if not row.valid:
+                gone = self._do(_GIVE_UP, id=row.id)
+            else:
+                gone = 0 if self._holds(row.id, row.place) else self._do(_LEAVE, id=row.id)
+            dead |= {row.id} if gone else set()
+        return tuple(sorted(dead))
+
+    def renew(self, worker: str) -> bool:
+        """Make a lease last for another `ttl`; `False` where it had ended. Raises `InfrastructureError`."""
+        return self._do(_RENEW, id=worker, ttl=self.ttl) > 0
+
+    def end(self, worker: str) -> None:
+        """Delete a lease. Raises `InfrastructureError`."""
+        self._do(_LEAVE, id=worker)
+
+    def _holds(self, worker: str, place: str) -> bool:
+        return place != self._place or self._local.live(worker)
+
+    def _one(self, worker: str) -> Any:
+        with self._transaction() as (connection, text):
+            return connection.execute(text(_ONE), {"id": worker}).first()
+
+    def _all(self) -> list[Any]:
+        with self._transaction() as (connection, text):
+            return list(connection.execute(text(_ALL)))
+
+    def _do(self, statement: str, **values: object) -> int:
+        with self._transaction() as (connection, text):
+            return connection.execute(text(statement), values).rowcount
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[tuple[sa.Connection, Callable[[str], sa.TextClause]]]:
+        import sqlalchemy as sa
+
+        with typed_errors(self._url), self._engine.begin() as connection:
+            yield connection, sa.text
+
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        import sqlalchemy as sa
+
+        # No pool: one short statement in some seconds, and a connection that is kept would be the one that hangs.
+        url = sa.make_url(self._url).set(drivername="postgresql+psycopg")
+        limit = f"-c statement_timeout={int(self.beat * 1000)}"
+        engine = sa.create_engine(
+            url, poolclass=sa.NullPool, connect_args={**POSTGRES_ARGUMENTS, "options": limit}
+        )
+        with typed_errors(self._url), engine.begin() as connection:
+            for statement in _CREATE:
+                connection.execute(sa.text(statement))
+        return engine
+
+    @cached_property
+    def _place(self) -> str:
+        # The running kernel and the directory's inode in it: there, and only there, a lock says who lives. The
+        # boot id alone would not do: two containers share it, and neither sees the other's files.
+        self._local.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        info = self._local.directory.stat()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{info.st_dev}:{info.st_ino}"
+
+
+class LeasedMembership:
+    """A locked file and a lease that two threads look after: one renews it, one knows when it has ended."""
+
+    def __init__(
+        self, local: LocalMembership, workers: LeasedWorkers, *, started: float, on_lost: Callable[[], None]
+    ) -> None:
+        self.id = local.id
+        self._local = local
+        self._workers = workers
+        self._on_lost = on_lost
+        self._until = started + workers.ttl
+        self._over = threading.Event()
+        self._left = False
+        self._given_up = False
+        self._once = threading.Lock()
+        names = {"beat": self._beat, "guard": self._guard}
+        self._threads = [threading.Thread(target=names[name], name=f"lease-{name}", daemon=True) for name in names]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended before its worker did."""
+        return self._given_up
+
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file; raises `ValueError` after `leave`."""
+        return self._local.fileno()
+
+    def leave(self) -> None:
+        """Delete the lease, or let it end where the database is away, and unlock the file; idempotent."""
+        self._over.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        if not self._left:
+            self._left = True
+            with contextlib.suppress(InfrastructureError):
+                self._workers.end(self.id)
+            self._local.leave()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._workers.beat):
+            sent = _elapsed()
+            try:
+                renewed = self._workers.renew(self.id)
+            except InfrastructureError as error:
+                logging.getLogger(LOGGER).warning("the lease of %r could not be renewed: %s", self.id, error)
+                continue
+            if not renewed:
+                self._lost()
+                return
+            # From before the question: the answer may have been long on its way.
+            self._until = sent + self._workers.ttl
+
+    def _guard(self) -> None:
+        while (left := self._until - _elapsed()) > 0:
+            if self._over.wait(min(left, self._workers.beat)):
+                return
+        self._lost()
+
+    def _lost(self) -> None:
+        with self._once:
+            if self._over.is_set():
+                return
+            self._given_up = True
+            self._over.set()
+        logging.getLogger(LOGGER).error("the lease of %r was lost", self.id)
+        self._on_lost()
+
+
+def _elapsed() -> float:
+    # Not time.monotonic, which stands still while the machine sleeps; the lease does not.
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

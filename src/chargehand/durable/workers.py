@@ -1,0 +1,196 @@
+"""Liveness of workers on one machine: a worker holds a locked file as long as it lives.
+
+A lock that nobody holds belongs to a dead process, at once and without time-outs; see flock(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.core.codec import decode_as
+from chargehand.core.ids import new_id
+
+Role = Literal["command", "worker"]
+"""A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on."""
+_FRESH = ".new-"
+_FRESH_SECONDS = 60.0
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """One living worker; `id` is unique per start of a process."""
+
+    id: str
+    role: Role
+    pid: int
+    version: str
+
+
+class Membership(Protocol):
+    """A process' own place among the workers; `lost` says that the others take it for dead, for good."""
+
+    id: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether this worker was given up."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that keeps this worker alive to the others as long as any process has it open."""
+        ...
+
+    def leave(self) -> None:
+        """Stop being alive to the others; idempotent."""
+        ...
+
+
+class Workers(Protocol):
+    """Who is alive; the contract of every kind of liveness.
+
+    A worker that `live` calls dead does no more harm: it is gone, or it learns by `on_lost` that it was given up.
+    """
+
+    def join(self, role: Role, *, on_lost: Callable[[], None]) -> Membership:
+        """Be alive under a new id; `on_lost`, from any thread, says that the others take this one for dead."""
+        ...
+
+    def live(self, worker: str) -> bool:
+        """Tell whether a worker is alive right now."""
+        ...
+
+    def gone(self, worker: str) -> bool:
+        """Tell whether it is known that no process of a dead worker can still do anything."""
+        ...
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the living workers."""
+        ...
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what dead workers left, and return their ids."""
+        ...
+
+
+class LocalMembership:
+    """A locked file of this process."""
+
+    lost = False
+
+    def __init__(self, id: str, path: Path, fd: int) -> None:
+        self.id = id
+        self._path = path
+        self._fd: int | None = fd
+
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file; raises `ValueError` after `leave`."""
+        if self._fd is None:
+            raise ValueError(f"worker {self.id!r} has left")
+        return self._fd
+
+    def leave(self) -> None:
+        """Remove what is of no use any more, then the file, and let go of its lock."""
+        if self._fd is not None:
+            shutil.rmtree(_scratch(self._path), ignore_errors=True)
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = None
+
+
+class LocalWorkers:
+    """The workers of one state directory on one machine."""
+
+    def __init__(self, home: Path, *, version: str) -> None:
+        self.directory = home / "workers"
+        self._version = version
+
+    def join(self, role: Role, *, on_lost: Callable[[], None] | None = None) -> LocalMembership:
+        """Lock a file of our own; a lock cannot be lost, so `on_lost` is never called."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        member = Member(id=new_id("worker"), role=role, pid=os.getpid(), version=self._version)
+        fresh = self.directory / f"{_FRESH}{member.id}"
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(fd, msgspec.json.encode(member))
+            # Seen under its name only once it is locked: an unlocked one would be swept.
+            fresh.rename(self._lock(member.id))
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            os.close(fd)
+            raise
+        return LocalMembership(member.id, self._lock(member.id), fd)
+
+    def live(self, worker: str) -> bool:
+        """Tell whether the process that locked the worker's file still lives."""
+        return _is_locked(self._lock(worker))
+
+    def gone(self, worker: str) -> bool:
+        """Tell whether nobody has the worker's file locked: neither it nor a launcher of its sandboxes."""
+        return not self.live(worker)
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the living workers, the longest living first."""
+        found = []
+        for path in self._locks():
+            if _is_locked(path):
+                with contextlib.suppress(OSError, msgspec.MsgspecError):  # it leaves just now
+                    found.append(decode_as(path.read_bytes(), Member))
+        return tuple(found)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove the files and sockets of dead workers, and return their ids."""
+        if not self.directory.is_dir():
+            return ()
+        dead = tuple(path.stem for path in self._locks() if not _is_locked(path))
+        for worker in dead:
+            self.socket(worker).unlink(missing_ok=True)
+            shutil.rmtree(self.scratch(worker), ignore_errors=True)
+            self._lock(worker).unlink(missing_ok=True)  # last: what is left by a crash of ours is found again
+        for path in self.directory.glob(f"{_FRESH}*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                    path.unlink()
+        return dead
+
+    def socket(self, worker: str) -> Path:
+        """Return where a worker takes orders."""
+        return self.directory / f"{worker}.sock"
+
+    def scratch(self, worker: str) -> Path:
+        """Return a directory, to be made when needed, for what is of no use once the worker is gone."""
+        return _scratch(self._lock(worker))
+
+    def _lock(self, worker: str) -> Path:
+        return self.directory / f"{worker}.lock"
+
+    def _locks(self) -> list[Path]:
+        return sorted(self.directory.glob("k-*.lock"))
+
+
+def _scratch(lock: Path) -> Path:
+    return lock.with_suffix(".tmp")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared: two that look at the same time must not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False

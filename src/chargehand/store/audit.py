@@ -1,0 +1,408 @@
+"""Verification of the log: hash chain, kept heads, signed heads and keys."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.core.errors import NotFoundError, StoreError, UsageError
+from chargehand.core.events import GENESIS, chain_hash, decode
+from chargehand.core.mission_events import MissionCreated
+from chargehand.store.database.connection import Database, Transaction, damage, raw_columns, typed_errors
+from chargehand.store.database.keys import KeyFiles, KnownKeys
+from chargehand.store.heads import Heads, LogHead, SignedFile, SignedHead
+from chargehand.store.store import Store
+
+ProblemKind = Literal[
+    "store_damaged",  # the database file itself is broken
+    "line_missing",  # lines were dropped before this one
+    "line_malformed",  # a column is not even of its type
+    "line_changed",  # a column differs from what the line's hash covers
+    "payload_changed",  # the payload differs from its digest
+    "payload_missing",  # the payload is gone and no erasure was ordered
+    "chain_broken",  # the line does not follow the one before it
+    "tail_missing",  # the log ends before a head that was kept
+    "head_changed",  # the kept head and the line at its place differ, or it is not a head
+    "head_forged",  # a signed head whose signature is not its key's
+    "key_unknown",  # a signed head of a key that is not this log's
+    "key_missing",  # signed heads without any key to check them
+    "key_changed",  # the files of the key do not hold one key
+    "mission_changed",  # the mission's row differs from its first line
+    "mission_missing",  # lines or a kept head without a mission's row
+    "export_malformed",  # a line of an export that is not one
+]
+
+
+class AuditProblem(Struct, frozen=True, kw_only=True):
+    """A place where the log is not what was written; `seq` is `None` where it concerns the whole mission."""
+
+    mission: str
+    seq: int | None
+    kind: ProblemKind
+    message: str
+
+
+class AuditReport(Struct, frozen=True, kw_only=True):
+    """How much was looked at, and what is wrong with it.
+
+    `signed_heads` counts those whose signature and line agree, `keys` are the ids of the keys that made them: what
+    comes after the last of them is not proven.
+    """
+
+    missions: int
+    events: int
+    problems: tuple[AuditProblem, ...]
+    signed_heads: int = 0
+    keys: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+class ChainLine(Struct, frozen=True):
+    """A line as it is kept, whatever it claims to be."""
+
+    mission: bytes | None
+    seq: bytes | None
+    time: bytes | None
+    type: bytes | None
+    payload: bytes | None
+    digest: bytes | None
+    prev: bytes | None
+    hash: bytes | None
+
+
+def line_problems(
+    mission: str, lines: Iterable[ChainLine], *, hashes: dict[int, str], erased: Collection[tuple[str, int]]
+) -> Iterator[AuditProblem]:
+    """Yield where lines differ from their hashes and neighbours; `hashes` is filled with what they claim.
+
+    `erased` holds the (mission, seq) whose payloads were ordered to go.
+    """
+    seq, accepted = 0, {GENESIS}
+    for line in lines:
+        expected, found = seq + 1, as_integer(line.seq)
+        if found is None:
+            yield audit_problem(mission, expected, "line_malformed", f"seq is {line.seq!r}")
+            continue
+        seq = found
+        if seq != expected:
+            yield audit_problem(mission, expected, "line_missing", f"line {seq} follows line {expected - 1}")
+        elif as_text(line.prev) not in accepted:
+            yield audit_problem(mission, seq, "chain_broken", "it does not follow the line before it")
+        yield from _payload_problems(mission, seq, line, erased=erased)
+        made = _recomputed(mission, seq, line)
+        hashes[seq] = as_text(line.hash)
+        if made != hashes[seq]:
+            yield audit_problem(mission, seq, "line_changed", "its columns and its hash do not agree")
+        # Both the hash that is kept and the one that should be: one changed byte is one place, not two.
+        accepted = {hashes[seq], made}
+
+
+def _payload_problems(
+    mission: str, seq: int, line: ChainLine, *, erased: Collection[tuple[str, int]]
+) -> Iterator[AuditProblem]:
+    if line.payload is None:
+        if (mission, seq) not in erased:
+            yield audit_problem(mission, seq, "payload_missing", "its payload is gone and no erasure was ordered")
+    elif hashlib.sha256(line.payload).hexdigest() != as_text(line.digest):
+        yield audit_problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
+
+
+def _recomputed(mission: str, seq: int, line: ChainLine) -> str:
+    return chain_hash(
+        prev=as_text(line.prev),
+        mission=mission,
+        seq=seq,
+        time=as_text(line.time),
+        type=as_text(line.type),
+        digest=as_text(line.digest),
+    )
+
+
+def as_integer(kept: bytes | None) -> int | None:
+    """Return the number that a column holds, `None` for what is no number as we write it."""
+    shown = as_text(kept)
+    return int(shown) if shown.isascii() and shown.isdigit() and shown == str(int(shown)) else None
+
+
+def as_text(kept: bytes | None) -> str:
+    """Return the text that a column holds."""
+    # What is not UTF-8 becomes a character that no id, time, type or hash of ours has: it can only fail to agree.
+    return "" if kept is None else kept.decode(errors="replace")
+
+
+def audit_problem(mission: str, seq: int | None, kind: ProblemKind, message: str) -> AuditProblem:
+    """Return a problem at a place."""
+    return AuditProblem(mission=mission, seq=seq, kind=kind, message=message)
+
+
+class Witnesses:
+    """Compares signed heads with the keys of a log, and counts those that hold."""
+
+    def __init__(self, known: KnownKeys) -> None:
+        self._known = known
+        self._held: set[SignedHead] = set()
+        self._seen = False
+
+    @property
+    def held(self) -> int:
+        """How many heads hold."""
+        return len(self._held)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The ids of the keys that signed them."""
+        return tuple(sorted({head.key for head in self._held}))
+
+    def key_problems(self) -> Iterator[AuditProblem]:
+        """Yield what is wrong with the keys; asked for when all heads were looked at."""
+        for fault in self._known.faults:
+            yield audit_problem("", None, "key_changed", fault)
+        if self._seen and not self._known.keys and not self._known.faults:
+            yield audit_problem("", None, "key_missing", "there are signed heads and no key to check them with")
+
+    def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
+        """Yield what is wrong with a kept file, at the place that its name tells."""
+        try:
+            head = SignedHead.decode(file.content)
+        except UsageError as error:
+            self._seen = True
+            yield audit_problem(file.mission, file.seq, "head_changed", error.message)
+            return
+        if (head.mission, head.seq) != (file.mission, file.seq):
+            told = f"its file is of line {file.seq}, its content of line {head.seq} of {head.mission!r}"
+            yield audit_problem(file.mission, file.seq, "head_changed", told)
+        else:
+            yield from self.head_problems(head, hashes=hashes)
+
+    def head_problems(self, head: SignedHead, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
+        """Yield where a head and the lines of its mission (`hashes`) disagree, or the signature is not good."""
+        self._seen = True
+        key = self._known.keys.get(head.key)
+        if key is None and self._known.keys:
+            told = f"it is signed by key {head.key}, which is not this log's"
+            yield audit_problem(head.mission, head.seq, "key_unknown", told)
+        elif key is not None and not head.signed_by(key):
+            # What nobody signed says nothing of the log, so the two are not compared.
+            yield audit_problem(head.mission, head.seq, "head_forged", "its signature is not its key's")
+            return
+        wrong = list(_line_problems(head, hashes))
+        yield from wrong
+        if key is not None and not wrong:
+            self._held.add(head)
+
+
+def _line_problems(head: SignedHead, hashes: Mapping[int, str]) -> Iterable[AuditProblem]:
+    last = max(hashes, default=0)
+    if head.seq > last:
+        told = f"the log ends at {last}, a head was signed at {head.seq} on {head.time}"
+        yield audit_problem(head.mission, last + 1, "tail_missing", told)
+    elif hashes.get(head.seq) != head.hash:
+        yield audit_problem(
+            head.mission, head.seq, "head_changed", "the head that was signed and the line do not agree"
+        )
+
+
+class _MissionColumns(Struct, frozen=True):
+    """A mission's row as it is kept."""
+
+    project: bytes | None
+    created: bytes | None
+    last_seq: bytes | None
+    last_hash: bytes | None
+
+
+class _Evidence(Struct, frozen=True):
+    """All that one snapshot holds on some missions; keys are printable ids."""
+
+    lines: Mapping[str, list[ChainLine]]
+    rows: Mapping[str, _MissionColumns]
+    heads: Mapping[str, LogHead | None]
+    signed: Mapping[str, list[SignedFile]]
+    known: KnownKeys
+    erased: frozenset[tuple[str, int]]
+
+
+_LINE_COLUMNS = {
+    "mission": "text",
+    "seq": "integer",
+    "time": "text",
+    "type": "text",
+    "payload": "blob",
+    "digest": "text",
+    "prev": "text",
+    "hash": "text",
+}
+_MISSION_COLUMNS = {
+    "id": "text",
+    "project": "text",
+    "created": "text",
+    "last_seq": "integer",
+    "last_hash": "text",
+}
+_ERASURE_COLUMNS = {"mission": "text", "seq": "integer"}
+
+
+def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
+    """Compare every line, of one mission or of all, with its hash, its neighbours and the kept heads.
+
+    `witnesses` are signed heads that were kept elsewhere, as git notes are: they must hold as those kept here do.
+
+    Found, with the place: any changed byte of any column of a line, a changed or missing payload, dropped, swapped
+    and inserted lines, a changed mission's row, and a cut tail: of any length as long as the mission's row is as
+    it was, back to the last durable append when the row was changed to fit, and back to the last signed head when
+    the file of the unsigned one was changed or removed too. A changed, forged or misplaced signed head, one of
+    another key, and a changed key.
+
+    Not found without a witness from elsewhere: what comes after the last signed head and was made anew by someone
+    who writes the whole directory, the removal of the newest signed heads together with all that they cover and
+    the unsigned one, an erasure that was written beside the payload it removes, an older copy of the whole
+    directory put in its place; and anything by someone who reads the private key and signs anew.
+
+    Reads one snapshot, beside writers; what cannot be read is a problem of the report. Raises `NotFoundError` for
+    an unknown mission, `UsageError` (`head_of_other_mission`) for a witness of another one.
+    """
+    for head in witnesses:
+        if mission not in (None, head.mission):
+            raise UsageError(
+                f"the signed head is of mission {head.mission!r}, not of {mission!r}",
+                code="head_of_other_mission",
+                hint=f"chargehand audit verify {head.mission} --head FILE",
+            )
+    problems = _find_damage(store.database) if mission is None else []
+    found = _Evidence({}, {}, {}, {}, KnownKeys(keys={}), frozenset())
+    try:
+        found = _collect(store.database, mission)
+    except StoreError as error:
+        problems.append(audit_problem("", None, "store_damaged", error.message))
+    names = {*found.lines, *found.rows, *found.heads, *found.signed, *(head.mission for head in witnesses)}
+    if mission is not None and not names and not problems:
+        raise NotFoundError(f"there is no mission {mission!r}", hint="`chargehand mission list` shows them")
+    signed = Witnesses(found.known)
+    for name in sorted(names):
+        problems += _mission_problems(name, found=found, signed=signed, witnesses=witnesses)
+    problems += signed.key_problems()
+    return AuditReport(
+        missions=len(names),
+        events=sum(len(lines) for lines in found.lines.values()),
+        problems=tuple(problems),
+        signed_heads=signed.held,
+        keys=signed.keys,
+    )
+
+
+def _find_damage(database: Database) -> list[AuditProblem]:
+    try:
+        with database.read() as connection:
+            told = damage(connection)
+    except StoreError as error:
+        told = [error.message]
+    return [audit_problem("", None, "store_damaged", each) for each in told]
+
+
+def _collect(database: Database, mission: str | None) -> _Evidence:
+    # Heads first: one that is read after the snapshot could already be ahead of it.
+    # Keys last of the files: a head that was signed just now has its key by now.
+    with typed_errors(database.home):
+        kept = Heads(database.home)
+        names = kept.unsigned() if mission is None else kept.unsigned() & {mission}
+        heads = {name: _read_head(kept, name) for name in names}
+        signed: dict[str, list[SignedFile]] = {}
+        for file in kept.signed(mission):
+            signed.setdefault(file.mission, []).append(file)
+        known = KeyFiles(database.home).known()
+    lines: dict[str, list[ChainLine]] = {}
+    with database.read() as connection:
+        for row in _raw_rows(connection, "events", _LINE_COLUMNS, mission, order=", seq"):
+            lines.setdefault(as_text(row[0]), []).append(ChainLine(*row))
+        rows = {
+            as_text(name): _MissionColumns(*columns)
+            for name, *columns in _raw_rows(connection, "missions", _MISSION_COLUMNS, mission)
+        }
+        erased = frozenset(
+            (as_text(name), as_integer(seq) or 0)
+            for name, seq in _raw_rows(connection, "erasures", _ERASURE_COLUMNS, mission)
+        )
+    return _Evidence(lines, rows, heads, signed, known, erased)
+
+
+def _raw_rows(
+    connection: Transaction, table: str, columns: Mapping[str, str], mission: str | None, *, order: str = ""
+) -> Iterator[tuple[Any, ...]]:
+    key = next(iter(columns))
+    where = "" if mission is None else f" WHERE {key} = :mission"
+    query = f"SELECT {raw_columns(dict(columns))} FROM {table}{where} ORDER BY {key}{order}"
+    return iter(connection.execute(query, {"mission": mission}))
+
+
+def _read_head(heads: Heads, mission: str) -> LogHead | None:
+    try:
+        return heads.get(mission)
+    except (ValueError, IsADirectoryError):
+        return None
+
+
+def _mission_problems(
+    mission: str, *, found: _Evidence, signed: Witnesses, witnesses: Sequence[SignedHead]
+) -> Iterator[AuditProblem]:
+    lines = found.lines.get(mission, [])
+    hashes: dict[int, str] = {}
+    yield from line_problems(mission, lines, hashes=hashes, erased=found.erased)
+    row = found.rows.get(mission)
+    if row is None:
+        yield audit_problem(mission, None, "mission_missing", "there is no row of this mission")
+    else:
+        yield from _row_problems(mission, row, lines=lines, hashes=hashes)
+    if mission in found.heads:
+        yield from _head_problems(mission, found.heads[mission], hashes=hashes)
+    for file in found.signed.get(mission, ()):
+        yield from signed.file_problems(file, hashes=hashes)
+    for head in witnesses:
+        if head.mission == mission:
+            yield from signed.head_problems(head, hashes=hashes)
+
+
+def _row_problems(
+    mission: str, row: _MissionColumns, *, lines: list[ChainLine], hashes: Mapping[int, str]
+) -> Iterator[AuditProblem]:
+    last, kept = max(hashes, default=0), as_integer(row.last_seq)
+    if kept is None or kept < last:
+        yield audit_problem(mission, last, "head_changed", f"the mission's row ends at {row.last_seq!r}")
+    elif kept > last:
+        told = f"the log ends at {last}, it was written up to {kept}"
+        yield audit_problem(mission, last + 1, "tail_missing", told)
+    elif hashes.get(last, GENESIS) != as_text(row.last_hash):
+        yield audit_problem(mission, last, "head_changed", "the mission's row and the last line do not agree")
+    if not lines:
+        return
+    first = lines[0]
+    if row.created != first.time:
+        told = "the mission's row and its first line tell two times"
+        yield audit_problem(mission, 1, "mission_changed", told)
+    created = None
+    if first.payload is not None:
+        with suppress(KeyError, msgspec.DecodeError):
+            created = decode(as_text(first.type), first.payload)
+    if isinstance(created, MissionCreated) and created.project != as_text(row.project):
+        told = "the mission's row and its first line tell two projects"
+        yield audit_problem(mission, 1, "mission_changed", told)
+
+
+def _head_problems(mission: str, head: LogHead | None, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
+    last = max(hashes, default=0)
+    if head is None:
+        yield audit_problem(mission, None, "head_changed", "its head file is not a head")
+    elif head.seq > last:
+        told = f"the log ends at {last}, a head was kept at {head.seq}"
+        yield audit_problem(mission, last + 1, "tail_missing", told)
+    elif hashes.get(head.seq) != head.hash:
+        told = "the head that was kept and the line do not agree"
+        yield audit_problem(mission, head.seq, "head_changed", told)

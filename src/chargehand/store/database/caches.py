@@ -1,0 +1,78 @@
+"""Verdicts and inspections kept so that the same tree is not judged twice: what cannot be read is a miss."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+
+import msgspec
+
+from chargehand.core.clock import Clock
+from chargehand.core.codec import decode_as
+from chargehand.core.records import Verdict
+from chargehand.store.database.connection import Database
+
+_AT_ONCE = 500
+_KEPT = timedelta(days=30)
+
+
+class Verdicts:
+    """Verdicts by tree and plan."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def get(self, project: str, tree: str, *, plan_digest: str) -> Verdict | None:
+        """Return the verdict of this tree under this plan; `None` where there is none. Raises `StoreError`."""
+        query = "SELECT verdict FROM verdicts WHERE project = ? AND tree = ? AND plan_digest = ?"
+        with self._database.read() as connection:
+            row = connection.execute(query, (project, tree, plan_digest)).fetchone()
+        try:
+            verdict = None if row is None else decode_as(row[0], Verdict)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+            return None
+        return verdict if verdict is not None and verdict.tree == tree else None
+
+    def put(self, project: str, verdict: Verdict, *, plan_digest: str) -> None:
+        """Keep a verdict under its own tree, in place of an earlier one. Raises `StoreError`."""
+        time = self._clock.now().isoformat(timespec="microseconds")
+        row = (project, verdict.tree, plan_digest, msgspec.json.encode(verdict), time)
+        with self._database.write() as connection:
+            connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
+
+
+class Inspections:
+    """What inspection read of changes, by key; entries are checked by whoever made them.
+
+    It may lose any entry at any time, and forgets those of a project that are 30 days old.
+    """
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def get(self, project: str, keys: Collection[str]) -> dict[str, bytes]:
+        """Return the entries that are there. Raises `StoreError`."""
+        found: dict[str, bytes] = {}
+        waiting = iter(keys)
+        with self._database.read() as connection:
+            while some := list(itertools.islice(waiting, _AT_ONCE)):
+                marks = ", ".join("?" * len(some))
+                query = f"SELECT key, entry FROM inspections WHERE project = ? AND key IN ({marks})"
+                rows = connection.execute(query, (project, *some))
+                found.update((key, entry) for key, entry in rows if isinstance(entry, bytes))
+        return found
+
+    def put(self, project: str, entries: Mapping[str, bytes]) -> None:
+        """Keep entries, in place of earlier ones. Raises `StoreError`."""
+        if not entries:
+            return
+        now = self._clock.now()
+        time = now.isoformat(timespec="microseconds")
+        old = (now - _KEPT).isoformat(timespec="microseconds")
+        rows = [(project, key, entry, time) for key, entry in entries.items()]
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM inspections WHERE project = ? AND time < ?", (project, old))
+            connection.executemany("INSERT OR REPLACE INTO inspections VALUES (?, ?, ?, ?)", rows)

@@ -1,0 +1,238 @@
+"""Connections to `store.db`: transactions in, typed errors out.
+
+SQL is written out and given to the driver as it is; docs/decisions/0036 says why there is no library between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from chargehand.core.errors import StoreError
+
+Transaction = sqlite3.Connection
+"""A connection of the driver inside a transaction; values go in and come out as the driver has them."""
+_Synchronous = Literal["NORMAL", "FULL"]
+_BUSY_SECONDS = 30
+_HINTS = {
+    "store_corrupt": "run `chargehand audit verify`; `chargehand store restore` brings a backup back",
+    "store_full": "free some space there, or set CHARGEHAND_HOME to a directory on another disk",
+    "store_not_writable": "make the directory writable for you, or set CHARGEHAND_HOME to another one",
+    "store_busy": "another process holds the store; try again when it is done",
+    "store_io": "check the disk; `chargehand audit verify` tells whether the log is whole",
+    "store": "run `chargehand audit verify`",
+}
+# SQLite's primary result codes (https://sqlite.org/rescode.html) and the stable code of the error a person sees.
+_CODES = {
+    sqlite3.SQLITE_PERM: "store_not_writable",
+    sqlite3.SQLITE_BUSY: "store_busy",
+    sqlite3.SQLITE_LOCKED: "store_busy",
+    sqlite3.SQLITE_READONLY: "store_not_writable",
+    sqlite3.SQLITE_IOERR: "store_io",
+    sqlite3.SQLITE_CORRUPT: "store_corrupt",
+    sqlite3.SQLITE_FULL: "store_full",
+    sqlite3.SQLITE_CANTOPEN: "store_not_writable",
+    sqlite3.SQLITE_NOTADB: "store_corrupt",
+}
+
+
+class Database:
+    """Connections to `<home>/store.db`; safe to share between threads, not to carry over a fork."""
+
+    def __init__(self, home: Path, *, read_only: bool) -> None:
+        self.home = home
+        self.path = home / "store.db"
+        self.read_only = read_only
+        self._readers: list[sqlite3.Connection] = []
+        self._writers: dict[_Synchronous, sqlite3.Connection] = {}
+        self._turn = threading.Lock()
+        self._log_on_disk = SingleFlight(self._sync_log)
+
+    def connect(self, synchronous: _Synchronous = "NORMAL") -> sqlite3.Connection:
+        """Open a connection; the caller closes it. Raises the driver's errors."""
+        uri = f"file:{quote(str(self.path))}?mode={'ro' if self.read_only else 'rw'}"
+        # isolation_level=None: the driver itself would begin with a read lock and could then fail to upgrade it.
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+        )
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        # What is erased must not stay readable in free pages of the file.
+        connection.execute("PRAGMA secure_delete=ON")
+        return connection
+
+    @contextmanager
+    def write(self, *, durable: bool = False) -> Iterator[Transaction]:
+        """Hold the one writer's transaction; `durable` waits for the disk at its end.
+
+        What is raised inside takes everything back. Raises `StoreError`.
+        """
+        synchronous: _Synchronous = "FULL" if durable else "NORMAL"
+        # The writers of this process go one after the other: SQLite's own queue is a poll that sleeps.
+        if not self._turn.acquire(timeout=_BUSY_SECONDS):
+            raise _failure(self.home, "store_busy", "another thread of this process holds it")
+        try:
+            with typed_errors(self.home):
+                if synchronous not in self._writers:
+                    self._writers[synchronous] = self.connect(synchronous)
+                with _transaction(self._writers[synchronous], "BEGIN IMMEDIATE") as connection:
+                    yield connection
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """Hold one snapshot; never waits for writers. Raises `StoreError`."""
+        with typed_errors(self.home):
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self.connect()
+            try:
+                with _transaction(connection, "BEGIN"):
+                    yield connection
+            except BaseException:
+                connection.close()  # whatever state it is in, nobody else gets it
+                raise
+            self._readers.append(connection)
+
+    @contextmanager
+    def plain(self) -> Iterator[Transaction]:
+        """Hold a connection outside of any transaction, for what cannot run in one. Raises `StoreError`."""
+        with typed_errors(self.home):
+            connection = self.connect("FULL")
+            try:
+                yield connection
+            finally:
+                connection.close()
+
+    def sync(self) -> None:
+        """Wait until the disk has all that was committed before; who waits at the same time waits together.
+
+        Raises `StoreError`.
+        """
+        with typed_errors(self.home):
+            self._log_on_disk.wait()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        with self._turn:
+            for connection in (*self._readers, *self._writers.values()):
+                connection.close()
+            self._readers.clear()
+            self._writers.clear()
+
+    def _sync_log(self) -> None:
+        # SQLite locks nothing on the write-ahead log, so it may be opened and closed beside it. Where it is
+        # gone or begins anew, its content is in the database, and was on the disk before.
+        with suppress(FileNotFoundError):
+            descriptor = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+class SingleFlight:
+    """Does `work` for each who waits, once for all who came before it began; safe between threads."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._turn = threading.Lock()
+        self._count = threading.Lock()
+        self._asked = self._done = 0
+
+    def wait(self) -> None:
+        """Return after a run of the work that began after this was called; raises what that run raised.
+
+        Where a run fails, each of those who waited for it tries again for itself and the others.
+        """
+        with self._count:
+            self._asked += 1
+            mine = self._asked
+        with self._turn:
+            if self._done >= mine:
+                return
+            with self._count:
+                served = self._asked
+            self._work()
+            self._done = served
+
+
+@contextmanager
+def typed_errors(home: Path) -> Iterator[None]:
+    """Turn errors of the driver and of the file system into `StoreError` with a stable code."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        number = getattr(error, "sqlite_errorcode", None)
+        code = "store" if number is None else _CODES.get(number & 0xFF, "store")
+        # A file beside the database that finds no room is an input/output error to SQLite, or one it cannot open.
+        full = code in ("store_io", "store_not_writable") and _is_full(home)
+        raise _failure(home, "store_full" if full else code, str(error)) from error
+    except UnicodeDecodeError as error:  # a damaged name in the schema, which the driver puts in its message
+        raise corrupt(home, str(error)) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            code = "store_full"
+        else:
+            code = "store_io" if error.errno == errno.EIO else "store_not_writable"
+        raise _failure(home, code, os.strerror(error.errno or 0)) from error
+
+
+def corrupt(home: Path, detail: str) -> StoreError:
+    """Return the error for content that is not what this program writes."""
+    return _failure(home, "store_corrupt", detail)
+
+
+def damage(connection: Transaction) -> list[str]:
+    """Return what SQLite itself finds wrong with the file."""
+    found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+    return [] if found == ["ok"] else found
+
+
+def raw_columns(types: dict[str, str]) -> str:
+    """Return SQL for columns (name to type) as the bytes that are kept, whatever they claim to be.
+
+    A value of another type becomes a lone 0xff, which is never valid text, so that it can only fail to agree.
+    """
+    return ", ".join(
+        f"CASE WHEN typeof({name}) IN ('{kind}', 'null') THEN CAST({name} AS BLOB) ELSE x'ff' END"
+        for name, kind in types.items()
+    )
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
+    connection.execute(begin)
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite itself takes back what finds no room on the disk
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _is_full(home: Path) -> bool:
+    try:
+        left = os.statvfs(home)
+    except OSError:
+        return False
+    return left.f_bavail == 0 or (left.f_files > 0 and left.f_favail == 0)
+
+
+def _failure(home: Path, code: str, detail: str) -> StoreError:
+    return StoreError(f"the state directory {str(home)!r} failed: {detail}", code=code, hint=_HINTS[code])

@@ -1,0 +1,197 @@
+-- The tables as of the newest script in migrations/versions, which a test holds to be the same.
+
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+
+CREATE TABLE missions (
+    id TEXT NOT NULL,
+    project TEXT NOT NULL,
+    created TEXT NOT NULL,
+    last_seq INTEGER NOT NULL,
+    last_hash TEXT NOT NULL,
+    epoch INTEGER DEFAULT '0' NOT NULL,
+    owner TEXT,
+    runnable INTEGER DEFAULT '0' NOT NULL,
+    wakes TEXT, -- ISO 8601 in UTC
+    PRIMARY KEY (id)
+);
+CREATE INDEX missions_by_project ON missions (project, created);
+-- Missions that a worker may have to take: they should go on, or somebody held them and may have died.
+CREATE INDEX missions_to_take ON missions (created) WHERE runnable = 1 OR owner IS NOT NULL;
+-- Missions that wait for a moment and then go on by themselves.
+CREATE INDEX missions_to_wake ON missions (wakes) WHERE wakes IS NOT NULL AND runnable = 0;
+
+-- Clustered by mission, so that reading one mission's log touches neighbouring pages only.
+CREATE TABLE events (
+    mission TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    type TEXT NOT NULL,
+    payload BLOB,
+    digest TEXT NOT NULL,
+    prev TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    position INTEGER, -- among the lines of all logs; no part of the hash chain
+    PRIMARY KEY (mission, seq),
+    FOREIGN KEY (mission) REFERENCES missions (id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX events_by_position ON events (position);
+
+CREATE TABLE erasures (
+    mission TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (mission, seq),
+    FOREIGN KEY (mission, seq) REFERENCES events (mission, seq)
+);
+
+-- What `fold` makes of each mission's log, written with its lines; see summaries.py.
+CREATE TABLE mission_summaries (
+    mission TEXT NOT NULL,
+    project TEXT NOT NULL,
+    user TEXT NOT NULL,
+    created TEXT NOT NULL,
+    status TEXT NOT NULL, -- while a living worker holds it
+    status_unheld TEXT NOT NULL, -- while none does
+    form INTEGER NOT NULL, -- 0: stale
+    summary BLOB NOT NULL,
+    measures BLOB NOT NULL,
+    PRIMARY KEY (mission)
+);
+CREATE INDEX summaries_by_project ON mission_summaries (project, created, mission);
+CREATE INDEX summaries_by_form ON mission_summaries (form);
+
+-- The calls to models that a summary has counted.
+CREATE TABLE mission_calls (
+    mission TEXT NOT NULL,
+    call TEXT NOT NULL,
+    PRIMARY KEY (mission, call)
+) WITHOUT ROWID;
+
+-- A path is bytes on Linux: as text one that is not UTF-8 could not be kept.
+CREATE TABLE projects (
+    id TEXT NOT NULL,
+    path BLOB NOT NULL,
+    name TEXT NOT NULL,
+    registered TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE TABLE trust (
+    project TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    identity TEXT NOT NULL,
+    granted TEXT NOT NULL,
+    PRIMARY KEY (project, digest)
+);
+
+CREATE TABLE verdicts (
+    project TEXT NOT NULL,
+    tree TEXT NOT NULL,
+    plan_digest TEXT NOT NULL,
+    verdict BLOB NOT NULL,
+    time TEXT NOT NULL,
+    PRIMARY KEY (project, tree, plan_digest)
+);
+
+-- A cache: entries are sealed by whoever made them, and none of them is missed.
+CREATE TABLE inspections (
+    project TEXT NOT NULL,
+    "key" TEXT NOT NULL,
+    entry BLOB NOT NULL,
+    time TEXT NOT NULL,
+    PRIMARY KEY (project, "key")
+);
+CREATE INDEX inspections_by_time ON inspections (project, time);
+
+CREATE TABLE artifacts (
+    id TEXT NOT NULL,
+    mission TEXT NOT NULL, -- '' where no mission is meant
+    kind TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    PRIMARY KEY (id, mission, kind)
+);
+CREATE INDEX artifacts_by_mission ON artifacts (mission, time);
+
+-- Money is whole millionths of a USD: sums of them are exact, and a limit is never passed by a rounding.
+CREATE TABLE spending (
+    call TEXT NOT NULL,
+    mission TEXT, -- none for a call that a person made by hand
+    attempt TEXT NOT NULL,
+    day TEXT NOT NULL,
+    reserved BIGINT NOT NULL,
+    settled BIGINT,
+    known INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    task TEXT, -- none where the mission has but one
+    user TEXT, -- none in rows from before users were known
+    PRIMARY KEY (call)
+);
+CREATE INDEX spending_by_attempt ON spending (attempt);
+
+CREATE TABLE spending_alerts (
+    scope TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    limit_micro BIGINT NOT NULL,
+    time TEXT NOT NULL,
+    PRIMARY KEY (scope, subject, limit_micro)
+);
+
+-- What is booked in `spending` by what limits count it for. A user's row that names nobody has a scope of its own:
+-- an empty name is somebody.
+CREATE TABLE spending_totals (
+    scope TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    day TEXT NOT NULL, -- '' where all days count
+    booked BIGINT NOT NULL,
+    PRIMARY KEY (scope, subject, day)
+) WITHOUT ROWID;
+
+-- Triggers, because a program of the version before may still run, and knows nothing of totals, positions and rows.
+CREATE TRIGGER spending_added AFTER INSERT ON spending BEGIN 
+    INSERT INTO spending_totals (scope, subject, day, booked)
+    SELECT 'attempt', NEW.attempt, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END
+    UNION ALL SELECT 'day', NEW.day, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END
+    UNION ALL SELECT 'user', NEW.user, NEW.day, CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END WHERE NEW.user IS NOT NULL
+    UNION ALL SELECT 'nobody', '', NEW.day, CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END WHERE NEW.user IS NULL
+    UNION ALL SELECT 'mission', NEW.mission, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END WHERE NEW.mission IS NOT NULL
+    UNION ALL SELECT 'task', NEW.task, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END WHERE NEW.task IS NOT NULL
+    ON CONFLICT (scope, subject, day) DO UPDATE SET booked = booked + excluded.booked;
+ END;
+CREATE TRIGGER spending_settled AFTER UPDATE OF known, settled, reserved ON spending WHEN CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END <> CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END BEGIN 
+    INSERT INTO spending_totals (scope, subject, day, booked)
+    SELECT 'attempt', NEW.attempt, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END
+    UNION ALL SELECT 'day', NEW.day, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END
+    UNION ALL SELECT 'user', NEW.user, NEW.day, CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END WHERE NEW.user IS NOT NULL
+    UNION ALL SELECT 'nobody', '', NEW.day, CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END WHERE NEW.user IS NULL
+    UNION ALL SELECT 'mission', NEW.mission, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END WHERE NEW.mission IS NOT NULL
+    UNION ALL SELECT 'task', NEW.task, '', CASE WHEN NEW.known = 1 THEN NEW.settled ELSE NEW.reserved END - CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END WHERE NEW.task IS NOT NULL
+    ON CONFLICT (scope, subject, day) DO UPDATE SET booked = booked + excluded.booked;
+ END;
+CREATE TRIGGER spending_removed AFTER DELETE ON spending BEGIN 
+    INSERT INTO spending_totals (scope, subject, day, booked)
+    SELECT 'attempt', OLD.attempt, '', -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END)
+    UNION ALL SELECT 'day', OLD.day, '', -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END)
+    UNION ALL SELECT 'user', OLD.user, OLD.day, -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END) WHERE OLD.user IS NOT NULL
+    UNION ALL SELECT 'nobody', '', OLD.day, -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END) WHERE OLD.user IS NULL
+    UNION ALL SELECT 'mission', OLD.mission, '', -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END) WHERE OLD.mission IS NOT NULL
+    UNION ALL SELECT 'task', OLD.task, '', -(CASE WHEN OLD.known = 1 THEN OLD.settled ELSE OLD.reserved END) WHERE OLD.task IS NOT NULL
+    ON CONFLICT (scope, subject, day) DO UPDATE SET booked = booked + excluded.booked;
+ END;
+CREATE TRIGGER event_appended AFTER INSERT ON events WHEN NEW.position IS NULL BEGIN
+    UPDATE events SET position = (SELECT coalesce(max(position), 0) + 1 FROM events)
+        WHERE mission = NEW.mission AND seq = NEW.seq;
+    INSERT INTO mission_summaries VALUES (NEW.mission, '', '', '', '', '', 0, x'', x'')
+        ON CONFLICT (mission) DO UPDATE SET form = 0;
+END;
+CREATE TRIGGER event_changed AFTER UPDATE OF mission, seq, time, type, payload ON events BEGIN
+    UPDATE mission_summaries SET form = 0, summary = x'', measures = x''
+        WHERE mission IN (OLD.mission, NEW.mission);
+END;
+CREATE TRIGGER event_removed AFTER DELETE ON events BEGIN
+    UPDATE mission_summaries SET form = 0, summary = x'', measures = x'' WHERE mission = OLD.mission;
+END;

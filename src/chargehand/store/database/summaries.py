@@ -1,0 +1,183 @@
+"""The projected rows of missions: written with the lines they tell of, read by whatever lists or counts.
+
+A row is what `fold` would make of the log. One whose `form` is not `FORM` is stale: lines were erased, changed or
+written by an older program; it is made anew from the log before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.codec import decode_as
+from chargehand.core.events import Event
+from chargehand.core.fold import MEASURED, apply, measure, read_payload, unheld_status
+from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.store.database.connection import Transaction, raw_columns
+
+FORM = 1
+"""What this program's rows hold: a higher number makes all rows of before stale."""
+_LINES = f"""
+    SELECT seq, {raw_columns({"time": "text", "type": "text", "payload": "blob"})}
+    FROM events WHERE mission = ? ORDER BY seq
+"""
+# A clock may have gone backwards: within a mission the order is that of the lines, whatever their times say.
+NUMBER = """
+    UPDATE events SET position = numbered.position
+    FROM (
+        SELECT mission, seq, row_number() OVER (ORDER BY moment, mission, seq) AS position
+        FROM (SELECT mission, seq, max(time) OVER (PARTITION BY mission ORDER BY seq) AS moment FROM events)
+    ) AS numbered
+    WHERE events.mission = numbered.mission AND events.seq = numbered.seq
+"""
+_PUT = """
+    INSERT INTO mission_summaries (mission, project, user, created, status, status_unheld, form, summary, measures)
+    VALUES (:mission, :project, :user, :created, :status, :status_unheld, :form, :summary, :measures)
+    ON CONFLICT (mission) DO UPDATE SET project = :project, user = :user, created = :created, status = :status,
+        status_unheld = :status_unheld, form = :form, summary = :summary, measures = :measures
+"""
+_CHANGE = """
+    UPDATE mission_summaries SET user = :user, status = :status, status_unheld = :status_unheld,
+        summary = :summary, measures = coalesce(:measures, measures)
+    WHERE mission = :mission
+"""
+
+
+def project(connection: Transaction, mission: str, lines: Iterable[Event]) -> None:
+    """Bring a mission's row up to date with the lines that this transaction has just appended."""
+    lines = tuple(lines)
+    if lines[0].seq == 1:
+        _put(connection, mission, *_fold(lines))
+        return
+    row = connection.execute(
+        "SELECT summary FROM mission_summaries WHERE mission = ? AND form = ?", (mission, FORM)
+    ).fetchone()
+    summary = decode_summary(row[0]) if row else None
+    if summary is None:
+        refold(connection, mission)
+        return
+    calls = {call.call for line in lines if isinstance(call := read_payload(line), ModelCalled)}
+    known = "SELECT 1 FROM mission_calls WHERE mission = ? AND call = ?"
+    summary.calls = {call for call in calls if connection.execute(known, (mission, call)).fetchone()}
+    for line in lines:
+        apply(summary, line)
+    measures = None
+    if any(line.type in MEASURED for line in lines):
+        kept = connection.execute(
+            "SELECT measures FROM mission_summaries WHERE mission = ?", (mission,)
+        ).fetchone()
+        measures = decode_measures(kept[0])
+        if measures is None:
+            refold(connection, mission)
+            return
+        for line in lines:
+            measure(measures, line)
+    _keep_calls(connection, mission, summary)
+    content = None if measures is None else msgspec.json.encode(measures)
+    connection.execute(_CHANGE, {**_columns(summary), "mission": mission, "measures": content})
+
+
+def refold(connection: Transaction, mission: str) -> bool:
+    """Make a mission's row anew from its log; tell whether it was another one."""
+    query = "SELECT form, status, status_unheld, summary, measures FROM mission_summaries WHERE mission = ?"
+    before = connection.execute(query, (mission,)).fetchone()
+    connection.execute("DELETE FROM mission_calls WHERE mission = ?", (mission,))
+    summary, measures = fold_lines(connection, mission)
+    _put(connection, mission, summary, measures)
+    made = connection.execute(query, (mission,)).fetchone()
+    return bool(before != made)
+
+
+def refresh(connection: Transaction) -> None:
+    """Make all stale rows anew."""
+    for mission in stale(connection):
+        refold(connection, mission)
+
+
+def renumber(connection: Transaction) -> bool:
+    """Give all lines their positions anew where some have none or are out of order; tell whether that was so."""
+    wrong = """
+        SELECT 1 FROM
+            (SELECT position, lag(position) OVER (PARTITION BY mission ORDER BY seq) AS before FROM events)
+        WHERE position IS NULL OR before >= position LIMIT 1
+    """
+    if connection.execute(wrong).fetchone() is None:
+        return False
+    # None first: an index that is unique refuses what is only for a moment the same.
+    connection.execute("UPDATE events SET position = NULL")
+    connection.execute(NUMBER)
+    return True
+
+
+def stale(connection: Transaction) -> list[str]:
+    """Return the missions whose rows are stale; those of projects' own logs are none."""
+    rows = connection.execute(
+        "SELECT mission FROM mission_summaries JOIN missions ON id = mission AND missions.project <> id"
+        " WHERE form < :form OR form > :form",
+        {"form": FORM},
+    )
+    return [mission for (mission,) in rows.fetchall()]
+
+
+def fold_lines(connection: Transaction, mission: str) -> tuple[MissionSummary, MissionMeasures]:
+    """Return what a mission's log tells; a damaged line counts as one that cannot be read."""
+    return _fold(_read_lines(connection, mission))
+
+
+def decode_summary(content: object) -> MissionSummary | None:
+    """Return a kept summary; `None` for one that is damaged."""
+    try:
+        return decode_as(content, MissionSummary) if isinstance(content, bytes) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def decode_measures(content: object) -> MissionMeasures | None:
+    """Return kept measures; `None` for ones that are damaged."""
+    try:
+        return decode_as(content, MissionMeasures) if isinstance(content, bytes) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _read_lines(connection: Transaction, mission: str) -> Iterator[Event]:
+    for seq, time, name, payload in connection.execute(_LINES, (mission,)):
+        # Bytes that are no text become characters that no type of ours has: such a line is only counted.
+        moment, kind = ((text or b"").decode(errors="replace") for text in (time, name))
+        yield Event(mission, seq, moment, kind, payload, "", "", "")
+
+
+def _fold(lines: Iterable[Event]) -> tuple[MissionSummary, MissionMeasures]:
+    summary, measures = MissionSummary(), MissionMeasures()
+    for line in lines:
+        apply(summary, line)
+        if line.type in MEASURED:
+            measure(measures, line)
+    return summary, measures
+
+
+def _put(connection: Transaction, mission: str, summary: MissionSummary, measures: MissionMeasures) -> None:
+    _keep_calls(connection, mission, summary)
+    # From the mission's row, which no damage of its lines has changed: lists are in its order.
+    own = connection.execute("SELECT created, project FROM missions WHERE id = ?", (mission,)).fetchone()
+    row = {**_columns(summary), "mission": mission, "created": own[0], "project": own[1], "form": FORM}
+    connection.execute(_PUT, {**row, "measures": msgspec.json.encode(measures)})
+
+
+def _columns(summary: MissionSummary) -> dict[str, object]:
+    return {
+        "user": summary.user,
+        "status": summary.status,
+        "status_unheld": unheld_status(summary),
+        "summary": msgspec.json.encode(summary),
+    }
+
+
+def _keep_calls(connection: Transaction, mission: str, summary: MissionSummary) -> None:
+    """Move the ids of counted calls out of a summary, which would grow by them, into rows of their own."""
+    rows = [(mission, call) for call in summary.calls]
+    if rows:
+        connection.executemany("INSERT OR IGNORE INTO mission_calls VALUES (?, ?)", rows)
+    summary.calls = set()

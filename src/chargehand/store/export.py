@@ -1,0 +1,252 @@
+"""The log as a file that proves itself: lines, signed heads and public key, one JSON document on each line."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import UsageError
+from chargehand.core.events import Event
+from chargehand.store.audit import AuditProblem, AuditReport, ChainLine, Witnesses, audit_problem, line_problems
+from chargehand.store.database.connection import corrupt, typed_errors
+from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
+from chargehand.store.heads import Heads, SignedHead
+from chargehand.store.store import Store
+
+_FORMAT = 1
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", forbid_unknown_fields=True):
+    pass
+
+
+class _Header(_Record, frozen=True, kw_only=True, tag="export"):
+    format: int
+    missions: tuple[str, ...]
+
+
+class _Erasure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    time: str
+    reason: str
+
+
+class _EventLine(_Record, frozen=True, kw_only=True, tag="event"):
+    mission: str
+    seq: int
+    time: str
+    type: str
+    payload: str | None  # the very text that the digest is of, so no reader has to write JSON as we do
+    digest: str
+    prev: str
+    hash: str
+    erased: _Erasure | None = None
+
+
+class _HeadLine(_Record, frozen=True, kw_only=True, tag="head"):
+    head: msgspec.Raw
+
+
+class _KeyLine(_Record, frozen=True, kw_only=True, tag="key"):
+    id: str
+    public: str
+
+
+class _End(_Record, frozen=True, kw_only=True, tag="end"):
+    events: int
+    heads: int
+    sha256: str
+
+
+_Line = _Header | _EventLine | _HeadLine | _KeyLine | _End
+
+
+def export_log(store: Store, missions: Sequence[str]) -> Iterator[bytes]:
+    """Yield the lines, each with its newline, that let a third party verify these missions with nothing else.
+
+    The last one holds the SHA-256 of all before it. Raises `StoreError`, also for a log or a head too damaged to
+    be written down.
+    """
+    digest = hashlib.sha256()
+    counts = {_EventLine: 0, _HeadLine: 0}
+    for record in _records(store, missions):
+        if type(record) in counts:
+            counts[type(record)] += 1
+        line = msgspec.json.encode(record) + b"\n"
+        digest.update(line)
+        yield line
+    end = _End(events=counts[_EventLine], heads=counts[_HeadLine], sha256=digest.hexdigest())
+    yield msgspec.json.encode(end) + b"\n"
+
+
+def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
+    yield _Header(format=_FORMAT, missions=tuple(missions))
+    # Heads first: one that is read after the log could be ahead of what was read.
+    with typed_errors(store.home):
+        heads = [file for mission in missions for file in Heads(store.home).signed(mission)]
+        known = KeyFiles(store.home).known()
+    for mission in missions:
+        query = "SELECT seq, time, reason FROM erasures WHERE mission = ?"
+        with store.database.read() as connection:
+            rows = connection.execute(query, (mission,))
+            erased = {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
+        for event in store.log.read(mission):
+            yield _event_line(event, erased.get(event.seq))
+    for file in heads:
+        try:
+            yield _HeadLine(head=msgspec.Raw(SignedHead.decode(file.content).encode()))
+        except UsageError as error:
+            raise corrupt(store.home, error.message) from error
+    for key in known.keys.values():
+        yield _KeyLine(id=key.id, public=key.pem)
+
+
+def _event_line(event: Event, erased: _Erasure | None) -> _EventLine:
+    # Bytes that are no text were not written by us; replaced they still fail to agree with their digest.
+    payload = None if event.payload is None else event.payload.decode(errors="replace")
+    return _EventLine(
+        mission=event.mission,
+        seq=event.seq,
+        time=event.time,
+        type=event.type,
+        payload=payload,
+        digest=event.digest,
+        prev=event.prev,
+        hash=event.hash,
+        erased=erased if payload is None else None,
+    )
+
+
+def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
+    """Verify what `export_log` wrote, by nothing but itself and `witnesses`: signed heads kept elsewhere.
+
+    What an export says of itself proves that it is whole and which key signed it; that the key is the right one
+    is for the reader to know, from `AuditReport.keys` or a witness. A line that is none of an export is a problem
+    of the report, not an error.
+    """
+    read = _read(lines)
+    signed = Witnesses(KnownKeys(keys=read.keys))
+    heads: dict[str, list[SignedHead]] = {}
+    for head in (*read.heads, *witnesses):
+        heads.setdefault(head.mission, []).append(head)
+    names = dict.fromkeys([*read.missions, *read.lines, *heads])
+    problems = list(read.problems)
+    for name in names:
+        problems += _mission_problems(name, read=read, signed=signed, heads=heads.get(name, []))
+    problems += signed.key_problems()
+    problems += _end_problems(read, whole=not problems)
+    return AuditReport(
+        missions=len(names),
+        events=read.events,
+        problems=tuple(problems),
+        signed_heads=signed.held,
+        keys=signed.keys,
+    )
+
+
+class _Reading(msgspec.Struct):
+    """What was read of an export so far."""
+
+    missions: tuple[str, ...] = ()
+    events: int = 0
+    lines: dict[str, list[ChainLine]] = {}
+    erased: set[tuple[str, int]] = set()
+    heads: list[SignedHead] = []
+    keys: dict[str, PublicKey] = {}
+    end: _End | None = None
+    sha256: str = ""
+    problems: list[AuditProblem] = []
+
+    def take(self, record: object) -> None:
+        """Take one record; raises `ValueError` for one that contradicts itself or stands in the wrong place."""
+        if self.end is not None:
+            raise ValueError("it comes after the end")
+        match record:
+            case _EventLine():
+                self._take_event(record)
+            case _HeadLine():
+                self.heads.append(SignedHead.decode(bytes(record.head)))
+            case _KeyLine():
+                self._take_key(record)
+            case _End():
+                self.end = record
+            case _Header():
+                raise ValueError("it is a second beginning")
+
+    def _take_event(self, record: _EventLine) -> None:
+        line = ChainLine(
+            mission=record.mission.encode(),
+            seq=str(record.seq).encode(),
+            time=record.time.encode(),
+            type=record.type.encode(),
+            payload=None if record.payload is None else record.payload.encode(),
+            digest=record.digest.encode(),
+            prev=record.prev.encode(),
+            hash=record.hash.encode(),
+        )
+        self.events += 1
+        self.lines.setdefault(record.mission, []).append(line)
+        if record.erased is not None:
+            self.erased.add((record.mission, record.seq))
+
+    def _take_key(self, record: _KeyLine) -> None:
+        key = PublicKey.parse(record.public.encode())
+        if (key.id, key.pem) != (record.id, record.public):
+            raise ValueError("the key and its id do not agree")
+        self.keys[key.id] = key
+
+
+def _read(lines: Iterable[bytes]) -> _Reading:
+    read, digest, number = _Reading(), hashlib.sha256(), 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = decode_as(line, _Line)
+            if number == 1:
+                read.missions = _begin(record)
+            else:
+                read.take(record)
+        except ValueError as error:  # msgspec's own errors and UsageError are ValueErrors too
+            read.problems.append(
+                audit_problem("", None, "export_malformed", f"line {number} of the file: {error}")
+            )
+        if read.end is None:
+            digest.update(line)
+    read.sha256 = digest.hexdigest()
+    if number == 0:
+        read.problems.append(audit_problem("", None, "export_malformed", "the file is empty"))
+    return read
+
+
+def _begin(record: object) -> tuple[str, ...]:
+    if not isinstance(record, _Header) or record.format != _FORMAT:
+        raise ValueError(f"it is not the beginning of an export of format {_FORMAT}")
+    return record.missions
+
+
+def _mission_problems(
+    mission: str, *, read: _Reading, signed: Witnesses, heads: Iterable[SignedHead]
+) -> Iterator[AuditProblem]:
+    hashes: dict[int, str] = {}
+    lines = read.lines.get(mission, [])
+    if not lines:
+        yield audit_problem(mission, 1, "tail_missing", "the export has no line of it")
+    elif mission not in read.missions:
+        yield audit_problem(mission, None, "mission_missing", "the export does not say that it holds this mission")
+    yield from line_problems(mission, lines, hashes=hashes, erased=read.erased)
+    for head in heads:
+        yield from signed.head_problems(head, hashes=hashes)
+
+
+def _end_problems(read: _Reading, *, whole: bool) -> Iterator[AuditProblem]:
+    end = read.end
+    if end is None:
+        yield audit_problem("", None, "tail_missing", "the export has no end")
+    elif (end.events, end.heads) != (read.events, len(read.heads)):
+        told = (
+            f"it ends after {read.events} events and {len(read.heads)} heads, it had {end.events} and {end.heads}"
+        )
+        yield audit_problem("", None, "tail_missing", told)
+    elif whole and end.sha256 != read.sha256:  # else the place is named already, and this would hide it
+        yield audit_problem("", None, "export_malformed", "its content and its digest do not agree")

@@ -1,0 +1,289 @@
+"""The ledger of model calls: what they reserve and what they cost, counted against every limit at once."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from chargehand.core.clock import Clock
+from chargehand.core.errors import ExhaustedError, UsageError
+from chargehand.core.ports import Ledger, Spent
+from chargehand.store.database.connection import Database, Transaction
+
+_Scope = Literal["attempt", "task", "mission", "user", "day"]
+_KEYS: dict[_Scope, str] = {
+    "attempt": "limits.attempt_usd",
+    "task": "limits.task_usd",
+    "mission": "limits.budget_usd",
+    "user": "limits.user_usd",
+    "day": "limits.day_usd",
+}
+_IN_WORDS: dict[_Scope, str] = {"user": "user's day"}
+_MICRO = 1_000_000
+_MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
+
+
+class SpendingLimits(Struct, frozen=True, kw_only=True):
+    """What may be booked at most in USD.
+
+    By one attempt, one task, one mission, all missions of one user in a day (UTC), and all calls of a day.
+    """
+
+    attempt_usd: float | None = None
+    task_usd: float | None = None
+    mission_usd: float | None = None
+    user_usd: float | None = None
+    day_usd: float | None = None
+
+
+class SpendingTotal(NamedTuple):
+    """`known_usd` is what calls are known to have cost, `booked_usd` what limits count: reserves included."""
+
+    known_usd: float
+    booked_usd: float
+
+
+class BookedCall(NamedTuple):
+    """A call that is over: what is booked for it in USD, and whether that is what it cost."""
+
+    call: str
+    usd: float
+    known: bool
+
+
+class Spending:
+    """The book of all calls. Threads and processes may reserve at once and never pass a limit together."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def ledger(
+        self,
+        *,
+        mission: str | None,
+        attempt: str,
+        limits: SpendingLimits,
+        task: str | None = None,
+        user: str | None = None,
+    ) -> Ledger:
+        """Return the ledger of one attempt; without a mission the mission's limit counts this attempt alone.
+
+        `task` names one of several of the mission; without it, all of the mission is one. `user` is who pays;
+        without one, the user's limit counts what else nobody is named for.
+
+        Raises `UsageError` for a limit that is negative or no number.
+        """
+        given: dict[_Scope, float | None] = {
+            "attempt": limits.attempt_usd,
+            "task": limits.task_usd,
+            "mission": limits.mission_usd,
+            "user": limits.user_usd,
+            "day": limits.day_usd,
+        }
+        most = {scope: _micro(usd, ROUND_FLOOR) for scope, usd in given.items() if usd is not None}
+        whose = _Whose(mission=mission, attempt=attempt, task=task, user=user)
+        return _AttemptLedger(self._database, clock=self._clock, whose=whose, most=most)
+
+    def abandon(self, attempt: str) -> None:
+        """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
+        left_open = "UPDATE spending SET settled = reserved WHERE attempt = ? AND settled IS NULL"
+        with self._database.write() as connection:
+            connection.execute(left_open, (attempt,))
+
+    def booked(self, attempt: str) -> tuple[BookedCall, ...]:
+        """Return the settled calls of an attempt, oldest first. Raises `StoreError`."""
+        query = """
+            SELECT call, settled, known FROM spending WHERE attempt = ? AND settled IS NOT NULL ORDER BY time, call
+        """
+        with self._database.read() as connection:
+            rows = connection.execute(query, (attempt,)).fetchall()
+        return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
+
+    def total(
+        self,
+        mission: str | None = None,
+        attempt: str | None = None,
+        day: str | None = None,
+        user: str | None = None,
+    ) -> SpendingTotal:
+        """Return what calls cost: all, or those of this mission, attempt, day (`2026-01-31`, UTC) and user.
+
+        Raises `StoreError`.
+        """
+        wanted = {"mission": mission, "attempt": attempt, "day": day, "user": user}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = :{name}" for name in given) or "1 = 1"
+        query = f"""
+            SELECT coalesce(sum(CASE WHEN known = 1 THEN settled ELSE 0 END), 0),
+                coalesce(sum(CASE WHEN known = 1 THEN settled ELSE reserved END), 0)
+            FROM spending WHERE {where}
+        """
+        with self._database.read() as connection:
+            known, booked = connection.execute(query, given).fetchone()
+        return SpendingTotal(_usd(known), _usd(booked))
+
+
+class _Whose(Struct, frozen=True, kw_only=True):
+    """What the calls of one ledger count for."""
+
+    mission: str | None
+    attempt: str
+    task: str | None
+    user: str | None
+
+    def column(self, scope: _Scope) -> str:
+        """Return the column by which a scope counts: what there is but one of counts as what holds it."""
+        if scope == "task" and self.task is None:
+            scope = "mission"
+        return "attempt" if scope == "mission" and self.mission is None else scope
+
+    def in_words(self, scope: _Scope) -> tuple[str, str]:
+        """Return what a limit is of, and how it is raised."""
+        raised = f"raise {_KEYS[scope]} with `chargehand config set {_KEYS[scope]} USD`"
+        if scope == "mission" and self.mission is None:
+            return "gateway", f"give it a larger --budget, {raised}"
+        return _IN_WORDS.get(scope, scope), raised
+
+    def subject(self, scope: _Scope, day: str) -> str:
+        """Return what a limit is told of for; a user's is another one each day."""
+        if scope == "user":
+            return f"{day} {self.user or ''}"
+        by = {"attempt": self.attempt, "task": self.task, "mission": self.mission, "day": day}
+        return by[self.column(scope)] or ""
+
+
+class _AttemptLedger:
+    """The `Ledger` of one attempt; `most` holds the limits that are set, in millionths of a USD."""
+
+    def __init__(self, database: Database, *, clock: Clock, whose: _Whose, most: dict[_Scope, int]) -> None:
+        self._database = database
+        self._clock = clock
+        self._whose = whose
+        self._attempt = whose.attempt
+        self._most = most
+
+    def left(self) -> float | None:
+        if not self._most:
+            return None
+        with self._database.read() as connection:
+            booked = self._booked(connection, self._today())
+        return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        micro = _micro(usd, ROUND_CEILING)
+        day = self._today()
+        row = {
+            "call": call,
+            "mission": self._whose.mission,
+            "attempt": self._attempt,
+            "task": self._whose.task,
+            "user": self._whose.user,
+            "day": day,
+            "reserved": micro,
+            "time": self._time(),
+        }
+        with self._database.write() as connection:
+            if connection.execute(_FIND, (call,)).fetchone() is not None:
+                raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
+            booked = self._booked(connection, day)
+            self._refuse_beyond(booked, micro)
+            connection.execute(_RESERVE, row)
+            return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
+
+    def secure(self) -> None:
+        self._database.sync()
+
+    def settle(self, call: str, usd: float | None) -> None:
+        micro = None if usd is None else _micro(usd, ROUND_CEILING)
+        # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
+        with self._database.write() as connection:
+            row = connection.execute(_FIND, (call,)).fetchone()
+            if row is None or row[0] != self._attempt:
+                raise UsageError(
+                    f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
+                )
+            _, reserved, settled = row
+            if settled is None:
+                cost = reserved if micro is None else micro
+                connection.execute(_SETTLE, (cost, int(micro is not None), call))
+
+    def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
+        rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
+        # What is free may still be called once all is spent, such as a model on this machine to fall back to.
+        if not rest or not micro or min(rest.values()) >= micro:
+            return
+        scope = min(rest, key=lambda each: rest[each])
+        whose, way_out = self._whose.in_words(scope)
+        raise ExhaustedError(
+            f"the budget of the {whose} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
+            f" spent or reserved, and this call may cost {_shown(micro)} USD",
+            code="budget",
+            hint=f"{way_out}, or ask for less at once",
+        )
+
+    def _alerts(self, connection: Transaction, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
+        """Note and return the limits of which four fifths are booked and nobody was told yet."""
+        alerts = []
+        for scope, limit in self._most.items():
+            subject = self._whose.subject(scope, day)
+            row = (scope, subject, limit, self._time())
+            # Once raised it is another limit, that nobody was told of.
+            if 0 < limit * 4 <= booked[scope] * 5 and connection.execute(_TELL, row).rowcount:
+                alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
+        return tuple(alerts)
+
+    def _booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
+        """Return what each limit that is set counts, by one transaction's view."""
+        if not self._most:
+            return {}
+        # One statement: all are counted by the same snapshot, and it costs what one row each does.
+        totals = (_total(self._whose.column(scope), nobody=self._whose.user is None) for scope in self._most)
+        whose = self._whose
+        values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
+        row = connection.execute(f"SELECT {', '.join(totals)}", {**values, "day": day, "nobody": ""}).fetchone()
+        return dict(zip(self._most, row, strict=True))
+
+    def _today(self) -> str:
+        return self._clock.now().astimezone(UTC).date().isoformat()
+
+    def _time(self) -> str:
+        return self._clock.now().isoformat(timespec="microseconds")
+
+
+_FIND = "SELECT attempt, reserved, settled FROM spending WHERE call = ?"
+_RESERVE = """
+    INSERT INTO spending (call, mission, attempt, task, user, day, reserved, settled, known, time)
+    VALUES (:call, :mission, :attempt, :task, :user, :day, :reserved, NULL, 0, :time)
+"""
+_SETTLE = "UPDATE spending SET settled = ?, known = ? WHERE call = ?"
+_TELL = "INSERT OR IGNORE INTO spending_alerts (scope, subject, limit_micro, time) VALUES (?, ?, ?, ?)"
+
+
+def _total(column: str, *, nobody: bool) -> str:
+    """Return SQL for what one limit counts; `nobody`: the user is one that is not named."""
+    scope = "nobody" if nobody and column == "user" else column
+    day = ":day" if column == "user" else "''"
+    rows = f"spending_totals WHERE scope = '{scope}' AND subject = :{scope} AND day = {day}"
+    return f"coalesce((SELECT booked FROM {rows}), 0)"
+
+
+def _micro(usd: float, rounding: str) -> int:
+    """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
+    if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
+        raise UsageError(f"{usd!r} is no amount of money", hint=f"give USD from 0 to {_MOST_USD:.0f}")
+    return int((round(Decimal(repr(usd)), 9) * _MICRO).to_integral_value(rounding=rounding))
+
+
+def _usd(micro: int) -> float:
+    return int(micro) / _MICRO
+
+
+def _shown(micro: int) -> str:
+    """Return an amount with two digits behind the point, or all that it has."""
+    whole, part = divmod(micro, _MICRO)
+    digits = f"{part:06d}".rstrip("0")
+    return f"{whole}.{digits:0<2}"

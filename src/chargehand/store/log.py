@@ -1,0 +1,527 @@
+"""The event log: one chain of lines per mission, one position over all, and summaries of missions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+from chargehand.core.actions import ActionCreated
+from chargehand.core.clock import Clock
+from chargehand.core.errors import FencedError, NotFoundError, RefusedError, UsageError, nearest
+from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
+from chargehand.core.fold import mark_unheld
+from chargehand.core.mission_events import (
+    PROMOTE,
+    CancelAsked,
+    MissionCreated,
+    MissionFinished,
+    MissionPaused,
+    MissionResumed,
+    QuestionAnswered,
+    QuestionAsked,
+)
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.store.database import summaries
+from chargehand.store.database.connection import Database, Transaction, corrupt, raw_columns, typed_errors
+from chargehand.store.heads import Heads, LogHead
+
+_SHOWN = 8
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
+_LIST_HINT = "`chargehand mission list` shows them"
+_LOG_HINT = "`chargehand mission log` lists them"
+# Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
+_TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
+_SLEEPING = "wakes IS NOT NULL AND runnable = 0"
+_ROW = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes"
+_ROWS = f"SELECT {_ROW} FROM missions"
+_LINE = "mission, seq, time, type, payload, digest, prev, hash"
+_SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
+_RAW_LINE = raw_columns(
+    dict.fromkeys(("events.mission", "time", "type"), "text")
+    | {"payload": "blob"}
+    | dict.fromkeys(("digest", "prev", "hash"), "text")
+)
+IsLive = Callable[[str], bool]
+"""Tells whether the worker of that id is alive right now."""
+
+
+class MissionRow(Struct, frozen=True, kw_only=True):
+    """A mission and where its log ends; `created` is ISO 8601 in UTC.
+
+    `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
+    says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
+    log with each line.
+    """
+
+    id: str
+    project: str
+    created: str
+    last_seq: int
+    last_hash: str
+    epoch: int = 0
+    owner: str | None = None
+    runnable: bool = False
+    wakes: str | None = None
+
+
+class MissionListing(Struct, frozen=True, kw_only=True):
+    """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
+
+    `measures` are there where they were asked for.
+    """
+
+    row: MissionRow
+    summary: MissionSummary
+    live: bool
+    measures: MissionMeasures | None = None
+
+
+class PositionedEvent(Struct, frozen=True):
+    """A line of any log with its place among the lines of all logs, counted from 1 in the order of appending."""
+
+    position: int
+    event: Event
+
+
+class EventLog:
+    """Appends and reads lines; any number of processes may do both at once."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._heads = Heads(database.home)
+
+    def append(
+        self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
+    ) -> tuple[Event, ...]:
+        """Append all payloads or none, in order, and return their lines.
+
+        The first line of a mission is `mission.created`, and no other is; that of a project's own log, whose name
+        is the project's, is `action.created`. `durable` returns only when the lines
+        survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
+        With `epoch`, the writer's claim must be the last one. Raises `FencedError` where it is not,
+        `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second one, `StoreError`.
+        """
+        if not payloads:
+            return ()
+        if not _ID.fullmatch(mission):
+            raise UsageError(f"{mission!r} cannot be a mission's id", hint="lower case letters, digits and dashes")
+        bodies = [(payload.type, encode(payload)) for payload in payloads]
+        with self._database.write(durable=durable) as connection:
+            query = "SELECT last_seq, last_hash, epoch, project FROM missions WHERE id = ?"
+            tip = connection.execute(query, (mission,)).fetchone()
+            if epoch is not None and (tip is None or tip[2] != epoch):
+                raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
+            head = LogHead(seq=0, hash=GENESIS) if tip is None else LogHead(seq=tip[0], hash=tip[1])
+            lines = self._chain(head, mission, bodies)
+            created = [isinstance(payload, MissionCreated) for payload in payloads]
+            if any(created[1:]) or (created[0] and tip is not None):
+                raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="make a new id for it")
+            project = tip[3] if tip is not None else _open_log(connection, payloads[0], line=lines[0])
+            for line in lines:
+                _insert(connection, line)
+            runnable, wakes = _next_turn(payloads)
+            connection.execute(
+                "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
+                " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END WHERE id = :mission",
+                {
+                    "mission": mission,
+                    "seq": lines[-1].seq,
+                    "hash": lines[-1].hash,
+                    "runnable": runnable,
+                    "wakes": wakes,
+                },
+            )
+            if project != mission:  # a project's own log is no mission
+                summaries.project(connection, mission, lines)
+        if durable:
+            with typed_errors(self._database.home):
+                self._heads.put(mission, head=LogHead(seq=lines[-1].seq, hash=lines[-1].hash))
+        return lines
+
+    def read(self, mission: str, *, after: int = 0, types: Collection[str] = ()) -> tuple[Event, ...]:
+        """Return the lines with `seq > after`, in order, of these `types` or of all; none for an unknown mission.
+
+        To follow a mission, ask again with the last `seq` that came. Raises `StoreError` (`store_corrupt` for a
+        line that cannot have been written).
+        """
+        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq > ?{_only_types(types)} ORDER BY seq"
+        with self._database.read() as connection:
+            rows = connection.execute(query, (mission, after, *types)).fetchall()
+        for row in rows:
+            if tuple(map(type, row)) not in _SHAPES:
+                detail = f"line {row[1]!r} of mission {row[0]!r} has values of wrong types"
+                raise corrupt(self._database.home, detail)
+        return tuple(Event(*row) for row in rows)
+
+    def after(
+        self,
+        position: int = 0,
+        *,
+        limit: int = 1000,
+        mission: str | None = None,
+        project: str | None = None,
+        types: Collection[str] = (),
+    ) -> tuple[PositionedEvent, ...]:
+        """Return the lines of all logs behind a position, at most `limit`, in the order they were appended.
+
+        To follow everything, in any process and across restarts, ask again with the last position that came: none
+        is left out and none comes twice, and the lines of one mission come in their order. A filter only leaves
+        lines out. A damaged line comes with what can be read of it: `audit verify` names it, and nobody who
+        follows other missions has to stop for it. Raises `StoreError`.
+        """
+        wheres = {"events.mission = ?": mission, "missions.project = ?": project}
+        given = {where: value for where, value in wheres.items() if value is not None}
+        join = " JOIN missions ON missions.id = events.mission" if project is not None else ""
+        where = "".join(f" AND {each}" for each in given)
+        query = (
+            f"SELECT position, seq, {_RAW_LINE} FROM events{join}"
+            f" WHERE position > ?{where}{_only_types(types)} ORDER BY position LIMIT ?"
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(query, (position, *given.values(), *types, limit)).fetchall()
+        return tuple(PositionedEvent(place, _lenient_event(seq, columns)) for place, seq, *columns in rows)
+
+    def last_position(self) -> int:
+        """Return the position of the last line of all, 0 where there is none. Raises `StoreError`."""
+        with self._database.read() as connection:
+            found = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+        return int(found[0])
+
+    def last_seq(self, log: str) -> int:
+        """Return the number of the last line of a mission's or project's log, 0 where there is none."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT last_seq FROM missions WHERE id = ?", (log,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all logs, those of projects among them, the oldest first."""
+        with self._database.read() as connection:
+            return tuple(name for (name,) in connection.execute("SELECT id FROM missions ORDER BY created, id"))
+
+    def missions(self, *, project: str | None = None) -> tuple[MissionRow, ...]:
+        """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
+        where = "id <> project" if project is None else "id <> project AND project = :project"
+        return self._rows(f"{where} ORDER BY created, id", project=project)
+
+    def takeable(self) -> tuple[MissionRow, ...]:
+        """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
+        return self._rows(f"{_TAKEABLE} ORDER BY created, id")
+
+    def sleeping(self) -> tuple[MissionRow, ...]:
+        """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
+        return self._rows(f"{_SLEEPING} ORDER BY wakes, id")
+
+    def latest(self, project: str) -> MissionRow | None:
+        """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
+        newest = "id <> project AND project = :project ORDER BY created DESC, id DESC LIMIT 1"
+        return next(iter(self._rows(newest, project=project)), None)
+
+    def get(self, mission: str) -> MissionRow:
+        """Return the row of one mission by its whole id. Raises `NotFoundError`, `StoreError`."""
+        found = self._rows("id = :mission", mission=mission)
+        if not found:
+            raise self._unknown(mission)
+        return found[0]
+
+    def summary(self, mission: str, is_live: IsLive | None = None) -> MissionListing:
+        """Return one mission as lists show it. Raises `NotFoundError`, `StoreError`."""
+        found = self._listings(is_live, "missions.id = :mission", {"mission": mission})
+        if not found:
+            raise self._unknown(mission)
+        return found[0]
+
+    def summaries(
+        self,
+        is_live: IsLive | None = None,
+        *,
+        project: str | None = None,
+        user: str | None = None,
+        statuses: Collection[MissionStatus] | None = None,
+        since: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        measures: bool = False,
+    ) -> tuple[MissionListing, ...]:
+        """Return missions as lists show them, oldest first, without folding their logs.
+
+        `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after`
+        the first `limit` behind it come, else the last `limit` of all or of those before `before`. Without
+        `is_live` no mission counts as held. Raises `NotFoundError` for an unknown cursor, `StoreError`.
+        """
+        given = {"project": project, "user": user, "since": since, "before": before, "after": after}
+        place = "(mission_summaries.created, mission)"
+        wheres = {
+            "project": "mission_summaries.project = :project",
+            "user": "(mission_summaries.user = :user OR form <> :form)",
+            "since": "mission_summaries.created >= :since",
+            "before": f"{place} < (SELECT created, id FROM missions WHERE id = :before)",
+            "after": f"{place} > (SELECT created, id FROM missions WHERE id = :after)",
+        }
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for cursor in (before, after):
+            if cursor is not None:
+                self.get(cursor)
+        where = ["missions.id <> missions.project", *(wheres[name] for name in values)]
+        if statuses is not None:
+            values |= {f"status{number}": status for number, status in enumerate(statuses)}
+            names = ", ".join(f":status{number}" for number in range(len(statuses)))
+            # The one that counts is known only with the holder: what may be meant is read, and looked at below.
+            where.append(f"(status_unheld IN ({names}) OR status IN ({names}) OR form <> :form)")
+        backwards = limit is not None and after is None
+        order = " DESC" if backwards else ""
+        query = f"{' AND '.join(where)} ORDER BY mission_summaries.created{order}, mission{order}"
+
+        def fits(told: MissionSummary) -> bool:
+            return (statuses is None or told.status in statuses) and (user is None or told.user == user)
+
+        found = self._listings(is_live, query, values, fits=fits, limit=limit, measures=measures)
+        return tuple(reversed(found)) if backwards else tuple(found)
+
+    def counts(
+        self, is_live: IsLive | None = None, *, project: str | None = None, user: str | None = None
+    ) -> dict[MissionStatus, int]:
+        """Return how many missions have each status, without reading any of them. Raises `StoreError`."""
+        if self._refresh():
+            listed = self.summaries(is_live, project=project, user=user)
+            return dict(Counter(listing.summary.status for listing in listed))
+        query = """
+            SELECT status, status_unheld, owner, count(*) FROM mission_summaries
+            JOIN missions ON missions.id = mission AND missions.project <> mission
+            WHERE (:project IS NULL OR mission_summaries.project = :project) AND (:user IS NULL OR user = :user)
+            GROUP BY 1, 2, 3
+        """
+        alive = _Liveness(is_live)
+        while True:
+            with self._database.read() as connection:
+                groups = connection.execute(query, {"project": project, "user": user}).fetchall()
+            if not alive.learn([owner for _, _, owner, _ in groups if owner is not None]):
+                break
+            alive.ask()
+        counted: dict[MissionStatus, int] = {}
+        for held, unheld, owner, count in groups:
+            status = held if alive[owner] else unheld
+            counted[status] = counted.get(status, 0) + count
+        return counted
+
+    def claim(self, mission: str, *, owner: str, epoch: int) -> int:
+        """Make `owner` the holder of a mission last seen at `epoch`, and return its new epoch.
+
+        What the holder before appends from now on raises `FencedError`. Raises `RefusedError` (`mission_held`)
+        where another claim came first, `NotFoundError`, `StoreError`.
+        """
+        claim = "UPDATE missions SET epoch = epoch + 1, owner = ? WHERE id = ? AND epoch = ?"
+        with self._database.write() as connection:
+            if connection.execute(claim, (owner, mission, epoch)).rowcount == 1:
+                return epoch + 1
+        self.get(mission)
+        raise RefusedError(
+            f"mission {mission!r} is held by another process",
+            code="mission_held",
+            hint=f"chargehand mission cancel {mission} stops it",
+        )
+
+    def release(self, mission: str, *, epoch: int) -> None:
+        """Let go of a mission held at `epoch`; no effect once another claimed it. Raises `StoreError`."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE missions SET owner = NULL WHERE id = ? AND epoch = ?", (mission, epoch))
+
+    def find(self, name: str) -> str:
+        """Return the id that `name` is, or begins (with or without `m-`), or ends, when it is the only one.
+
+        Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
+        """
+        wanted = name.strip().lower()
+        if not wanted:
+            raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
+        # Not LIKE: a name may hold its wildcards.
+        begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
+        query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"
+        found = [row.id for row in self._rows(query, name=wanted)]
+        if wanted in found:
+            return wanted
+        if not found:
+            raise self._unknown(name)
+        if len(found) > 1:
+            shown = ", ".join(found[-_SHOWN:]) + (" …" if len(found) > _SHOWN else "")
+            raise UsageError(
+                f"{name!r} begins or ends {len(found)} missions",
+                code="ambiguous",
+                hint=f"say more: {shown}",
+            )
+        return found[0]
+
+    def erase(self, mission: str, seq: int, *, reason: str) -> None:
+        """Remove the payload of one line for good; its digest stays, so the chain stays whole.
+
+        Idempotent. Raises `NotFoundError` for an unknown line, `StoreError`.
+        """
+        with self._database.write(durable=True) as connection:
+            query = "SELECT payload IS NULL FROM events WHERE mission = ? AND seq = ?"
+            row = connection.execute(query, (mission, seq)).fetchone()
+            if row is None:
+                raise NotFoundError(f"mission {mission!r} has no event {seq!r}", hint=_LOG_HINT)
+            if row[0]:
+                return
+            connection.execute("UPDATE events SET payload = NULL WHERE mission = ? AND seq = ?", (mission, seq))
+            connection.execute("INSERT INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason))
+            own = connection.execute("SELECT 1 FROM missions WHERE id = ? AND id <> project", (mission,))
+            if own.fetchone():
+                summaries.refold(connection, mission)
+
+    def _rows(self, where: str, **values: object) -> tuple[MissionRow, ...]:
+        with self._database.read() as connection:
+            return tuple(_mission_row(row) for row in connection.execute(f"{_ROWS} WHERE {where}", values))
+
+    def _refresh(self) -> bool:
+        """Make stale rows anew; tell whether some are left, as where this program may not write."""
+        with self._database.read() as connection:
+            stale = summaries.stale(connection)
+        if stale and not self._database.read_only:
+            with self._database.write() as connection:
+                summaries.refresh(connection)
+            return False
+        return bool(stale)
+
+    def _listings(
+        self,
+        is_live: IsLive | None,
+        where: str,
+        values: dict[str, Any],
+        *,
+        fits: Callable[[MissionSummary], bool] | None = None,
+        limit: int | None = None,
+        measures: bool = False,
+    ) -> list[MissionListing]:
+        self._refresh()
+        columns = ", ".join(f"missions.{name}" for name in _ROW.split(", "))
+        query = (
+            f"SELECT form, summary, {'measures' if measures else 'NULL'}, {columns} FROM mission_summaries"
+            f" JOIN missions ON missions.id = mission WHERE {where}"
+        )
+        owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
+        alive = _Liveness(is_live)
+        while True:
+            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
+            # holds a mission only since then was not looked at: then all is read once more.
+            with self._database.read() as connection:
+                if not alive.learn([owner for (owner,) in connection.execute(owners)]):
+                    rows = connection.execute(query, values | {"form": summaries.FORM})
+                    made = (_listing(connection, row, alive=alive) for row in rows)
+                    return list(islice((each for each in made if fits is None or fits(each.summary)), limit))
+            alive.ask()
+
+    def _unknown(self, name: str) -> NotFoundError:
+        newest = self._rows("id <> project ORDER BY created DESC LIMIT :shown", shown=_SHOWN)
+        return NotFoundError(f"there is no mission {name!r}", hint=nearest(name, (row.id for row in newest)))
+
+    def _now(self) -> str:
+        return self._clock.now().isoformat(timespec="microseconds")
+
+    def _chain(self, head: LogHead, mission: str, bodies: Sequence[tuple[str, bytes]]) -> tuple[Event, ...]:
+        time, prev, lines = self._now(), head.hash, []
+        for seq, (name, payload) in enumerate(bodies, start=head.seq + 1):
+            digest = payload_digest(payload)
+            own = chain_hash(prev=prev, mission=mission, seq=seq, time=time, type=name, digest=digest)
+            lines.append(Event(mission, seq, time, name, payload, digest, prev, own))
+            prev = own
+        return tuple(lines)
+
+
+class _Liveness:
+    """Who of those that hold missions is alive: each is asked about once, outside of any transaction."""
+
+    def __init__(self, is_live: IsLive | None) -> None:
+        self._is_live = is_live or (lambda worker: False)
+        self._known: dict[str | None, bool] = {None: False}
+        self._unknown: set[str] = set()
+
+    def learn(self, owners: Collection[str]) -> bool:
+        """Note whom to ask about; tell whether there is anybody."""
+        self._unknown = {owner for owner in owners if owner not in self._known}
+        return bool(self._unknown)
+
+    def ask(self) -> None:
+        """Ask about all who were noted."""
+        self._known |= {owner: self._is_live(owner) for owner in self._unknown}
+
+    def __getitem__(self, owner: str | None) -> bool:
+        return self._known[owner]
+
+
+def _listing(connection: Transaction, row: Sequence[Any], *, alive: _Liveness) -> MissionListing:
+    form, content, measured, *columns = row
+    mission = _mission_row(columns)
+    summary = summaries.decode_summary(content)
+    measures = None if measured is None else summaries.decode_measures(measured)
+    if form != summaries.FORM or summary is None or (measures is None) != (measured is None):
+        summary, folded = summaries.fold_lines(connection, mission.id)
+        measures = None if measured is None else folded
+    live = alive[mission.owner]
+    if not live:
+        mark_unheld(summary)
+    return MissionListing(row=mission, summary=summary, live=live, measures=measures)
+
+
+def _mission_row(row: Sequence[Any]) -> MissionRow:
+    values = dict(zip(_ROW.split(", "), row, strict=True))
+    return MissionRow(**{**values, "runnable": bool(values["runnable"])})
+
+
+def _lenient_event(seq: int, columns: Sequence[bytes | None]) -> Event:
+    mission, time, name, payload, *hashes = columns
+    texts = [(text or b"").decode(errors="replace") for text in (mission, time, name, *hashes)]
+    return Event(texts[0], seq, texts[1], texts[2], payload, *texts[3:])
+
+
+def _only_types(types: Collection[str]) -> str:
+    return f" AND type IN ({', '.join('?' * len(types))})" if types else ""
+
+
+def _insert(connection: Transaction, line: Event) -> None:
+    connection.execute(
+        f"INSERT INTO events ({_LINE}, position)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
+        (line.mission, line.seq, line.time, line.type, line.payload, line.digest, line.prev, line.hash),
+    )
+
+
+def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
+    """Make the row of a mission, or of a project's own log, and return the project."""
+    own = isinstance(first, ActionCreated) and first.project == line.mission
+    if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
+        raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
+    connection.execute(
+        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable) VALUES (?, ?, ?, 0, ?, ?)",
+        (line.mission, first.project, line.time, GENESIS, int(not own)),
+    )
+    return first.project
+
+
+def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
+    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
+
+    `None` stands for what is as before.
+    """
+    runnable: int | None = None
+    wakes: str | None = None
+    for payload in payloads:
+        match payload:
+            case CancelAsked() | MissionPaused():
+                runnable, wakes = 0, ""
+            case MissionFinished():
+                runnable, wakes = 0, wakes if payload.status == "waiting" else ""
+            case MissionResumed():
+                runnable, wakes = 1, ""
+            case QuestionAnswered():
+                runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
+            case QuestionAsked() if payload.until:
+                wakes = payload.until
+    return runnable, wakes

@@ -1,0 +1,128 @@
+"""Projects: the repositories that Chargehand has worked on, and the contents of theirs that a person trusts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from chargehand.core.clock import Clock
+from chargehand.core.errors import NotFoundError, UsageError, nearest
+from chargehand.store.database.connection import Database
+
+
+class ProjectRow(Struct, frozen=True, kw_only=True):
+    """A registered repository; `path` is its real path."""
+
+    id: str
+    path: Path
+    name: str
+
+
+class TrustRow(Struct, frozen=True, kw_only=True):
+    """A content that a person trusts in a project: its digest, who said so, and when (ISO 8601 in UTC)."""
+
+    project: str
+    digest: str
+    identity: str
+    granted: str
+
+
+class Projects:
+    """Registers and finds repositories."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def register(self, path: Path, *, root: str = "", name: str | None = None) -> ProjectRow:
+        """Return the project at `path`, made when new; `root` is the repository's first commit, if known.
+
+        The id follows from the real path and `root` alone, so another repository put at the same path is another
+        project. `name` (default: the directory's) replaces an earlier one. Raises `StoreError`.
+        """
+        real = path.resolve()
+        row = ProjectRow(id=_project_id(real, root=root), path=real, name=name or _shown_name(real))
+        with self._database.write() as connection:
+            known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
+            if known is None:
+                registered = self._clock.now().isoformat(timespec="microseconds")
+                values = (row.id, os.fsencode(row.path), row.name, registered)
+                connection.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", values)
+            elif name is None:
+                row = ProjectRow(id=row.id, path=real, name=known[0])
+            else:
+                connection.execute("UPDATE projects SET name = ? WHERE id = ?", (name, row.id))
+        return row
+
+    def list(self) -> tuple[ProjectRow, ...]:
+        """Return all projects by name. Raises `StoreError`."""
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT id, path, name FROM projects ORDER BY name, id").fetchall()
+        return tuple(ProjectRow(id=row[0], path=Path(os.fsdecode(row[1])), name=row[2]) for row in rows)
+
+    def find(self, name: str) -> ProjectRow:
+        """Return the project of that id, beginning of an id, name or path, when it is the only one.
+
+        Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
+        """
+        rows = self.list()
+        found = [row for row in rows if name in (row.id, row.name, str(row.path))]
+        found = found or [row for row in rows if name and row.id.startswith((name, f"p-{name}"))]
+        if not found:
+            raise NotFoundError(f"there is no project {name!r}", hint=nearest(name, (row.name for row in rows)))
+        if len(found) > 1:
+            ids = ", ".join(row.id for row in found)
+            raise UsageError(f"{name!r} is {len(found)} projects", code="ambiguous", hint=f"say which: {ids}")
+        return found[0]
+
+
+class Trust:
+    """What a person trusts, by exact content: another digest is not trusted."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def grant(self, project: str, digest: str, *, identity: str) -> TrustRow:
+        """Trust one content in one project; the first grant stands. Raises `StoreError`."""
+        granted = self._clock.now().isoformat(timespec="microseconds")
+        with self._database.write(durable=True) as connection:
+            values = (project, digest, identity, granted)
+            connection.execute("INSERT OR IGNORE INTO trust VALUES (?, ?, ?, ?)", values)
+            query = "SELECT identity, granted FROM trust WHERE project = ? AND digest = ?"
+            identity, granted = connection.execute(query, (project, digest)).fetchone()
+        return TrustRow(project=project, digest=digest, identity=identity, granted=granted)
+
+    def is_trusted(self, project: str, digest: str) -> bool:
+        """Say whether a person trusts this very content in this project. Raises `StoreError`."""
+        query = "SELECT 1 FROM trust WHERE project = ? AND digest = ?"
+        with self._database.read() as connection:
+            return connection.execute(query, (project, digest)).fetchone() is not None
+
+    def list(self, project: str | None = None) -> tuple[TrustRow, ...]:
+        """Return what is trusted, oldest first, in all projects or one. Raises `StoreError`."""
+        where = "" if project is None else " WHERE project = :project"
+        query = f"SELECT project, digest, identity, granted FROM trust{where} ORDER BY granted, digest"
+        with self._database.read() as connection:
+            rows = connection.execute(query, {"project": project}).fetchall()
+        return tuple(
+            TrustRow(project=own, digest=digest, identity=identity, granted=granted)
+            for own, digest, identity, granted in rows
+        )
+
+    def revoke(self, project: str, digest: str | None = None) -> int:
+        """Trust one content, or all of a project, no longer; return how many were trusted. Raises `StoreError`."""
+        which = "DELETE FROM trust WHERE project = :project" + ("" if digest is None else " AND digest = :digest")
+        with self._database.write(durable=True) as connection:
+            return connection.execute(which, {"project": project, "digest": digest}).rowcount
+
+
+def _project_id(path: Path, *, root: str) -> str:
+    return "p-" + hashlib.sha256(os.fsencode(path) + b"\0" + root.encode()).hexdigest()[:16]
+
+
+def _shown_name(path: Path) -> str:
+    return os.fsencode(path.name or "/").decode(errors="replace")

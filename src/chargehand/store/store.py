@@ -1,0 +1,161 @@
+"""The state directory as a whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from msgspec import Struct
+
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import StoreError, UsageError
+from chargehand.store.artifacts import Artifacts
+from chargehand.store.database import summaries
+from chargehand.store.database.caches import Inspections, Verdicts
+from chargehand.store.database.connection import Database, typed_errors
+from chargehand.store.database.migrate import ensure_current
+from chargehand.store.heads import SignedHead, sign_head
+from chargehand.store.ledger import Spending
+from chargehand.store.log import EventLog
+from chargehand.store.projects import Projects, Trust
+
+
+class Rebuilt(Struct, frozen=True, kw_only=True):
+    """What `Store.rebuild` found: how many missions there are, and the ids of those whose rows were other ones.
+
+    `renumbered` says that positions were missing or out of order, so that all lines have new ones.
+    """
+
+    missions: int
+    differing: tuple[str, ...]
+    renumbered: bool = False
+
+
+class Store:
+    """Everything that is kept in `home`; made by `open_store`, used as a context manager or closed.
+
+    Threads may share it. A forked child must open its own. `database` is for this package alone.
+    """
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self.database = database
+        self.home = database.home
+        self._clock = clock
+        self.log = EventLog(database, clock=clock)
+        self.projects = Projects(database, clock=clock)
+        self.trust = Trust(database, clock=clock)
+        self.verdicts = Verdicts(database, clock=clock)
+        self.inspections = Inspections(database, clock=clock)
+        self.artifacts = Artifacts(database, clock=clock)
+        self.spending = Spending(database, clock=clock)
+
+    def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
+        """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.
+
+        Artifacts that the payload names stay. Raises `NotFoundError` for an unknown line, `StoreError`.
+        """
+        self.log.erase(mission, seq, reason=reason)
+        with self.database.plain() as connection:
+            # The write-ahead log may still hold what was erased.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def rebuild(self) -> Rebuilt:
+        """Make the summary rows anew from the logs, and the positions of lines where they are not whole.
+
+        Others may read and write meanwhile; readers that follow by position go on unless lines had to be numbered
+        anew. Raises `StoreError`.
+        """
+        with self.database.write(durable=True) as connection:
+            renumbered = summaries.renumber(connection)
+            rows = connection.execute("SELECT id FROM missions WHERE id <> project ORDER BY id")
+            missions = [name for (name,) in rows]
+            differing = tuple(mission for mission in missions if summaries.refold(connection, mission))
+        return Rebuilt(missions=len(missions), differing=differing, renumbered=renumbered)
+
+    def sign_head(self, mission: str) -> SignedHead:
+        """Sign and keep the head of the last line of `mission` that is on the disk; the key is made at first use.
+
+        The same line is signed once. Raises `NotFoundError` for an unknown mission, `StoreError`: `head_missing`
+        when no durable append was made, `log_changed` when the log no longer has that line or it was signed
+        otherwise, `key_missing`, `key_damaged`.
+        """
+        return sign_head(self.database, mission, clock=self._clock)
+
+    def backup(self, target: Path) -> None:
+        """Write a copy to `target`, which must not exist, that opens as a store; others may write meanwhile.
+
+        It is there whole or not at all, and as secret as the state directory: it holds the key that signs heads.
+        Raises `UsageError` when `target` exists, `StoreError`.
+        """
+        if target.exists():
+            raise UsageError(f"{str(target)!r} exists", hint="name a directory that does not exist yet")
+        part = target.with_name(target.name + ".part")
+        with typed_errors(target.parent):
+            part.mkdir(mode=0o700, parents=True)
+            try:
+                # In this order no copied head is ahead of the copied log, and no artifact it names is missing.
+                _copy_tree(self.home / "heads", part / "heads")
+                _copy_tree(self.home / "keys", part / "keys")
+                _make_file(part / "store.db")
+                with self.database.plain() as connection:
+                    copied = sqlite3.connect(part / "store.db")
+                    try:
+                        connection.backup(copied)
+                    finally:
+                        copied.close()
+                _copy_tree(self.home / "artifacts", part / "artifacts")
+                part.rename(target)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = False) -> Store:
+    """Open the state directory, made (mode 0700) and brought to this program's version when needed.
+
+    Raises `StoreError`: `store_newer`, `store_older` and `store_missing` (read-only), `store_corrupt`,
+    `store_not_writable`, `store_full`, `store_busy`.
+    """
+    with typed_errors(home):
+        if not (home / "store.db").exists():
+            if read_only:
+                raise StoreError(
+                    f"there is no store in {str(home)!r}", code="store_missing", hint="start a mission first"
+                )
+            home.parent.mkdir(parents=True, exist_ok=True)
+            home.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                _make_file(home / "store.db")
+    database = Database(home, read_only=read_only)
+    try:
+        ensure_current(database)
+    except BaseException:
+        database.close()
+        raise
+    return Store(database, clock=clock or SystemClock())
+
+
+def _make_file(path: Path) -> None:
+    # Made before SQLite does, so that it and the files beside it are for its owner alone.
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".tmp-*"))

@@ -1,0 +1,15 @@
+"""Takes out of a current database what later versions put into it."""
+
+from __future__ import annotations
+
+import sqlite3
+
+
+def as_of_version_6(raw: sqlite3.Connection) -> None:
+    for trigger in ("appended", "changed", "removed"):
+        raw.execute(f"DROP TRIGGER event_{trigger}")
+    raw.execute("DROP INDEX events_by_position")
+    raw.execute("ALTER TABLE events DROP COLUMN position")
+    raw.execute("DROP TABLE mission_summaries")
+    raw.execute("DROP TABLE mission_calls")
+    raw.execute("UPDATE alembic_version SET version_num = '0006'")
