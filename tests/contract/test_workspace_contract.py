@@ -10,9 +10,9 @@ from tests.workspace_kit import Disk, agent, cloning_disk
 
 from chargehand.core.ports import DriverName
 from chargehand.sandbox._probe import DRIVERS as PROBED
-from chargehand.workspace._contract import DriverContract
-from chargehand.workspace._contract_yard import DriverYard
-from chargehand.workspace._drivers import DRIVERS
+from chargehand.testing.workspace.driver_contract import DriverContract
+from chargehand.testing.workspace.harness import DriverYard
+from chargehand.workspace.drivers import DRIVERS
 
 _GROUNDS: dict[str, tuple[DriverName, Disk | None]] = {
     "overlay": ("overlay", None),

@@ -17,7 +17,7 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.state import MissionState
 from chargehand.missions._branching import Branching, StoppedError
 from chargehand.store._audit import verify
-from chargehand.workspace._remotes import remote_branches
+from chargehand.workspace.remotes import remote_branches
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
 from tests.workspace_kit import Yard
 
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hunks import Hunk, LineRange, find_hunks, keep_hunks
-from chargehand.workspace._rollback import plan_rollback, write_rollback
-from chargehand.workspace._rollback_hunks import Drop
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import Hunk, LineRange, find_hunks, keep_hunks
+from chargehand.workspace.rollback import Drop, plan_rollback, write_rollback
 
 _LINE = st.sampled_from(
     [b"a", b"b", b"c", b"", b"a\r", b"\rb", b"\\ No newline", b"@@ -1 +1 @@", b"<<<<<<<", b"\xff"]

@@ -18,11 +18,10 @@ from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state
 from tests.workspace_kit import FILES, Yard, agent
 
 from chargehand.core.ports import DriverName
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
-from chargehand.workspace._export_notes import export_notes
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import apply
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export, export_notes
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 HOOKS = (

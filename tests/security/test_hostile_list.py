@@ -25,9 +25,9 @@ from tests.jail_kit import PRELUDE, TIERS, Jail, jailed, leaky, refused
 
 from chargehand.core.errors import SandboxDiedError
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.workspace._contract_yard import DriverYard
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.testing.workspace.harness import DriverYard
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 TRIED = [attempt for attempt in ATTEMPTS if attempt.program]

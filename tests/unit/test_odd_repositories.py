@@ -17,14 +17,14 @@ from tests.workspace_kit import FILES, Yard, agent, changed, oracle, rules
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
-from chargehand.workspace._apply import _content_ids, apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
-from chargehand.workspace._git import user_git
-from chargehand.workspace._names import passes_for_repository
-from chargehand.workspace._repository import find_repository
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import _content_ids, apply
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export
+from chargehand.workspace.host.git import user_git
+from chargehand.workspace.repository import find_repository
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.tree.names import passes_for_repository
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PIN = "1" * 40

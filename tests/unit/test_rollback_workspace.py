@@ -13,11 +13,10 @@ from tests.workspace_kit import Operation, Yard, agent, operate, write
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, Finding
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hunks import LineRange
-from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
-from chargehand.workspace._rollback_hunks import Drop, drops_of
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PROGRAM = "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef three():\n    return 3\n"

@@ -113,10 +113,10 @@ def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) ->
 def test_only_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
     """Four processes add to a number without any care but the lock: none of their additions is lost."""
     script = (
-        "import sys; from pathlib import Path; from chargehand.workspace._files import locked\n"
+        "import sys; from pathlib import Path; from chargehand.workspace.host.files import hold_lock\n"
         "place = Path(sys.argv[1])\n"
         "for _ in range(50):\n"
-        "    with locked(place / 'lock'):\n"
+        "    with hold_lock(place / 'lock'):\n"
         "        (place / 'n').write_text(str(int((place / 'n').read_text()) + 1))\n"
     )
     (tmp_path / "n").write_text("0")

@@ -13,18 +13,18 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, operate, tree_paths, write
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace._export import export
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.export import export
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._environment import EnvironmentLayers
-from chargehand.workspace._export import export
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import apply
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.environment import EnvironmentLayers
+from chargehand.workspace.export import export
+from chargehand.workspace.workspace import Workspace
 root, repository, point, action, *rest = sys.argv[1:]
 def fault(at):
     if at == point:
@@ -144,7 +144,7 @@ def test_an_apply(yard: Yard, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["layer:begin", "layer:moved", "layer:made"])
 def test_a_layer(yard: Yard, point: str) -> None:
-    from chargehand.workspace._environment import EnvironmentLayers
+    from chargehand.workspace.environment import EnvironmentLayers
 
     setup = yard.workspace("overlay")
     operate(setup, [write(".venv/tool", "t\n"), write("README.md", "changed\n")])
@@ -175,8 +175,8 @@ libc.mount(None, b"/", None, 0x44000, None)
 if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=3m"):
     sys.exit(77)
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 depot = Depot.open(Path(root), repository=Path(repository))
 base = depot.resolve_base()
 workspace = Workspace.create(depot, base, driver="overlay")

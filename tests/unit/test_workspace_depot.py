@@ -11,9 +11,9 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent, tree_paths
 
 from chargehand.core.errors import NotFoundError, RepositoryError
-from chargehand.workspace._depot import BASES, Depot
-from chargehand.workspace._errors import RefMovedError
-from chargehand.workspace._history import Author
+from chargehand.workspace.depot import BASES, Depot
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.tree.history import Author
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def _edited(depot: Depot, yard: Yard, script: str) -> str:
 
 @pytest.mark.parametrize("version", [(2, 30), (2, 39), (2, 45)])
 def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    import chargehand.workspace._merge as merging
+    import chargehand.workspace.merge as merging
 
     if version < merging.git_version():
         monkeypatch.setattr(merging, "git_version", lambda: version)

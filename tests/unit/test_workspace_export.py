@@ -12,9 +12,9 @@ from tests.workspace_kit import Yard, agent
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Export
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
+from chargehand.workspace.checkout import apply
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export
 
 BRANCH = "chargehand/work"
 

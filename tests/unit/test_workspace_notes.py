@@ -12,11 +12,10 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard
 
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._errors import RefMovedError
-from chargehand.workspace._export import export
-from chargehand.workspace._export_notes import export_notes
-from chargehand.workspace._notes import NOTES
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.export import export, export_notes
+from chargehand.workspace.tree.history import NOTES
 
 BRANCH = "chargehand/work"
 
@@ -143,8 +142,8 @@ def test_who_is_never_fast_enough_is_told(yard: Yard) -> None:
 ANNOTATE_MANY = """
 import sys
 from pathlib import Path
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export_notes import export_notes
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export_notes
 name, root, repository, *commits = sys.argv[1:]
 depot = Depot.open(Path(root), repository=Path(repository))
 for commit in commits:

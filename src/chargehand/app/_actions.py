@@ -36,7 +36,7 @@ from chargehand.durable._actions import ActionHold, ActionOutput, ActionPlace, A
 from chargehand.durable._keeper import OutputStream
 from chargehand.durable._slots import Slots
 from chargehand.models._redact import Redactor
-from chargehand.workspace._merge_conflicts import MergeConflictError
+from chargehand.workspace.merge import MergeConflictError
 
 if TYPE_CHECKING:
     from chargehand.app._app import App

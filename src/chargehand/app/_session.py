@@ -13,7 +13,7 @@ from chargehand.core.tiers import TierChoice
 from chargehand.missions._missions import Missions
 from chargehand.missions._services import Tier
 from chargehand.store._projects import ProjectRow
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

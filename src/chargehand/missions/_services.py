@@ -29,7 +29,7 @@ from chargehand.sandbox._egress_contract import EgressRequest
 from chargehand.sandbox._mirror_reply import MirrorRequest
 from chargehand.store._log import MissionRow
 from chargehand.store._store import Store
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 SlotName = Literal["attempts", "checks", "probes"]
 """Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""
