@@ -166,7 +166,7 @@ def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: Dr
         ((LINK, b"a"), (LINK, b"b"), "is not a file in both"),
         (None, (FILE, b"a\n"), "is new, which is one hunk"),
         ((FILE, b"a\n"), None, "is deleted, which is one hunk"),
-        ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to tell its hunks apart"),
+        ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to compare by lines"),
     ],
 )
 def test_what_has_no_hunks_is_set_back_whole_and_said_so(

@@ -14,7 +14,7 @@ from tests.workspace_kit import Yard
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import RefMovedError
-from chargehand.workspace.export import export, export_notes
+from chargehand.workspace.export import export_branch, export_notes
 from chargehand.workspace.tree.history import NOTES
 
 BRANCH = "chargehand/work"
@@ -33,7 +33,7 @@ def work(yard: Yard, name: str = "work") -> str:
 def brought(yard: Yard, note: str, branch: str = BRANCH) -> str:
     """Make a commit in the depot with a note, and bring the commit alone into the user's repository."""
     commit = work(yard, branch)
-    assert export(yard.depot(), commit, branch=branch, expected_old=None).state == "done"
+    assert export_branch(yard.depot(), commit, branch=branch, expected_old=None).state == "done"
     yard.depot().annotate(commit, note)
     return commit
 
@@ -241,7 +241,7 @@ def test_notes_come_to_a_linked_worktrees_repository_and_to_a_bare_one(yard: Yar
         base = depot.resolve_base(None)
         commit = depot.commit(base.tree, (base.commit,), "x")
         depot.annotate(commit, "ours")
-        assert export(depot, commit, branch=BRANCH, expected_old=None).state == "done"
+        assert export_branch(depot, commit, branch=BRANCH, expected_old=None).state == "done"
         assert export_notes(depot, commit)
         assert show(place, commit) == "ours"
 

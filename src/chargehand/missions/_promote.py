@@ -27,9 +27,9 @@ from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
 from chargehand.store._signing import SignedHead
-from chargehand.workspace.checkout import apply as apply_branch
+from chargehand.workspace.checkout import fast_forward as apply_branch
 from chargehand.workspace.errors import RefMovedError
-from chargehand.workspace.export import export as export_branch
+from chargehand.workspace.export import export_branch as export_branch
 from chargehand.workspace.export import export_notes
 from chargehand.workspace.merge import MergeConflictError
 

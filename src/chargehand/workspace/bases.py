@@ -218,16 +218,21 @@ class Bases:
         return Need(bytes=files.bytes + objects, files=files.files)
 
     def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: str | None) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # brings `logging` along; most runs make no base
+
         make_owned(fresh)
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
-        files = self._write_files(fresh / "tree", tree, mtime)
-        self._fault("base:tree")
-        with open_directory(fresh / "tree") as fd:
-            _verify(fd, tree, self._reader, b"")
-        index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
-        if not self._write_objects(fresh / "objects", base.commit, earlier):
-            shallow = f"{base.commit}\n".encode()
+        # Git packs the objects in a process of its own while the files are written: each takes half of the time.
+        with ThreadPoolExecutor(1) as pool:
+            packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
+            files = self._write_files(fresh / "tree", tree, mtime)
+            self._fault("base:tree")
+            with open_directory(fresh / "tree") as fd:
+                _verify(fd, tree, self._reader, b"")
+            index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
+            if not packed.result():
+                shallow = f"{base.commit}\n".encode()
         _write_git(fresh / "git", base, index=index, shallow=shallow)
         self._fault("base:git")
         packs = sum(file.stat().st_blocks * 512 for file in (fresh / "objects/pack").iterdir())

@@ -31,41 +31,39 @@ class _Journal(msgspec.Struct, frozen=True):
     commit: str
 
 
-def apply(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
+def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     """Fast-forward the checked-out `branch` from `at` to `commit`, files included.
 
-    Git checks every touched path before it writes the first one: local changes, untracked and ignored files in
-    the way are `blocked`, and nothing is changed. A journal says that files may be half way, so that the next call
-    after a crash goes on; it takes away only files that already hold the new content.
-    Raises `RepositoryError` (`apply_bare`, `apply_detached`).
+    Local changes, untracked and ignored files in the way are `blocked` with the reason, and nothing is changed.
+    After a crash the next call goes on where it was. Raises `RepositoryError` (`apply_bare`, `apply_detached`).
     """
     depot.check_can_apply()
-    ref, git = f"refs/heads/{branch}", depot.repository.git
+    ref, git, journal = f"refs/heads/{branch}", depot.repository.git, depot.root / "apply.json"
     current = read_ref(git, ref)
     if current == commit:
-        _journal(depot).unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
         return Export(ref=ref, state="done")
-    reason = _hindrance(depot, git, commit, branch=branch, at=at, current=current)
-    if reason:
-        return Export(ref=ref, state="blocked", reason=reason)
-    reason = bring_objects(depot, commit)
+    reason = _blocking_reason(depot, git, commit, branch=branch, at=at, current=current)
+    reason = reason or bring_objects(depot, commit)
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("apply:objects")
-    _resume(depot, git, _Journal(branch, at, commit))
+    # Git checks every touched path before it writes the first, writes the files, then the index, then the ref. The
+    # journal goes first, so that files a crash left half way are known as ours and not as the user's changes.
+    _recover(depot, git, _Journal(branch, at, commit), journal)
     depot.fault("apply:journal")
     merged = git.run(
         *("merge", "--ff-only", "--no-squash", "--no-autostash", "--no-overwrite-ignore", "--quiet", commit),
-        detached=True,
+        detached=True,  # Ctrl-C must not stop git between two files
     )
     depot.fault("apply:merged")
-    _journal(depot).unlink(missing_ok=True)
+    journal.unlink(missing_ok=True)
     if read_ref(git, ref) != commit:
         return Export(ref=ref, state="blocked", reason=f"git refused the fast-forward: {merged.error}")
     return Export(ref=ref, state="done")
 
 
-def _hindrance(depot: Depot, git: Git, commit: str, *, branch: str, at: str, current: str | None) -> str:
+def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: str, current: str | None) -> str:
     head = git.run("symbolic-ref", "--quiet", "HEAD").text
     if head != f"refs/heads/{branch}":
         return f"{branch!r} is not checked out any more (HEAD is at {head or 'a commit of its own'})"
@@ -76,38 +74,25 @@ def _hindrance(depot: Depot, git: Git, commit: str, *, branch: str, at: str, cur
     return ""
 
 
-def _journal(depot: Depot) -> Path:
-    return depot.root / "apply.json"
-
-
-def _resume(depot: Depot, git: Git, wanted: _Journal) -> None:
+def _recover(depot: Depot, git: Git, wanted: _Journal, journal: Path) -> None:
     """Write the journal; where it was there already, clear away what a crashed fast-forward had written."""
-    place = _journal(depot)
     try:
-        found = decode_as(place.read_bytes(), _Journal)
+        found = decode_as(journal.read_bytes(), _Journal)
     except (OSError, msgspec.MsgspecError):
         found = None
     if found == wanted:
         changes = depot.diff(depot.tree_of(wanted.at), depot.tree_of(wanted.commit))
-        # Git writes the index after the files: once it is there, only the ref is missing.
-        if not _in_index(git, wanted.commit, changes):
-            _clear(depot, git, changes)
-    replace_file(place, msgspec.json.encode(wanted))
-
-
-def _in_index(git: Git, commit: str, changes: tuple[Change, ...]) -> bool:
-    """Return whether the index holds all changes; the paths may be too many to name them to git."""
-    differing = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", commit, "--").out.split(b"\0")
-    return not {os.fsencode(change.path) for change in changes}.intersection(differing)
-
-
-def _clear(depot: Depot, git: Git, changes: tuple[Change, ...]) -> None:
-    """Remove what already holds the new content: git takes an absent file for an unchanged one."""
-    wanted = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
-    root = os.fsencode(depot.repository.path)
-    for path, content in _content_ids(git, root, wanted).items():
-        if content == wanted[path]:
-            os.unlink(os.path.join(root, path))
+        # Git writes the index after the files: once it has all changes, only the ref is missing. The paths are
+        # compared here, since they may be too many to be named on a command line.
+        listed = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", wanted.commit, "--")
+        if {os.fsencode(change.path) for change in changes}.intersection(listed.out.split(b"\0")):
+            # What already holds the new content is removed: git takes an absent file for an unchanged one.
+            new = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
+            root = os.fsencode(depot.repository.path)
+            for path, content in _content_ids(git, root, new).items():
+                if content == new[path]:
+                    os.unlink(os.path.join(root, path))
+    replace_file(journal, msgspec.json.encode(wanted))
 
 
 def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, str]:
@@ -122,23 +107,26 @@ def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, s
                 found[path] = object_id("blob", os.readlink(place)).hex()
             elif stat.S_ISREG(mode):
                 files.append(path)
-    lines = b"".join(_quoted(path) for path in files)
+    lines = b"".join(_quote_line(path) for path in files)
     asked = git.run("hash-object", "--stdin-paths", input=lines)
     if asked.code == 0 and files:
         found |= zip(files, asked.text.split("\n"), strict=True)
     return found
 
 
-def _quoted(path: bytes) -> bytes:
+def _quote_line(path: bytes) -> bytes:
     """Return a path as a line that git reads back to the byte."""
     return b'"%s"\n' % b"".join(
         b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path
     )
 
 
+# --- single files
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedFiles:
-    """Which files were written, and which were left since they are not what was worked on."""
+    """Which files were written, and which were left because they differ from what was worked on."""
 
     written: tuple[str, ...]
     left: tuple[str, ...]
@@ -152,7 +140,11 @@ def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
     written, left = [], []
     for change in changes:
         path = depot.repository.path / change.path
-        if change.kind == "modified" and change.new_id and _is_as(path, depot.repository.path, change.old_id):
+        if (
+            change.kind == "modified"
+            and change.new_id
+            and _has_content(path, depot.repository.path, change.old_id)
+        ):
             mode = stat.S_IMODE(path.stat().st_mode)
             replace_file(path, depot.read_blob(change.new_id))
             path.chmod(mode)
@@ -162,8 +154,8 @@ def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
     return AppliedFiles(written=tuple(written), left=tuple(left))
 
 
-def _is_as(path: Path, root: Path, blob: str | None) -> bool:
-    """Tell whether a regular file, below no link, has this content."""
+def _has_content(path: Path, root: Path, blob: str | None) -> bool:
+    """Return whether a regular file, below no link, has this content."""
     if blob is None or path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
         return False
     try:
@@ -175,12 +167,12 @@ def _is_as(path: Path, root: Path, blob: str | None) -> bool:
         return regular and object_id("blob", file.read()).hex() == blob
 
 
-_GITLINK = 0o160000
+# --- the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """The tree that is staged on a base, and the paths in which it differs (those taken out left out)."""
+    """The tree that is staged on a base, and the paths in which it differs (deleted ones left out)."""
 
     tree: str
     changed: tuple[str, ...]
@@ -189,15 +181,16 @@ class Staged:
 def staged_tree(depot: Depot, base: Base) -> Staged:
     """Return what is staged in the user's repository; `GIT_INDEX_FILE` names another index, as hooks have it.
 
-    Raises `RefusedError` (`index_unmerged`) while a merge has conflicts there.
+    Their index and objects are only read. No filter runs and no file of the working tree is opened: the index has
+    what a commit would. Raises `RefusedError` (`index_unmerged`) while a merge has conflicts there.
     """
     git = depot.repository.git
     index = os.environ.get("GIT_INDEX_FILE")
     if index is not None:
         git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
     listed = git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--abbrev=40", base.commit, "--")
-    entries = dict(_entries(listed.out.split(b"\0")[:-1]))
-    contents = _contents(git, sorted({e.id for e in entries.values() if e is not None and e.mode != _GITLINK}))
+    entries = dict(_staged_entries(listed.out.split(b"\0")[:-1]))
+    contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
     with ObjectWriter(depot.reader.objects) as writer:
         for content in contents:
             writer.add("blob", content)
@@ -205,7 +198,7 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
     return Staged(tree=tree, changed=tuple(os.fsdecode(path) for path, entry in entries.items() if entry))
 
 
-def _entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | None]]:
+def _staged_entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | None]]:
     for about, path in zip(fields[::2], fields[1::2], strict=True):
         _, mode, _, new, status = about.decode().lstrip(":").split(" ")
         if status == "U":
@@ -220,7 +213,7 @@ def _entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | None]]:
             yield path, None
 
 
-def _contents(git: Git, ids: list[bytes]) -> Iterator[bytes]:
+def _read_blobs(git: Git, ids: list[bytes]) -> Iterator[bytes]:
     """Yield the blobs of these ids, asked for by one process."""
     if not ids:
         return
@@ -230,11 +223,13 @@ def _contents(git: Git, ids: list[bytes]) -> Iterator[bytes]:
         end = answer.index(b"\n", at)
         words = answer[at:end].split(b" ")
         if len(words) != 3:
-            raise GitError(f"git cat-file said {answer[at:end].decode(errors='replace')!r}", exit_status=0)
+            raise GitError(f"git cat-file answered {answer[at:end].decode(errors='replace')!r}", exit_status=0)
         size = int(words[2])
         yield answer[end + 1 : end + 1 + size]
         at = end + 2 + size
 
+
+# --- the hook
 
 _MARK = "# Made by `chargehand project hook install`; `chargehand project hook remove` takes it away."
 _CALL = "format --check --staged"
@@ -271,19 +266,19 @@ class Hook:
 
 
 def install_hook(repository: Repository, program: Path) -> Hook:
-    """Write the hook where the repository's git looks for it (`core.hooksPath` too); ours is brought up to date.
+    """Write the hook where the repository's git looks for it (`core.hooksPath` too), or bring ours up to date.
 
     Raises `RefusedError`: `hook_exists` (another's is there), `hook_shared` (hooks lie outside the repository,
     where other repositories use them too).
     """
-    path = _place(repository)
+    path = _hook_path(repository)
     content = _SCRIPT.format(mark=_MARK, program=shlex.quote(str(program)), call=_CALL)
-    found = _read(path)
+    found = _read_hook(path)
     if found == content:
         return Hook(path=path, changed=False)
     if found is not None and _MARK not in found:
         raise RefusedError(
-            f"{str(path)!r} is a hook of somebody else",
+            f"{str(path)!r} is somebody else's hook",
             code="hook_exists",
             hint=f"add this line to it: chargehand {_CALL} || [ $? -ne 1 ] || exit 1",
         )
@@ -298,7 +293,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
             fresh.replace(path)
     except FileExistsError as problem:
         raise RefusedError(
-            f"{str(path)!r} came just now", code="hook_exists", hint="look at it first"
+            f"{str(path)!r} was created just now", code="hook_exists", hint="look at it first"
         ) from problem
     finally:
         fresh.unlink(missing_ok=True)
@@ -307,19 +302,19 @@ def install_hook(repository: Repository, program: Path) -> Hook:
 
 def remove_hook(repository: Repository) -> Hook:
     """Remove the hook; where there is none nothing changes. Raises `RefusedError` (`hook_exists`) for others'."""
-    path = _place(repository)
-    found = _read(path)
+    path = _hook_path(repository)
+    found = _read_hook(path)
     if found is None:
         return Hook(path=path, changed=False)
     if _MARK not in found:
         raise RefusedError(
-            f"{str(path)!r} is a hook of somebody else", code="hook_exists", hint="take our line out by hand"
+            f"{str(path)!r} is somebody else's hook", code="hook_exists", hint="remove our line from it yourself"
         )
     path.unlink()
     return Hook(path=path, changed=True)
 
 
-def _place(repository: Repository) -> Path:
+def _hook_path(repository: Repository) -> Path:
     """Return the hook's path; our own git has hooks off, so what it overrides is left out of the answer."""
     listed = repository.git.run("config", "--show-scope", "-z", "--type=path", "--get-all", "core.hooksPath")
     fields = listed.out.split(b"\0")[:-1]
@@ -337,7 +332,7 @@ def _place(repository: Repository) -> Path:
     return directory / "pre-commit"
 
 
-def _read(path: Path) -> str | None:
+def _read_hook(path: Path) -> str | None:
     if not os.path.lexists(path):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The depot: a project's private bare repository, and all that is asked of it."""
+"""The depot: a project's private bare repository, never mounted into a sandbox. Trees, commits, refs, bases."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from chargehand.workspace.tree.history import (
     is_id,
     note_bytes,
     read_commit,
-    read_loose_ref,
     read_note,
     read_ref,
+    read_ref_file,
     swap_durably,
     swap_ref,
     write_commit,
@@ -36,12 +36,16 @@ from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEn
 BASES = "refs/chargehand/bases/"
 _LINKED = "refs/chargehand/linked"  # this commit and all before it are here: fetches need not look further back
 _DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
-_CONFIG = (
-    ("gc.auto", "0"),
-    ("maintenance.auto", "false"),
-    ("core.logAllRefUpdates", "false"),
-    ("uploadpack.allowAnySHA1InWant", "true"),
-)
+_CONFIG = """\
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[core]
+	logAllRefUpdates = false
+[uploadpack]
+	allowAnySHA1InWant = true
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +117,21 @@ class Depot:
         try:
             base = resolve(self.repository, revision)
         except RepositoryError:
-            # A branch that was fetched from a remote is a base that the user's repository need not have.
+            # A branch that was fetched from a remote is a base that the user's repository may lack.
             if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
                 raise
             return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
         ref = BASES + base.commit
         with hold_lock(self.root / "locks" / "depot.lock"):
-            if read_ref(self.git, ref) is None:
-                self._take(base.commit, ref)
+            if self.read_ref(ref) is None:
+                self._fetch_base(base.commit, ref)
         return base
 
-    def _take(self, commit: str, ref: str) -> None:
+    def _fetch_base(self, commit: str, ref: str) -> None:
         """Fetch a commit with its history or, where that has holes (a partial clone, a lost object), without."""
+        if self.read_ref(_LINKED) == commit:  # the objects came with the depot
+            swap_ref(self.git, ref, new=commit, old=None)
+            return
         try:
             self._fetch(f"{commit}:{ref}")
         except GitError:
@@ -204,8 +211,16 @@ class Depot:
 
     def numstat(self, old: str, new: str) -> tuple[LineCount, ...]:
         """Return how many lines each differing path gained and lost."""
-        lines = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
-        return tuple(_line_count(line) for line in lines if line)
+        listed = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
+        counts = [line.split(b"\t", 2) for line in listed if line]
+        return tuple(
+            LineCount(
+                path=os.fsdecode(path),
+                added=None if added == b"-" else int(added),
+                removed=None if removed == b"-" else int(removed),
+            )
+            for added, removed, path in counts
+        )
 
     def renames(self, old: str, new: str) -> dict[str, str]:
         """Return what each path that is new in `new` was named in `old`, where git sees a rename."""
@@ -237,7 +252,10 @@ class Depot:
 
     def read_ref(self, ref: str) -> str | None:
         """Return the commit that a full ref name points to, or `None`."""
-        return read_loose_ref(self.path, ref) or read_ref(self.git, ref)
+        try:
+            return read_ref_file(self.path, ref)
+        except LookupError:
+            return read_ref(self.git, ref)
 
     def swap(self, ref: str, new: str | None, old: str | None, *, durable: bool = False) -> None:
         """Move a ref from `old` to `new` in one step (`None`: absent); `durable` also brings all to the disk.
@@ -283,18 +301,9 @@ class Depot:
 
 def _incomplete(commit: str, why: str) -> RepositoryError:
     return RepositoryError(
-        f"commit {commit!r} could not be read whole: {why}",
+        f"commit {commit!r} could not be read completely: {why}",
         code="repository_incomplete",
         hint="check it out once (a partial clone then fetches what is missing), or see 'git fsck'",
-    )
-
-
-def _line_count(line: bytes) -> LineCount:
-    added, removed, path = line.split(b"\t", 2)
-    return LineCount(
-        path=os.fsdecode(path),
-        added=None if added == b"-" else int(added),
-        removed=None if removed == b"-" else int(removed),
     )
 
 
@@ -302,13 +311,14 @@ def _make_depot(place: Path, found: Repository, fault: Fault) -> None:
     fresh = place.with_name(".new-depot.git")
     remove_tree(fresh)
     try:
-        git = private_git(fresh)
-        git("init", "--bare", "--quiet", "--template=")
-        for key, value in _CONFIG:
-            git("config", key, value)
+        private_git(fresh)("init", "--bare", "--quiet", "--template=")
+        with (fresh / "config").open("a") as config:  # by `git config` it would take four processes
+            config.write(_CONFIG)
         head = read_ref(found.git, "HEAD^{commit}")
         if _link_objects(found.common_dir, fresh / "objects") and head is not None:
-            swap_ref(git, _LINKED, new=head, old=None)
+            linked = fresh / _LINKED  # written as a plain file: nobody sees this depot yet
+            linked.parent.mkdir(parents=True)
+            linked.write_text(f"{head}\n")
         fault("depot:filled")
         fresh.rename(place)
     except BaseException:
@@ -317,22 +327,25 @@ def _make_depot(place: Path, found: Repository, fault: Fault) -> None:
 
 
 def _link_objects(common_dir: Path, objects: Path) -> bool:
-    """Link all objects of a repository into ours; `False` where that cannot be had or would not be whole.
+    """Hard-link all objects of a repository into ours; `False` where that is impossible or would not be whole.
 
-    Objects are never written again, so a shared inode is safe; what the user's gc removes there stays here.
+    An object is never written again, so a shared inode is safe; what the user's gc removes there stays here.
     """
     source = common_dir / "objects"
     if (source / "info/alternates").exists() or (common_dir / "shallow").exists():
         return False
     if any((source / "pack").glob("*.promisor")):
         return False
-    packs = _packs(source)
+    packs = _pack_names(source)
     try:
-        _link_loose(source, objects)
+        for directory in source.glob("[0-9a-f][0-9a-f]"):
+            (objects / directory.name).mkdir(exist_ok=True)
+            for file in directory.iterdir():
+                os.link(file, objects / directory.name / file.name)
         for name in packs:
             for suffix in (".pack", ".idx"):
                 os.link(source / "pack" / (name + suffix), objects / "pack" / (name + suffix))
-        whole = _packs(source) == packs
+        whole = _pack_names(source) == packs
     except OSError:  # another file system, protected links, or files that the user's gc takes away right now
         whole = False
     if not whole:
@@ -342,13 +355,5 @@ def _link_objects(common_dir: Path, objects: Path) -> bool:
     return whole
 
 
-def _link_loose(source: Path, objects: Path) -> None:
-    for directory in source.iterdir():
-        if len(directory.name) == 2:
-            (objects / directory.name).mkdir(exist_ok=True)
-            for file in directory.iterdir():
-                os.link(file, objects / directory.name / file.name)
-
-
-def _packs(objects: Path) -> set[str]:
+def _pack_names(objects: Path) -> set[str]:
     return {file.name.removesuffix(".idx") for file in (objects / "pack").glob("pack-*.idx")}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chargehand.core.errors import NotFoundError, RepositoryError
@@ -16,62 +17,24 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import GitError, RefMovedError, disk_errors
 from chargehand.workspace.host.files import hold_lock
 from chargehand.workspace.host.git import Git
-from chargehand.workspace.tree.history import NOTES, NotesPlace, add_note, note_bytes, read_ref, swap_ref
+from chargehand.workspace.tree.history import NOTES, NotesPlace, add_note, note_bytes, swap_ref
 
 _PREFIX = "tmp_objdir-chargehand-"  # git's own gc removes what a crash leaves under such a name
-_LAST = (".idx",)
+_PLAIN_BRANCH = re.compile(r"(?!-)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 
 
-@contextlib.contextmanager
-def quarantine(objects: Path) -> Iterator[Path]:
-    """Make an object directory within another one for the block."""
-    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=objects))
-    try:
-        (place / "pack").mkdir()
-        (place / "info").mkdir()
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def quoted(path: Path) -> str:
-    """Return a path as git reads it from a list that is separated by colons."""
-    text = os.fspath(path)
-    if not any(character in text for character in ':"\n'):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-def take_in(aside: Path, objects: Path) -> None:
-    """Move all objects to the others; a pack is seen only once its index is there, which comes last."""
-    found = [path for path in aside.rglob("*") if path.is_file()]
-    for path in sorted(found, key=lambda path: path.suffix in _LAST):
-        target = objects / path.relative_to(aside)
-        if not target.exists():
-            _make_beside(target.parent, like=objects)
-            os.rename(path, target)
-
-
-def _make_beside(directory: Path, *, like: Path) -> None:
-    """Make a directory that others may use as they may use the one above (a shared repository)."""
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir()
-        directory.chmod(like.stat().st_mode & 0o7777)
-
-
-def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
+def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
     """Make `branch` in the user's repository point to `commit`, if it is at `expected_old` (`None`: absent).
 
     Objects come first, the ref last and in one step: a crash leaves the branch as it was, and the call can be
     made again. Done already is done. What stands in the way is `blocked` with the reason, what the user's own
-    git does not take in (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
+    git does not take (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
     (`no_space`).
     """
     ref, git = f"refs/heads/{branch}", depot.repository.git
-    current = read_ref(git, ref)
+    current, reason = _inspect_branch(git, branch, expected_old)
     if current == commit:
         return Export(ref=ref, state="done")
-    reason = _hindrance(git, branch, current=current, expected=expected_old)
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:begin")
@@ -89,53 +52,91 @@ def export(depot: Depot, commit: str, *, branch: str, expected_old: str | None) 
     return Export(ref=ref, state="done")
 
 
+def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | None, str]:
+    """Return where a branch is, and why it cannot be set from `expected`, or an empty string."""
+    plain = _PLAIN_BRANCH.fullmatch(branch) is not None and branch != "HEAD"
+    if not plain and git.run("check-ref-format", "--branch", branch).code:
+        return None, f"{branch!r} is not a branch name"
+    # One process lists every ref that matters: the branch, and those above and below it in the name space, which
+    # git keeps as directories, so that `a` and `a/b` cannot both be branches.
+    first = branch.partition("/")[0]
+    listed = git("for-each-ref", "--format=%(refname)%00%(objectname)%00%(worktreepath)%00", f"refs/heads/{first}")
+    fields = [os.fsdecode(field).removeprefix("\n") for field in listed.out.split(b"\0")]
+    refs = {
+        ref.removeprefix("refs/heads/"): (commit, worktree)
+        for ref, commit, worktree in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
+    }
+    current, worktree = refs.get(branch, (None, ""))
+    reason = ""
+    if current != expected:
+        if expected is None:
+            reason = f"branch {branch!r} exists already at {current}"
+        else:
+            reason = f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
+    elif worktree:
+        reason = f"branch {branch!r} is checked out in {worktree!r}"
+    else:
+        clash = next((ref for ref in refs if branch.startswith(f"{ref}/") or ref.startswith(f"{branch}/")), None)
+        if clash is not None:
+            reason = f"a branch {clash!r} exists, so git has no room for {branch!r}"
+    return current, reason
+
+
 def bring_objects(depot: Depot, commit: str) -> str:
     """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags.
 
-    Returns why git would not take them, or an empty string. Git checks some objects (`.gitmodules`) only once it
-    has written them, and takes what it has for good the next time: so it fetches into a directory aside, and
-    only what it took in without complaint comes to the others.
+    Returns why git would not take them, or an empty string. Raises `InfrastructureError` (`no_space`).
     """
     git, objects = depot.repository.git, depot.repository.common_dir / "objects"
     try:
-        with disk_errors("bringing objects into the repository"), quarantine(objects) as aside:
-            return _bring_objects(depot, git, commit, aside, objects)
+        # Git checks some objects (`.gitmodules`) only once it has written them, and the next fetch takes what is
+        # there for good. So it fetches into a directory aside, as receive-pack does it and fetch does not, and
+        # only what it accepted comes to the others.
+        with disk_errors("bringing objects into the repository"), _quarantine(objects) as aside:
+            done = git.within(
+                GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=_quote_path(objects)
+            ).run(
+                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),
+                *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),
+            )
+            if done.code:
+                return f"git would not take the objects: {' '.join(printable(done.error).split())}"
+            _move_objects(aside, objects)
+            return ""
     except OSError as error:
         return f"the repository cannot be written: {error.strerror}: {str(error.filename or objects)!r}"
 
 
-def _bring_objects(depot: Depot, git: Git, commit: str, aside: Path, objects: Path) -> str:
-    done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted(objects)).run(
-        *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules"),
-        *("--no-prune", "--refmap=", str(depot.path), commit),
-    )
-    if done.code:
-        return f"git would not take the objects: {' '.join(printable(done.error).split())}"
-    take_in(aside, objects)
-    return ""
+@contextmanager
+def _quarantine(objects: Path) -> Iterator[Path]:
+    """Make an object directory within another one for the block."""
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=objects))
+    try:
+        (place / "pack").mkdir()
+        (place / "info").mkdir()
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def _hindrance(git: Git, branch: str, *, current: str | None, expected: str | None) -> str:
-    if git.run("check-ref-format", "--branch", branch).code:
-        return f"{branch!r} is not a branch name"
-    if current != expected:
-        if expected is None:
-            return f"branch {branch!r} exists already at {current}"
-        return f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
-    checked_out = git("for-each-ref", "--format=%(worktreepath)", f"refs/heads/{branch}").text
-    if checked_out:
-        return f"branch {branch!r} is checked out in {checked_out!r}"
-    return _name_clash(git, branch)
+def _quote_path(path: Path) -> str:
+    """Return a path as git reads it from a list that is separated by colons."""
+    text = os.fspath(path)
+    if not any(character in text for character in ':"\n'):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def _name_clash(git: Git, branch: str) -> str:
-    parts = branch.split("/")
-    for depth in range(1, len(parts)):
-        above = "/".join(parts[:depth])
-        if read_ref(git, f"refs/heads/{above}") is not None:
-            return f"a branch {above!r} exists, so git has no room for {branch!r}"
-    below = git("for-each-ref", "--count=1", "--format=%(refname:short)", f"refs/heads/{branch}/").text
-    return f"a branch {below!r} exists, so git has no room for {branch!r}" if below else ""
+def _move_objects(aside: Path, objects: Path) -> None:
+    found = [path for path in aside.rglob("*") if path.is_file()]
+    for path in sorted(found, key=lambda path: path.suffix == ".idx"):  # last: an index makes its pack visible
+        target = objects / path.relative_to(aside)
+        if target.exists():
+            continue
+        with suppress(FileExistsError):
+            target.parent.mkdir()
+            target.parent.chmod(objects.stat().st_mode & 0o7777)  # in a shared repository others write there too
+        os.rename(path, target)
 
 
 def export_notes(depot: Depot, commit: str) -> bool:
@@ -154,12 +155,12 @@ def export_notes(depot: Depot, commit: str) -> bool:
         with hold_lock(depot.notes_lock):
             return add_note(place, commit, note_bytes(text), fault=depot.fault)
     except (GitError, RefMovedError, NotFoundError) as problem:
-        raise _unusable(depot, commit, problem.message) from problem
+        raise _notes_unusable(depot, commit, problem.message) from problem
     except OSError as problem:
-        raise _unusable(depot, commit, str(problem)) from problem
+        raise _notes_unusable(depot, commit, str(problem)) from problem
 
 
-def _unusable(depot: Depot, commit: str, why: str) -> RepositoryError:
+def _notes_unusable(depot: Depot, commit: str, why: str) -> RepositoryError:
     where = str(depot.repository.path)
     return RepositoryError(
         f"the note of commit {commit!r} could not be written to {NOTES!r} in {where!r}: {why}",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import pygit2
-
 _MAX_BYTES = 16 * 1024 * 1024
 _MAX_LINES = 200_000  # beyond, finding the differences of two unlike contents takes seconds
 _MAX_HUNKS = 10_000
@@ -56,33 +54,34 @@ def split_lines(content: bytes) -> list[bytes]:
 
 
 def hunks_problem(old: bytes, new: bytes) -> str:
-    """Return why two contents are not told apart by lines, or an empty string."""
+    """Return why two contents are not compared by lines, or an empty string."""
     if b"\0" in old or b"\0" in new:
         return "is binary"
     if max(len(old), len(new)) > _MAX_BYTES or max(old.count(b"\n"), new.count(b"\n")) > _MAX_LINES:
-        return "is too large to tell its hunks apart"
+        return "is too large to compare by lines"
     return ""
 
 
 def find_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...] | None:
-    """Return what differs, from the top; `None` where it cannot be told apart (binary, too large, too many)."""
+    """Return what differs, from the top; `None` where lines cannot be compared (binary, too large, too many)."""
     if hunks_problem(old, new):
         return None
+    import pygit2
+
     patch = pygit2.Patch.create_from(
         old, new, flag=pygit2.enums.DiffOption.FORCE_TEXT, context_lines=0, interhunk_lines=0
     )
-    found = tuple(_hunk(part) for part in patch.hunks)
-    return found if len(found) <= _MAX_HUNKS else None
-
-
-def _hunk(part: pygit2.DiffHunk) -> Hunk:
-    """Return a hunk of git's: one without lines names the line before it, any other its first line."""
-    return Hunk(
-        old=part.old_start - (1 if part.old_lines else 0),
-        old_lines=part.old_lines,
-        new=part.new_start - (1 if part.new_lines else 0),
-        new_lines=part.new_lines,
+    # Git names a hunk without lines by the line before it, any other by its first line.
+    found = tuple(
+        Hunk(
+            old=part.old_start - (1 if part.old_lines else 0),
+            old_lines=part.old_lines,
+            new=part.new_start - (1 if part.new_lines else 0),
+            new_lines=part.new_lines,
+        )
+        for part in patch.hunks
     )
+    return found if len(found) <= _MAX_HUNKS else None
 
 
 def keep_hunks(old: bytes, new: bytes, hunks: Sequence[Hunk], kept: Collection[int]) -> bytes:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 
-import pygit2
-
 from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.errors import RefusedError
 from chargehand.core.text import printable, shown_path
 from chargehand.workspace.errors import GitError
 from chargehand.workspace.host.git import Git, git_version
 from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
+from chargehand.workspace.tree.history import is_descendant, read_commit
 from chargehand.workspace.tree.objects import ObjectReader
 
 _MAX_FILES = 50
@@ -275,7 +274,12 @@ class _Told:
 def merge_commits(
     git: Git, git_dir: Path, *, reader: ObjectReader, ours: str, theirs: str, base: str | None
 ) -> MergeResult:
-    """Merge `theirs` into `ours`; `base` stands in for the merge base that history tells."""
+    """Merge `theirs` into `ours`; `base` stands in for the merge base that history tells.
+
+    Raises `GitError`.
+    """
+    if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, as most merges here are
+        return MergeResult(tree=read_commit(reader, theirs).tree)
     found = git.run("merge-base", ours, theirs).text or None
     ancestor = base or found
     version = git_version()
@@ -349,6 +353,8 @@ def _path_before(path: str, told: dict[str, _Told]) -> str:
 
 
 def _in_process(git_dir: Path, reader: ObjectReader, ours: str, theirs: str, base: str | None) -> MergeResult:
+    import pygit2
+
     repository = pygit2.Repository(str(git_dir))
     ancestor = repository[base or repository.TreeBuilder().write()].peel(pygit2.Tree)
     merged = repository.merge_trees(

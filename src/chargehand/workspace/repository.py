@@ -1,15 +1,18 @@
-"""The user's repository: found and read; `_export`, `_apply`, `_apply_files` and `_hook` alone write to it."""
+"""The user's repository: found and read. Only `export` and `checkout` write to it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Base
 from chargehand.core.text import printable
 from chargehand.workspace.host.git import Git, user_git
+
+_STATUS = ("--untracked-files=normal", "--ignore-submodules=dirty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,9 @@ class Repository:
 def find_repository(path: Path) -> Repository:
     """Return the repository that holds `path`.
 
-    Raises `RepositoryError`: `not_a_repository`, `repository_owner` (it belongs to another user),
-    `repository_format` (SHA-256, an extension that git does not know, a branch name that is no UTF-8),
-    `repository_empty` (no commit yet).
+    Raises `RepositoryError`: `not_a_repository`, `repository_path` (a line break in it), `repository_owner` (it
+    belongs to another user), `repository_format` (SHA-256, an extension that git does not know, a branch name that
+    is not UTF-8), `repository_empty` (no commit yet).
     """
     if not path.is_dir():
         raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
@@ -47,23 +50,37 @@ def find_repository(path: Path) -> Repository:
             hint="move the repository to another directory",
         )
     git = user_git(path)
-    asked = git.run(
-        "rev-parse", "--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-object-format"
-    )
-    if asked.code:
-        raise _not_usable(path, asked.error)
-    bare, git_dir, common, object_format = asked.text.split("\n")
-    common_dir = (path / common).resolve()
+    basics = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
+    # One process for all there is to know. It fails where the repository is bare, empty or unusable, and says less
+    # where a branch is called HEAD: those few cases are asked about one by one.
+    asked = git.run("rev-parse", *basics, "--show-toplevel", "--symbolic-full-name", "HEAD")
+    lines = asked.text.split("\n")
+    usual = asked.code == 0 and len(lines) == len(basics) + 2
+    if not usual:
+        asked = git.run("rev-parse", *basics)
+        if asked.code:
+            raise _unusable(path, asked.error)
+        lines = asked.text.split("\n")
+    bare = lines[0] == "true"
+    common_dir = (path / lines[2]).resolve()
     _check_owner(common_dir)
-    top = Path(git_dir) if bare == "true" else _top_level(git, path)
-    found = Repository(
-        path=top, git_dir=Path(git_dir), common_dir=common_dir, bare=bare == "true", branch=_head_branch(git)
-    )
-    _check_content(found, object_format)
+    top = Path(lines[1]) if bare else Path(lines[4]) if usual else _top_level(git, path)
+    branch = _branch_name(lines[5]) if usual else _head_branch(git)
+    found = Repository(path=top, git_dir=Path(lines[1]), common_dir=common_dir, bare=bare, branch=branch)
+    if lines[3] != "sha1":
+        raise RepositoryError(
+            f"{str(top)!r} uses SHA-256 object ids",
+            code="repository_format",
+            hint="only SHA-1 is supported",
+        )
+    if not usual and _has_no_commit(found.git):
+        raise RepositoryError(
+            f"{str(top)!r} has no commit yet", code="repository_empty", hint="make a first commit"
+        )
     return found
 
 
-def _not_usable(path: Path, error: str) -> RepositoryError:
+def _unusable(path: Path, error: str) -> RepositoryError:
     if "dubious ownership" in error:
         return RepositoryError(
             f"the repository at {str(path)!r} belongs to another user",
@@ -79,7 +96,7 @@ def _not_usable(path: Path, error: str) -> RepositoryError:
     return RepositoryError(
         f"git cannot use the repository at {str(path)!r}: {' '.join(printable(error).split())!r}",
         code="repository_format",
-        hint="mend what git names there; an extension that it does not know needs a newer git",
+        hint="fix what git names there; an extension that it does not know needs a newer git",
     )
 
 
@@ -93,6 +110,7 @@ def _top_level(git: Git, path: Path) -> Path:
 
 
 def _check_owner(common_dir: Path) -> None:
+    # Git trusts a repository whose owner the user named in `safe.directory`; we write there, and do not.
     owner = common_dir.stat().st_uid
     if owner != os.geteuid():
         raise RepositoryError(
@@ -102,28 +120,22 @@ def _check_owner(common_dir: Path) -> None:
         )
 
 
-def _check_content(found: Repository, object_format: str) -> None:
-    git = found.git
-    if object_format != "sha1":
-        raise RepositoryError(
-            f"{str(found.path)!r} uses SHA-256 object ids",
-            code="repository_format",
-            hint="only SHA-1 is supported",
-        )
-    if (
-        git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").code
-        and not git("for-each-ref", "--count=1").out
-    ):
-        raise RepositoryError(
-            f"{str(found.path)!r} has no commit yet", code="repository_empty", hint="make a first commit"
-        )
+def _has_no_commit(git: Git) -> bool:
+    if git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").code == 0:
+        return False
+    return not git("for-each-ref", "--count=1").out
 
 
 def _head_branch(git: Git) -> str | None:
     head = git.run("symbolic-ref", "--quiet", "HEAD")
-    if head.code:
+    return None if head.code else _branch_name(head.text)
+
+
+def _branch_name(ref: str) -> str | None:
+    """Return the name of the branch that HEAD is on, from its full name; `None` when detached."""
+    if ref == "HEAD":
         return None
-    branch = head.text.removeprefix("refs/heads/")
+    branch = ref.removeprefix("refs/heads/")
     if not _is_utf8(branch):
         raise RepositoryError(
             f"HEAD is on branch {branch!r}, whose name is not UTF-8",
@@ -143,6 +155,10 @@ def resolve(found: Repository, revision: str | None) -> Base:
     Raises `RepositoryError` code `base_not_found`.
     """
     git, name = found.git, "HEAD" if revision is None else revision
+    if name == "HEAD" and not found.bare:
+        base = _resolve_head(git)
+        if base is not None:
+            return base
     if not _is_utf8(name):
         raise RepositoryError(
             f"{name!r} is not UTF-8", code="base_not_found", hint="give the commit's id, or rename the branch"
@@ -157,14 +173,42 @@ def resolve(found: Repository, revision: str | None) -> Base:
     commit = asked.text
     branch = _branch_of(git, name)
     upstream = git("for-each-ref", "--format=%(upstream:short)", f"refs/heads/{branch}").text if branch else ""
+    behind = None
+    if upstream:
+        counted = git.run("rev-list", "--count", f"{commit}..{upstream}", "--")
+        behind = int(counted.text) if counted.code == 0 else None
     return Base(
         commit=commit,
         tree=git("rev-parse", f"{commit}^{{tree}}").text,
         revision=name,
         branch=branch,
         upstream=os.fsencode(upstream).decode("utf-8", "backslashreplace") or None,
-        behind=_behind(git, commit, upstream),
-        dirty=not found.bare and _dirty(git),
+        behind=behind,
+        dirty=not found.bare and _is_dirty(git),
+    )
+
+
+def _resolve_head(git: Git) -> Base | None:
+    """Return where HEAD stands, from two processes of git; `None` where they cannot tell all of it."""
+    state = git.run("status", "--porcelain=v2", "--branch", "--ahead-behind", "-z", *_STATUS)
+    fields = state.out.split(b"\0")
+    # Headers come first; further down a field may be the old name of a renamed file, which can be anything.
+    headers = list(takewhile(lambda field: field.startswith(b"# "), fields))
+    known = dict(header[2:].partition(b" ")[::2] for header in headers)
+    commit, ahead_behind = known.get(b"branch.oid", b"").decode(), known.get(b"branch.ab", b"").split(b" -")
+    if state.code or commit in ("", "(initial)"):
+        return None
+    peeled = git.run("rev-parse", f"{commit}^{{tree}}", "--symbolic-full-name", "HEAD").text.split("\n")
+    if len(peeled) != 2:  # a branch is called HEAD, or the commit cannot be read
+        return None
+    return Base(
+        commit=commit,
+        tree=peeled[0],
+        revision="HEAD",
+        branch=_branch_name(peeled[1]),
+        upstream=known.get(b"branch.upstream", b"").decode("utf-8", "backslashreplace") or None,
+        behind=int(ahead_behind[1]) if len(ahead_behind) == 2 else None,
+        dirty=any(fields[len(headers) :]),
     )
 
 
@@ -176,13 +220,6 @@ def _branch_of(git: Git, name: str) -> str | None:
     return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
 
 
-def _behind(git: Git, commit: str, upstream: str) -> int | None:
-    if not upstream:
-        return None
-    counted = git.run("rev-list", "--count", f"{commit}..{upstream}", "--")
-    return int(counted.text) if counted.code == 0 else None
-
-
-def _dirty(git: Git) -> bool:
-    state = git.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
+def _is_dirty(git: Git) -> bool:
+    state = git.run("status", "--porcelain", "-z", *_STATUS)
     return state.code != 0 or bool(state.out)  # what cannot be told (a filter that fails) is not called clean

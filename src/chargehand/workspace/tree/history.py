@@ -8,6 +8,7 @@ comparing, so of two at once one would lose its note.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from chargehand.workspace.tree.objects import EMPTY_TREE, FILE, ObjectReader, Ob
 _SUBJECT = "checkpoint: "
 _CHANGED = "changed: "
 _ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_NEAR = 64  # commits; a mission makes tens of checkpoints
 _UNSAFE = re.compile(r"[<>\n\0]")
 
 
@@ -100,23 +102,41 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text.encode("utf-8", "replace")) is not None
 
 
-def read_loose_ref(git_dir: Path, ref: str) -> str | None:
-    """Return the id in a ref's own file; `None` where it has none (packed, absent) or points to another ref.
+def read_ref_file(git_dir: Path, ref: str) -> str | None:
+    """Return the id that a ref's own file holds, `None` where there surely is no such ref.
 
-    `read_ref` knows those. Reading the file saves a git process, which takes longer than all the rest of a small
-    checkpoint.
+    Raises `LookupError` where only git can tell: the ref is packed, symbolic, or not kept as a file. A process of
+    git takes longer than all the rest of a small checkpoint.
     """
     try:
         content = (git_dir / ref).read_bytes().strip()
-    except OSError:
+    except FileNotFoundError:
+        if (git_dir / "packed-refs").exists() or (git_dir / "reftable").exists():
+            raise LookupError(ref) from None
         return None
-    return content.decode() if _ID.fullmatch(content) else None
+    except OSError as problem:
+        raise LookupError(ref) from problem
+    if not _ID.fullmatch(content):
+        raise LookupError(ref)
+    return content.decode()
 
 
 def read_ref(git: Git, ref: str) -> str | None:
     """Return the id that `ref` points to, or `None`."""
     asked = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
     return asked.text if asked.code == 0 else None
+
+
+def is_descendant(reader: ObjectReader, commit: str, ancestor: str) -> bool:
+    """Return whether `ancestor` is among the last first parents of `commit`; "no" may also mean "further back"."""
+    for _ in range(_NEAR):
+        if commit == ancestor:
+            return True
+        parents = read_commit(reader, commit).parents
+        if not parents:
+            return False
+        commit = parents[0]
+    return False
 
 
 def swap_ref(git: Git, ref: str, *, new: str | None, old: str | None) -> None:
@@ -150,7 +170,7 @@ _TRIES = 64  # each one that fails means that somebody else's note is in
 
 @dataclass(frozen=True, slots=True)
 class NotesPlace:
-    """A repository that holds notes: git on it, and its object directory."""
+    """A repository that holds notes: git on it, and the `objects` of its (common) git directory."""
 
     git: Git
     objects: Path
@@ -162,7 +182,7 @@ def read_note(place: NotesPlace, commit: str) -> bytes | None:
     Raises `NotFoundError` and `RepositoryError` (`notes_unusable`) for a ref that holds no notes.
     """
     reader = ObjectReader(place.objects)
-    tip = _notes_tip(place.git)
+    tip = _notes_tip(place)
     if tip is None:
         return None
     entry = _find_note(reader, _notes_tree(reader, tip), commit)[1]
@@ -179,7 +199,7 @@ def add_note(place: NotesPlace, commit: str, note: bytes, *, fault: Fault = no_f
     reader = ObjectReader(place.objects)
     read_commit(reader, commit)
     for left in reversed(range(_TRIES)):
-        tip = _notes_tip(place.git)
+        tip = _notes_tip(place)
         new = _write_note(reader, tip, commit, note)
         if new is None:
             return False
@@ -202,15 +222,17 @@ def note_bytes(text: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
-def _notes_tip(git: Git) -> str | None:
-    link = git.run("symbolic-ref", "--quiet", NOTES)
+def _notes_tip(place: NotesPlace) -> str | None:
+    with suppress(LookupError):
+        return read_ref_file(place.objects.parent, NOTES)
+    link = place.git.run("symbolic-ref", "--quiet", NOTES)
     if link.code == 0:
         raise RepositoryError(
             f"{NOTES!r} is a symbolic ref to {link.text!r}",
             code="notes_unusable",
             hint=f"git symbolic-ref --delete {NOTES}",
         )
-    return read_ref(git, NOTES)
+    return read_ref(place.git, NOTES)
 
 
 def _notes_tree(reader: ObjectReader, tip: str | None) -> bytes:
