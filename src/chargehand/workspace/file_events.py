@@ -1,4 +1,4 @@
-"""What a watcher tells, and the bounded queue in which it waits to be taken."""
+"""The events of a watcher, and the bounded queue in which they wait for their reader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Batch:
         return bool(self.events) or self.ignored > 0
 
 
-class Outbox:
+class EventQueue:
     """Holds at most `limit` events for the reader; what does not fit is dropped and remembered as a loss.
 
     `full` says that a look waits for room; `on_full` is called when it begins to.
@@ -62,7 +62,7 @@ class Outbox:
         self._on_ready = on_ready
         self._events: deque[FileEvent | Gap] = deque()
         self._ignored = 0
-        self._told = False
+        self._notified = False
         self._room = threading.Condition()
         self._closing = False
         self.lost = False
@@ -82,7 +82,7 @@ class Outbox:
         with self._room:
             while len(self._events) >= self._limit and not self._closing:
                 self.full = True
-                self._tell()
+                self._notify()
                 self.on_full()
                 self._room.wait()
             if len(self._events) >= self._limit:
@@ -99,14 +99,14 @@ class Outbox:
         """Count an event that is not listed."""
         self._ignored += 1
 
-    def tell(self) -> None:
-        """Tell the reader, once until it takes, that something waits."""
+    def notify(self) -> None:
+        """Call `on_ready` if something waits, once until the reader takes it."""
         with self._room:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        if (self._events or self._ignored) and not self._told:
-            self._told = True
+    def _notify(self) -> None:
+        if (self._events or self._ignored) and not self._notified:
+            self._notified = True
             self._on_ready()
 
     def take(self) -> Batch:
@@ -114,7 +114,7 @@ class Outbox:
         with self._room:
             batch = Batch(events=tuple(self._events), ignored=self._ignored)
             self._events.clear()
-            self._ignored, self._told, self.full = 0, False, False
+            self._ignored, self._notified, self.full = 0, False, False
             self._room.notify_all()
             return batch
 

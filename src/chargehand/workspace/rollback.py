@@ -1,4 +1,8 @@
-"""Roll back a tree in whole, by path or by hunk: a plan first, then exactly that plan."""
+"""Rollback of a tree in whole, by path or by hunk: a plan first, then exactly that plan.
+
+A plan is made from two trees of the depot and writes nothing. What was asked for is kept in it, so that carrying
+it out computes the same tree again, this time into the depot, and can compare the two.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """What to set back: a path (a directory whole) or, of a file, the hunks that hold these lines of it.
+    """What to revert: a path (a directory whole) or, of a file, the hunks that hold these lines of it.
 
-    Lines are those of the file as it is now. `because` names the rule that was broken where it was no person who
-    chose the lines: where no hunk holds them the whole file goes then, while a person is told.
+    Lines are those of the file as it is now. `because` names the rule that was broken where a check chose the
+    lines: where no hunk holds them the whole file is reverted, while a person gets an error.
     """
 
     path: str
@@ -44,17 +48,8 @@ class HunkPlan:
     kept: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
-    """A file without some hunks; `content` is `None` where it has to be set back whole, and `why` says why."""
-
-    content: bytes | None
-    hunks: tuple[HunkPlan, ...] = ()
-    why: str = ""
-
-
 def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
-    """Return what sets back the findings that do not let a change in: their lines, or the path that has none."""
+    """Return what reverts the findings that block a change: their lines, or the path where they have none."""
     drops = []
     for found in findings:
         if found.path and (found.severity in ("error", "critical") or found.needs_person):
@@ -63,76 +58,16 @@ def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
     return tuple(drops)
 
 
-def without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | None = None) -> Mixed:
-    """Return the file of `change` (from how it is to how it was) without the hunks that `drop` names.
-
-    `old` is the change of the path it was renamed from. Raises `UsageError` where a person's lines are in no hunk.
-    """
-    before_mode, before = (change.new_mode, change.new_id) if old is None else (old.new_mode, old.new_id)
-    if change.old_id is None:
-        return Mixed(content=None, why="is deleted, which is one hunk")
-    if before is None:
-        return Mixed(content=None, why="is new, which is one hunk")
-    if not _is_file(change.old_mode) or not _is_file(before_mode):
-        return Mixed(content=None, why="is not a file in both")
-    past, present = depot.read_blob(before), depot.read_blob(change.old_id)
-    hunks = find_hunks(past, present)
-    if hunks is None:
-        return Mixed(content=None, why=hunks_problem(past, present) or "has too many hunks")
-    return _choose(past, present, hunks, drop)
-
-
-def _choose(past: bytes, present: bytes, hunks: tuple[Hunk, ...], drop: Drop) -> Mixed:
-    missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
-    if missed and drop.because:
-        return Mixed(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")
-    if missed:
-        raise UsageError(
-            f"no change of {drop.path!r} touches {_shown(missed[0])}", hint=f"it has: {_shown_hunks(hunks)}"
-        )
-    kept = {i for i, hunk in enumerate(hunks) if not any(hunk.meets(lines) for lines in drop.lines)}
-    content = keep_hunks(past, present, hunks, kept)
-    return Mixed(content=content, hunks=tuple(_planned(hunk, i in kept) for i, hunk in enumerate(hunks)))
-
-
-def _is_file(mode: int | None) -> bool:
-    return mode is not None and stat.S_ISREG(mode)
-
-
-def _planned(hunk: Hunk, kept: bool) -> HunkPlan:
-    return HunkPlan(
-        old_start=hunk.old + (1 if hunk.old_lines else 0),
-        old_lines=hunk.old_lines,
-        new_start=hunk.new + (1 if hunk.new_lines else 0),
-        new_lines=hunk.new_lines,
-        kept=kept,
-    )
-
-
-def _shown(lines: LineRange) -> str:
-    return f"line {lines.first}" if lines.first == lines.last else f"lines {lines.first} to {lines.last}"
-
-
-def _shown_hunks(hunks: tuple[Hunk, ...]) -> str:
-    shown = []
-    for hunk in hunks[:_SHOWN]:
-        if hunk.new_lines:
-            shown.append(_shown(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines)))
-        else:
-            shown.append(f"a deletion after line {hunk.new}")
-    more = len(hunks) - _SHOWN
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "") if shown else "no change of lines"
-
-
 RollbackKind = Literal["full", "files", "smart"]
 PathAction = Literal["restored", "deleted", "kept", "partly"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPlan:
-    """What becomes of one path that differs: set back, deleted (the target lacks it), kept, or set back in part.
+    """What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
 
-    `why` tells of a file set back whole where hunks were asked for; `renamed_from` where its content was before.
+    `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
+    its content had before.
     """
 
     path: str
@@ -164,8 +99,8 @@ class RollbackPlan:
         return tuple(path for path in self.paths if path.action != "kept")
 
 
-class _NothingWritten(ObjectWriter):
-    """Names objects and keeps none."""
+class _DryWriter(ObjectWriter):
+    """Computes the ids of objects and writes none."""
 
     def add_as(self, id: bytes, kind: object, content: bytes) -> bytes:
         return id
@@ -177,7 +112,7 @@ def plan_rollback(depot: Depot, source: str, target: str, *, drops: Sequence[Dro
     Raises `NotFoundError` (`tree_not_found`, or a path that neither tree has) and `UsageError` where a person
     names lines that no change touches.
     """
-    return _plan(depot, _NothingWritten(depot.reader.objects), source, target, drops)
+    return _plan(depot, _DryWriter(depot.reader.objects), source, target, drops)
 
 
 def write_rollback(depot: Depot, plan: RollbackPlan) -> str:
@@ -192,9 +127,9 @@ def write_rollback(depot: Depot, plan: RollbackPlan) -> str:
 def stale_plan(plan: RollbackPlan, found: str) -> RefusedError:
     """Return the error for a plan that was made for another tree than the one there is."""
     return RefusedError(
-        f"the plan was made for tree {plan.source!r}, and there is {found!r} now",
+        f"the plan was made for tree {plan.source!r}, but the tree is now {found!r}",
         code="plan_stale",
-        hint="nothing was changed; look at what is there now and plan again",
+        hint="nothing was changed; look at the present state and plan again",
     )
 
 
@@ -204,14 +139,14 @@ def _plan(
     depot.check_tree(source)
     depot.check_tree(target)
     if drops is not None:
-        return _Partial(depot, writer, source, target).plan(drops)
+        return _PartialRollback(depot, writer, source, target).plan(drops)
     changes = depot.diff(source, target)
-    paths = tuple(PathPlan(path=change.path, action=_set_back(change)) for change in changes)
+    paths = tuple(PathPlan(path=change.path, action=_whole_action(change)) for change in changes)
     return RollbackPlan(kind="full", source=source, target=target, result=target, paths=paths)
 
 
-class _Partial:
-    """Plans a rollback of some paths or hunks: gathers raw entries to set, and what is to be said of paths."""
+class _PartialRollback:
+    """Plans a rollback of some paths or hunks: collects the entries to set and a report for each path."""
 
     def __init__(self, depot: Depot, writer: ObjectWriter, source: str, target: str) -> None:
         self._depot = depot
@@ -227,8 +162,8 @@ class _Partial:
         self._unchanged: list[str] = []
 
     def plan(self, drops: Sequence[Drop]) -> RollbackPlan:
-        for drop in _joined(drops):
-            self._take(drop)
+        for drop in _merge_drops(drops):
+            self._add_drop(drop)
         raw = bytes.fromhex(self._source)
         named = [(os.fsencode(path), entry) for path, entry in self._entries.items()]
         return RollbackPlan(
@@ -236,25 +171,30 @@ class _Partial:
             source=self._source,
             target=self._target,
             result=edit_tree(self._depot.reader, self._writer, raw, named).hex(),
-            paths=self._paths(),
+            paths=self._describe_paths(),
             unchanged=tuple(self._unchanged),
             drops=tuple(drops),
         )
 
-    def _take(self, drop: Drop) -> None:
-        concerned = self._concerned(drop.path)
-        if not concerned:
-            self._check_known(drop.path)
+    def _add_drop(self, drop: Drop) -> None:
+        matching = self._matching_paths(drop.path)
+        if not matching:
+            depot, path = self._depot, drop.path
+            known = path in ("", ".") or depot.lookup(self._source, path) or depot.lookup(self._target, path)
+            if not known:
+                raise NotFoundError(
+                    f"neither tree has {path!r}", hint="paths are named from the repository's root"
+                )
             self._unchanged.append(drop.path)
         elif not drop.lines:
-            self._whole(concerned)
-        elif concerned == [drop.path]:
-            self._in_part(drop)
+            self._revert_whole(matching)
+        elif matching == [drop.path]:
+            self._revert_hunks(drop)
         else:
             self._why[drop.path] = "is not a file in both"
-            self._whole(concerned)
+            self._revert_whole(matching)
 
-    def _concerned(self, path: str) -> list[str]:
+    def _matching_paths(self, path: str) -> list[str]:
         """Return the differing paths that are `path` or lie below it; all of them for the root."""
         if path in ("", "."):
             return list(self._changes)
@@ -262,34 +202,27 @@ class _Partial:
             return [path] if path in self._changes else []
         return [other for other in self._changes if other == path or other.startswith(path + "/")]
 
-    def _check_known(self, path: str) -> None:
-        depot = self._depot
-        if path in ("", "."):
-            return
-        if depot.lookup(self._source, path) is None and depot.lookup(self._target, path) is None:
-            raise NotFoundError(f"neither tree has {path!r}", hint="paths are named from the repository's root")
-
-    def _whole(self, paths: Sequence[str]) -> None:
+    def _revert_whole(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._entries[path] = _target_entry(self._changes[path])
 
-    def _in_part(self, drop: Drop) -> None:
-        """Set back hunks of a file; what was renamed is told apart from what it was renamed from."""
+    def _revert_hunks(self, drop: Drop) -> None:
+        """Revert hunks of a file; a renamed one is compared with what it was renamed from."""
         change = self._changes[drop.path]
         origin = self._renames.get(drop.path)
-        mixed = without_hunks(self._depot, change, drop, old=None if origin is None else self._changes[origin])
-        if mixed.content is None or change.old_mode is None:
-            self._why[drop.path] = mixed.why
-            self._whole([drop.path] if origin is None else [drop.path, origin])
+        partial = _without_hunks(self._depot, change, drop, old=None if origin is None else self._changes[origin])
+        if partial.content is None or change.old_mode is None:
+            self._why[drop.path] = partial.why
+            self._revert_whole([drop.path] if origin is None else [drop.path, origin])
             return
-        entry = TreeEntry(change.old_mode, self._writer.add("blob", mixed.content))
+        entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))
         if entry.id.hex() == change.old_id:
             self._unchanged.append(drop.path)
         else:
             self._entries[drop.path] = entry
-            self._hunks[drop.path] = mixed.hunks
+            self._hunks[drop.path] = partial.hunks
 
-    def _paths(self) -> tuple[PathPlan, ...]:
+    def _describe_paths(self) -> tuple[PathPlan, ...]:
         made = {path for path, entry in self._entries.items() if entry is not None}
         replaced = {parent for path in made for parent in _parents(path)}
         return tuple(
@@ -307,11 +240,11 @@ class _Partial:
         """Return what becomes of a path; a file also goes where a directory takes its place."""
         if change.path in self._entries:
             whole = self._entries[change.path] == _target_entry(change)
-            return _set_back(change) if whole else "partly"
+            return _whole_action(change) if whole else "partly"
         return "deleted" if change.path in replaced and change.new_id is None else "kept"
 
 
-def _joined(drops: Sequence[Drop]) -> list[Drop]:
+def _merge_drops(drops: Sequence[Drop]) -> list[Drop]:
     """Return one drop per path: lines are joined, and a whole path swallows its lines and all below it."""
     by_path: dict[str, Drop] = {}
     for drop in drops:
@@ -338,5 +271,75 @@ def _target_entry(change: Change) -> TreeEntry | None:
     return TreeEntry(change.new_mode, bytes.fromhex(change.new_id))
 
 
-def _set_back(change: Change) -> PathAction:
+def _whole_action(change: Change) -> PathAction:
     return "deleted" if change.new_id is None else "restored"
+
+
+# --- hunks of one file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialFile:
+    """A file without some hunks; `content` is `None` where it has to be reverted whole, and `why` says why."""
+
+    content: bytes | None
+    hunks: tuple[HunkPlan, ...] = ()
+    why: str = ""
+
+
+def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | None = None) -> PartialFile:
+    """Return the file of `change` (from how it is to how it was) without the hunks that `drop` names.
+
+    `old` is the change of the path it was renamed from. Raises `UsageError` where a person's lines are in no hunk.
+    """
+    before_mode, before = (change.new_mode, change.new_id) if old is None else (old.new_mode, old.new_id)
+    if change.old_id is None:
+        return PartialFile(content=None, why="is deleted, which is one hunk")
+    if before is None:
+        return PartialFile(content=None, why="is new, which is one hunk")
+    if not all(mode is not None and stat.S_ISREG(mode) for mode in (change.old_mode, before_mode)):
+        return PartialFile(content=None, why="is not a file in both")
+    past, present = depot.read_blob(before), depot.read_blob(change.old_id)
+    hunks = find_hunks(past, present)
+    if hunks is None:
+        return PartialFile(content=None, why=hunks_problem(past, present) or "has too many hunks")
+    return _drop_lines(past, present, hunks, drop)
+
+
+def _drop_lines(past: bytes, present: bytes, hunks: tuple[Hunk, ...], drop: Drop) -> PartialFile:
+    missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
+    if missed and drop.because:
+        return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")
+    if missed:
+        raise UsageError(
+            f"no change of {drop.path!r} touches {_format_range(missed[0])}",
+            hint=f"it has: {_format_hunks(hunks)}",
+        )
+    kept = {i for i, hunk in enumerate(hunks) if not any(hunk.meets(lines) for lines in drop.lines)}
+    content = keep_hunks(past, present, hunks, kept)
+    planned = tuple(
+        HunkPlan(
+            old_start=hunk.old + (1 if hunk.old_lines else 0),
+            old_lines=hunk.old_lines,
+            new_start=hunk.new + (1 if hunk.new_lines else 0),
+            new_lines=hunk.new_lines,
+            kept=index in kept,
+        )
+        for index, hunk in enumerate(hunks)
+    )
+    return PartialFile(content=content, hunks=planned)
+
+
+def _format_range(lines: LineRange) -> str:
+    return f"line {lines.first}" if lines.first == lines.last else f"lines {lines.first} to {lines.last}"
+
+
+def _format_hunks(hunks: tuple[Hunk, ...]) -> str:
+    shown = []
+    for hunk in hunks[:_SHOWN]:
+        if hunk.new_lines:
+            shown.append(_format_range(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines)))
+        else:
+            shown.append(f"a deletion after line {hunk.new}")
+    more = len(hunks) - _SHOWN
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "") if shown else "no change of lines"

@@ -12,10 +12,10 @@ from types import TracebackType
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.file_events import Batch, Gap, GapReason, Outbox
+from chargehand.workspace.file_events import Batch, EventQueue, Gap, GapReason
 from chargehand.workspace.tree.ignore import IgnoreFile
-from chargehand.workspace.watching.decoder import Sight
-from chargehand.workspace.watching.directories import SpotRules
+from chargehand.workspace.watching.decoder import EventDecoder
+from chargehand.workspace.watching.directories import WatchRules
 from chargehand.workspace.workspace import Workspace, read_state
 
 _MAX_WAITING = 20_000
@@ -27,34 +27,34 @@ _FIRST_BACKOFF, _LAST_BACKOFF, _BACKOFF_RESETS = 0.05, 5.0, 10.0
 
 
 class Watcher:
-    """Tells the changes of one workspace's files in order, from a thread of its own.
+    """Reports the changes of one workspace's files in order, from a thread of its own.
 
     Watches the directories that hold what the agent wrote (with an overlay those of its upper, whose number grows
-    with the change and not with the base). The agent's own `.git` is not looked at; what is ignored is counted.
+    with the change and not with the base). The agent's own `.git` is not watched; what is ignored is counted.
     Writes through a memory map, and what was made and removed again in a directory that was just made, leave no
-    event: the watcher hints when to look, it does not take the place of a scan. A reset of the workspace makes
+    event: the watcher hints when to scan, it does not take the place of a scan. A reset of the workspace makes
     another directory: open another watcher.
     """
 
     def __init__(
         self,
-        sight: Sight,
-        outbox: Outbox,
+        decoder: EventDecoder,
+        queue: EventQueue,
         *,
         blind_seconds: float = _BLIND_SECONDS,
     ) -> None:
-        self._sight = sight
-        self._outbox = outbox
+        self._decoder = decoder
+        self._queue = queue
         self._blind_seconds = blind_seconds
-        self._calm = time.time_ns() - _SLACK_NS
+        self._complete_until = time.time_ns() - _SLACK_NS
         self._lost_since: int | None = None
-        self._looked_blind = self._calm
+        self._blind_polled = self._complete_until
         self._next_blind = time.monotonic() + blind_seconds
         self._backoff, self._last_gap = _FIRST_BACKOFF, 0.0
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._asked = self._served = 0
-        self._answered = threading.Condition()
-        outbox.on_full = self._full
+        self._requested = self._served = 0
+        self._served_changed = threading.Condition()
+        queue.on_full = self._on_full
         self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._run, name="chargehand-watch", daemon=True)
@@ -70,60 +70,62 @@ class Watcher:
         waiting: int = _MAX_WAITING,
         blind_seconds: float = _BLIND_SECONDS,
     ) -> Watcher:
-        """Watch a workspace; what is there already is not told. May take a second where it lies plain.
+        """Watch a workspace; what is there already is not reported. May take a second where it lies plain.
 
         `on_ready` is called, from the watcher's thread, when something waits to be taken after all was taken; at
         most `waiting` events wait. Raises `InfrastructureError` (`no_watcher`) where the kernel has no inotify
         instance left for this user.
         """
-        outbox = Outbox(limit=waiting, on_ready=on_ready)
+        queue = EventQueue(limit=waiting, on_ready=on_ready)
         try:
-            sight = Sight(workspace.scan_root(), rules_of(depot, workspace), outbox)
+            decoder = EventDecoder(workspace.scan_root(), rules_of(depot, workspace), queue)
         except OSError as problem:
             raise InfrastructureError(
                 f"workspace {workspace.id!r} cannot be watched: {problem}",
                 code="no_watcher",
-                hint="sysctl fs.inotify.max_user_instances tells how many watchers one user may have; raise it",
+                hint="sysctl raise fs.inotify.max_user_instances, the number of watchers one user may have",
             ) from problem
-        return cls(sight, outbox, blind_seconds=blind_seconds)
+        return cls(decoder, queue, blind_seconds=blind_seconds)
 
     def take(self) -> Batch:
         """Return what was seen since the last time, in order."""
-        batch = self._outbox.take()
+        batch = self._queue.take()
         if self._lost_since is not None:
-            with self._answered:
-                self._poke()
+            with self._served_changed:
+                self._wake_thread()
         return batch
 
     def sync(self, *, seconds: float = 10.0) -> bool:
         """Wait until all that happened before this call waits to be taken; return whether it does.
 
         It does not where more waits than there is room for (take, and call again), where the watcher has ended,
-        and after `seconds`. From here on every write is told anew, also one to a file that is being written.
+        and after `seconds`. From here on every write is reported anew, also one to a file that is being written.
         """
-        with self._answered:
-            self._asked += 1
-            ticket = self._asked
-            self._poke()
-            self._answered.wait_for(lambda: self._served >= ticket or self._outbox.full or not self.alive, seconds)
+        with self._served_changed:
+            self._requested += 1
+            ticket = self._requested
+            self._wake_thread()
+            self._served_changed.wait_for(
+                lambda: self._served >= ticket or self._queue.full or not self.alive, seconds
+            )
             return self._served >= ticket
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is outstanding: no gap that is still to be told."""
+        """Whether nothing is outstanding: no gap that is still to be reported."""
         return self._lost_since is None
 
     def close(self) -> None:
         """Take in what is queued and end; what waits can still be taken. Idempotent."""
-        with self._answered:
+        with self._served_changed:
             if self._closing:
                 return
             self._closing = True
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
-        self._outbox.close()
+        self._queue.close()
         self._thread.join()
-        self._sight.close()
+        self._decoder.close()
         os.close(self._wake_in)
         os.close(self._wake_out)
 
@@ -137,46 +139,46 @@ class Watcher:
 
     # --- the thread
 
-    def _poke(self) -> None:
-        """Wake the thread; only with `_answered` held, so that the descriptor is still ours."""
+    def _wake_thread(self) -> None:
+        """Wake the thread; only with `_served_changed` held, so that the descriptor is still ours."""
         if not self._closing:
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
 
-    def _full(self) -> None:
-        with self._answered:
-            self._answered.notify_all()
+    def _on_full(self) -> None:
+        with self._served_changed:
+            self._served_changed.notify_all()
 
     def _run(self) -> None:
         try:
-            self._work()
+            self._loop()
         finally:
             self.alive = False
-            with self._answered:
-                self._answered.notify_all()
-            self._outbox.close()
-            self._outbox.tell()
+            with self._served_changed:
+                self._served_changed.notify_all()
+            self._queue.close()
+            self._queue.notify()
 
-    def _work(self) -> None:
+    def _loop(self) -> None:
         while not self._closing:
             self._wait()
-            asked = self._asked
+            requested = self._requested
             self._drain()
             if self._lost_since is not None:
-                self._regain()
-            if self._sight.blind and time.monotonic() >= self._next_blind:
-                self._look_at_blind()
-            self._outbox.tell()
-            self._answer(asked)
+                self._recover()
+            if self._decoder.blind and time.monotonic() >= self._next_blind:
+                self._poll_blind()
+            self._queue.notify()
+            self._serve_syncs(requested)
         self._drain()
         if self._lost_since is not None:
-            self._outbox.put_last(Gap(self._reason()))
+            self._queue.put_last(Gap(self._gap_reason()))
 
     def _wait(self) -> None:
         poller = select.poll()
-        poller.register(self._sight.inotify.fd, select.POLLIN)
+        poller.register(self._decoder.inotify.fd, select.POLLIN)
         poller.register(self._wake_out, select.POLLIN)
-        left = self._next_blind - time.monotonic() if self._sight.blind else None
+        left = self._next_blind - time.monotonic() if self._decoder.blind else None
         ready = poller.poll(None if left is None else max(0.0, left) * 1000)
         if any(fd == self._wake_out for fd, _ in ready):
             with suppress(BlockingIOError):
@@ -186,31 +188,31 @@ class Watcher:
         """Read until nothing is queued; from then on all is known up to now."""
         while True:
             before = time.time_ns()
-            count = self._sight.step()
-            if (self._sight.overflowed or self._outbox.lost) and self._lost_since is None:
-                self._lost_since = self._calm
+            count = self._decoder.step()
+            if (self._decoder.overflowed or self._queue.lost) and self._lost_since is None:
+                self._lost_since = self._complete_until
             if not count:
                 if self._lost_since is None:
-                    self._calm = before - _SLACK_NS
+                    self._complete_until = before - _SLACK_NS
                 return
-            self._outbox.tell()
+            self._queue.notify()
             if count < _MANY and not self._closing:
                 time.sleep(_PAUSE_SECONDS)
 
-    def _regain(self) -> None:
-        """Tell the gap, then what differs since; waits until the reader has taken what there was."""
-        if self._outbox.lost and not self._outbox.empty:
+    def _recover(self) -> None:
+        """Report the gap, then what differs since; wait until the reader has taken what there was."""
+        if self._queue.lost and not self._queue.empty:
             return
         self._back_off()
-        since, reason = self._lost_since or 0, self._reason()
+        since, reason = self._lost_since or 0, self._gap_reason()
         self._lost_since = None
-        self._sight.overflowed = self._outbox.lost = False
-        self._calm = time.time_ns() - _SLACK_NS
-        self._outbox.put_found(Gap(reason))
-        self._sight.look(since=since)
+        self._decoder.overflowed = self._queue.lost = False
+        self._complete_until = time.time_ns() - _SLACK_NS
+        self._queue.put_found(Gap(reason))
+        self._decoder.report_changes(since=since)
 
-    def _reason(self) -> GapReason:
-        return "overflow" if self._sight.overflowed else "slow_reader"
+    def _gap_reason(self) -> GapReason:
+        return "overflow" if self._decoder.overflowed else "slow_reader"
 
     def _back_off(self) -> None:
         """Let pass what comes too fast: while the kernel's queue is full it costs nobody anything."""
@@ -220,25 +222,25 @@ class Watcher:
         select.select([self._wake_out], [], [], self._backoff)
         self._last_gap = time.monotonic()
 
-    def _look_at_blind(self) -> None:
+    def _poll_blind(self) -> None:
         began, before = time.monotonic(), time.time_ns() - _SLACK_NS
-        self._sight.look_at_blind(since=self._looked_blind)
-        self._looked_blind = before
+        self._decoder.poll_blind(since=self._blind_polled)
+        self._blind_polled = before
         took = time.monotonic() - began
         self._next_blind = time.monotonic() + max(self._blind_seconds, 10 * took)
 
-    def _answer(self, asked: int) -> None:
-        if asked > self._served:
-            self._sight.expire_edits()
-            with self._answered:
-                self._served = asked
-                self._answered.notify_all()
+    def _serve_syncs(self, requested: int) -> None:
+        if requested > self._served:
+            self._decoder.expire_edits()
+            with self._served_changed:
+                self._served = requested
+                self._served_changed.notify_all()
 
 
-def rules_of(depot: Depot, workspace: Workspace) -> SpotRules:
+def rules_of(depot: Depot, workspace: Workspace) -> WatchRules:
     """Return what belongs to the workspace's tree, by the rules of its scan."""
     state = read_state(depot, workspace.id)
-    return SpotRules(
+    return WatchRules(
         depot.reader,
         base=bytes.fromhex(state.base.tree),
         start=bytes.fromhex(state.start),

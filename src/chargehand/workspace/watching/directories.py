@@ -1,11 +1,11 @@
-"""What a watcher knows of the directories it watches: what is there, what the base has there, what is ignored."""
+"""The directories that are watched: what is there, what the base has there, what is ignored."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 from chargehand.workspace.tree.objects import (
@@ -22,50 +22,50 @@ _KEPT_TREES = 64  # the scan's own reader keeps thousands; a watcher has to stay
 
 
 @dataclass(slots=True, eq=False)
-class Spot:
+class WatchedDirectory:
     """One directory; `names` are its entries on disk that are no directories, `gone` the base's that are deleted.
 
-    `base` and `start` are tree ids. `merged`: the base's entries show through. `found` holds names whose state was
-    read from disk ahead of the events that are still queued.
+    `wd` is the kernel's watch, -1 for none. `base` and `start` are tree ids. `merged`: the base's entries show
+    through. `found` holds names whose state was read from disk ahead of the events that are still queued.
     """
 
-    parent: Spot | None
+    parent: WatchedDirectory | None
     name: bytes
     inode: int
-    wd: int
     base: bytes | None
     start: bytes | None
     chain: IgnoreChain
     merged: bool
-    ignored: bool
-    included: bool
-    depth: int
-    names: set[bytes]
-    gone: set[bytes]
-    children: dict[bytes, Spot]
-    found: set[bytes]
+    wd: int = -1
+    ignored: bool = False
+    included: bool = False
+    depth: int = 0
+    names: set[bytes] = field(default_factory=set)
+    gone: set[bytes] = field(default_factory=set)
+    children: dict[bytes, WatchedDirectory] = field(default_factory=dict)
+    found: set[bytes] = field(default_factory=set)
 
     @property
     def path(self) -> bytes:
         """The path below the root: empty, or ending in '/'."""
         parts: list[bytes] = []
-        spot: Spot | None = self
-        while spot is not None and spot.parent is not None:
-            parts.append(spot.name)
-            spot = spot.parent
+        node: WatchedDirectory | None = self
+        while node is not None and node.parent is not None:
+            parts.append(node.name)
+            node = node.parent
         return b"".join(part + b"/" for part in reversed(parts))
 
-    def below(self) -> Iterator[Spot]:
+    def below(self) -> Iterator[WatchedDirectory]:
         """Yield this directory and all that are known below it."""
         pending = [self]
         while pending:
-            spot = pending.pop()
-            yield spot
-            pending.extend(spot.children.values())
+            node = pending.pop()
+            yield node
+            pending.extend(node.children.values())
 
 
-class SpotRules:
-    """Tells for a workspace what belongs to the tree, as its scan does."""
+class WatchRules:
+    """What belongs to the tree of a workspace, by the same rules as its scan."""
 
     def __init__(
         self,
@@ -100,64 +100,61 @@ class SpotRules:
             self._trees.move_to_end(id)
         return known
 
-    def root(self, inode: int, *, merged: bool) -> Spot:
+    def root(self, inode: int, *, merged: bool) -> WatchedDirectory:
         """Return the top directory."""
-        chain = self._entered(IgnoreChain(), b"", self._base)
-        base, start = self._base, self._start
-        return Spot(None, b"", inode, -1, base, start, chain, merged, False, False, 0, set(), set(), {}, set())
+        chain = self._enter_ignore_file(IgnoreChain(), b"", self._base)
+        return WatchedDirectory(None, b"", inode, self._base, self._start, chain, merged)
 
-    def child(self, parent: Spot, name: bytes, inode: int, *, merged: bool) -> Spot:
+    def child(self, parent: WatchedDirectory, name: bytes, inode: int, *, merged: bool) -> WatchedDirectory:
         """Return a directory as it starts out; nothing of what it holds is known yet."""
-        spot = Spot(
-            parent, name, inode, -1, None, None, parent.chain, merged, False, False, 0, set(), set(), {}, set()
-        )
-        self.settle(spot)
-        return spot
+        node = WatchedDirectory(parent, name, inode, None, None, parent.chain, merged)
+        self.settle(node)
+        return node
 
-    def settle(self, spot: Spot) -> None:
+    def settle(self, node: WatchedDirectory) -> None:
         """Work out what depends on where a directory lies, for it and all below it."""
-        for each in spot.below():
+        for each in node.below():
             if each.parent is None:
                 continue
             parent, path = each.parent, each.path
-            base, start = self._entry(parent.base, each.name), self._entry(parent.start, each.name)
+            base, start = self._lookup(parent.base, each.name), self._lookup(parent.start, each.name)
             each.base = base.id if base is not None and base.is_tree else None
             each.start = start.id if start is not None and start.is_tree else None
             tracked = each.base is not None or each.start is not None
-            each.ignored, each.included = self._outside(parent, each.name, directory=True, tracked=tracked)
+            each.ignored, each.included = self._classify(parent, each.name, directory=True, tracked=tracked)
             each.merged = each.merged and parent.merged and each.base is not None
             each.depth = parent.depth + 1
-            each.chain = self._entered(parent.chain, path, each.base)
+            each.chain = self._enter_ignore_file(parent.chain, path, each.base)
 
-    def reaches(self, spot: Spot) -> bool:
-        """Tell whether the tree can have something in this directory."""
+    def reaches(self, node: WatchedDirectory) -> bool:
+        """Return whether the tree can have something in this directory."""
         return (
-            not spot.ignored
-            or spot.base is not None
-            or spot.start is not None
-            or (self._include is not None and self._include.may_match_below(spot.path[:-1]))
+            not node.ignored
+            or node.base is not None
+            or node.start is not None
+            or (self._include is not None and self._include.may_match_below(node.path[:-1]))
         )
 
-    def too_deep(self, spot: Spot) -> bool:
-        """Tell whether it lies deeper than a scan goes."""
-        return spot.depth > self._depth
+    def too_deep(self, node: WatchedDirectory) -> bool:
+        """Return whether it lies deeper than a scan goes."""
+        return node.depth > self._depth
 
-    def listed(self, spot: Spot, name: bytes) -> bool:
-        """Tell whether the tree has, or could have, a file of this name."""
-        if self._tracked(spot, name):
+    def listed(self, node: WatchedDirectory, name: bytes) -> bool:
+        """Return whether the tree has, or could have, a file of this name."""
+        if self._is_tracked_file(node, name):
             return True
-        return not self._outside(spot, name, directory=False, tracked=False)[0]
+        return not self._classify(node, name, directory=False, tracked=False)[0]
 
-    def shows_through(self, spot: Spot, name: bytes) -> bool:
-        """Tell whether the base has a file of this name that no change above it hides."""
-        if not spot.merged or name in spot.gone:
+    def shows_through(self, node: WatchedDirectory, name: bytes) -> bool:
+        """Return whether the base has a file of this name that no change above it hides."""
+        if not node.merged or name in node.gone:
             return False
-        entry = self._entry(spot.base, name)
+        entry = self._lookup(node.base, name)
         return entry is not None and not entry.is_tree
 
-    def base_entry(self, spot: Spot, name: bytes) -> TreeEntry | None:
+    def base_entry(self, node: WatchedDirectory, name: bytes) -> TreeEntry | None:
         """Return what the base has at this name, hidden or not."""
-        return self._entry(spot.base, name) if spot.merged else None
+        return self._lookup(node.base, name) if node.merged else None
 
     def base_files(self, id: bytes, prefix: bytes) -> Iterator[bytes]:
         """Yield the path of every file of the tree `id`."""
@@ -167,28 +164,30 @@ class SpotRules:
             else:
                 yield prefix + name
 
-    def _entry(self, tree: bytes | None, name: bytes) -> TreeEntry | None:
+    def _lookup(self, tree: bytes | None, name: bytes) -> TreeEntry | None:
         return None if tree is None else self.tree(tree).get(name)
 
-    def _tracked(self, spot: Spot, name: bytes) -> bool:
-        entries = (self._entry(spot.base, name), self._entry(spot.start, name))
+    def _is_tracked_file(self, node: WatchedDirectory, name: bytes) -> bool:
+        entries = (self._lookup(node.base, name), self._lookup(node.start, name))
         return any(entry is not None and not entry.is_tree for entry in entries)
 
-    def _outside(self, spot: Spot, name: bytes, *, directory: bool, tracked: bool) -> tuple[bool, bool]:
-        path = spot.path + name
-        included = spot.included
+    def _classify(
+        self, node: WatchedDirectory, name: bytes, *, directory: bool, tracked: bool
+    ) -> tuple[bool, bool]:
+        path = node.path + name
+        included = node.included
         if not included and self._include is not None:
             included = self._include.includes(path, directory=directory)
         if included:
             return False, True
-        ignored = spot.ignored or spot.chain.ignores(path, directory=directory)
-        return ignored or name == b".git" or (not tracked and self._in_environment(path)), False
+        ignored = node.ignored or node.chain.ignores(path, directory=directory)
+        return ignored or name == b".git" or (not tracked and self._is_in_environment(path)), False
 
-    def _in_environment(self, path: bytes) -> bool:
+    def _is_in_environment(self, path: bytes) -> bool:
         return self._environment is not None and os.path.lexists(os.path.join(self._environment, path))
 
-    def _entered(self, chain: IgnoreChain, path: bytes, base: bytes | None) -> IgnoreChain:
-        entry = self._entry(base, b".gitignore")
+    def _enter_ignore_file(self, chain: IgnoreChain, path: bytes, base: bytes | None) -> IgnoreChain:
+        entry = self._lookup(base, b".gitignore")
         if entry is None or entry.mode not in (FILE, EXECUTABLE):
             return chain
         file = self._files.get(entry.id)
