@@ -13,7 +13,7 @@ import pytest
 from tests.workspace_kit import agent
 
 from chargehand.testing.workspace.driver_contract import DriverContract
-from chargehand.testing.workspace.harness import DriverYard
+from chargehand.testing.workspace.harness import DriverHarness
 from chargehand.workspace.drivers import DRIVERS, Generation, WorktreeDriver
 
 
@@ -91,10 +91,10 @@ class Rewinds(WorktreeDriver):
 )
 def test_a_broken_driver_does_not_pass(
     broken: type[WorktreeDriver],
-    check: Callable[[DriverContract, DriverYard], None],
+    check: Callable[[DriverContract, DriverHarness], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setitem(DRIVERS, "worktree", broken())
     with pytest.raises(AssertionError):
-        check(DriverContract(), DriverYard(tmp_path, driver="worktree", run=agent))
+        check(DriverContract(), DriverHarness(tmp_path, driver="worktree", run=agent))

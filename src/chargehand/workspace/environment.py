@@ -81,13 +81,13 @@ class EnvironmentLayers:
         file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
-        found = self._inputs(base, patterns)
+        found = self._base_inputs(base, patterns)
         if tree is not None:
-            found = self._edited(found, base, tree, patterns)
+            found = self._tree_inputs(found, base, tree, patterns)
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
-    def _inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
+    def _base_inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
         """Return the inputs of a base in git's order, kept beside it: walking a large tree takes seconds."""
         asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
         name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
@@ -104,7 +104,7 @@ class EnvironmentLayers:
             self._depot.bases.keep(base.commit, name, json.dumps(found, ensure_ascii=False).encode())
         return found
 
-    def _edited(self, found: list[_Input], base: Base, tree: str, patterns: tuple[str, ...]) -> list[_Input]:
+    def _tree_inputs(self, found: list[_Input], base: Base, tree: str, patterns: tuple[str, ...]) -> list[_Input]:
         """Return the inputs of a tree, from those of its base."""
         by_path = {entry[0]: entry for entry in found}
         for change in self._depot.diff(base.tree, tree):
@@ -120,9 +120,9 @@ class EnvironmentLayers:
         return tuple(c.path for c in self._depot.diff(base.tree, tree) if _is_input(c.path, patterns))
 
     def find(self, key: str) -> Path | None:
-        """Return the layer of that key, or `None`; its last use is noted."""
+        """Return the layer of that key, or `None`; its last use is recorded."""
         place = self._place(key)
-        with hold_lock(self._lock(key)):  # `gc` takes nothing away between a look and its use
+        with hold_lock(self._lock(key)):  # else `gc` could remove it before it is used
             try:
                 os.utime(place / "meta.json")
             except FileNotFoundError:
@@ -158,7 +158,7 @@ class EnvironmentLayers:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
         self._depot.fault("layer:begin")
-        workspace.scan_root().rename(fresh / "tree")
+        workspace.scan_root().rename(fresh / "tree")  # moved, not copied: an environment may be gigabytes
         self._depot.fault("layer:moved")
         for tree in dict.fromkeys((workspace.base.tree, shown)):
             with open_directory(fresh / "tree") as fd:
@@ -183,7 +183,10 @@ def _is_input(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
-    """Take out what may not be in a layer; return whether nothing is left."""
+    """Take out what may not be in a layer: tracked paths, `.git`, whatever is no file; return whether it is empty.
+
+    Every entry is reached relative to its directory and never through a link: setup ran a project's own code.
+    """
     with os.scandir(fd) as listing:
         names = [os.fsencode(entry.name) for entry in listing]
     gone = [_clean_entry(fd, name, tracked, reader, top=top) for name in names]
@@ -193,30 +196,23 @@ def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> boo
 def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
     """Clean one entry; return whether it is gone."""
     info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    entry = tracked.get(name)
-    directory = stat.S_ISDIR(info.st_mode)
-    if (top and name == b".git") or (entry is not None and not (directory and entry.is_tree)):
-        return _remove(fd, name)
-    if not directory:
-        return _clean_leaf(fd, name, info)
+    entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
+    is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
+    if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
+        try:
+            os.unlink(name, dir_fd=fd)
+        except IsADirectoryError:
+            remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+        return True
+    if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
+    if kind != stat.S_IFDIR:
+        return False
     if info.st_mode & 0o700 != 0o700:
         os.chmod(name, 0o755, dir_fd=fd)
     with open_directory(name, at=fd) as below:
         empty = _clean(below, reader.below(entry), reader, top=False)
-    return empty and entry is not None and _remove(fd, name)
-
-
-def _clean_leaf(fd: int, name: bytes, info: os.stat_result) -> bool:
-    if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
-        return _remove(fd, name)
-    if stat.S_ISREG(info.st_mode) and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
-        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
-    return False
-
-
-def _remove(fd: int, name: bytes) -> bool:
-    try:
-        os.unlink(name, dir_fd=fd)
-    except IsADirectoryError:
-        remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+    if not empty or entry is None:
+        return False
+    os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
     return True

@@ -54,7 +54,7 @@ class Batch:
 class EventQueue:
     """Holds at most `limit` events for the reader; what does not fit is dropped and remembered as a loss.
 
-    `full` says that a look waits for room; `on_full` is called when it begins to.
+    `full` says that a scan waits for room; `on_full` is called when it begins to.
     """
 
     def __init__(self, *, limit: int, on_ready: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class EventQueue:
             self._events.append(event)
 
     def put_found(self, event: FileEvent | Gap) -> None:
-        """Add what a look found: waits for room, since a look that loses again what it found would never end."""
+        """Add what a scan found; waits for room, since a scan whose findings are lost would never end."""
         with self._room:
             while len(self._events) >= self._limit and not self._closing:
                 self.full = True
@@ -124,7 +124,7 @@ class EventQueue:
         return not self._events
 
     def close(self) -> None:
-        """Let nobody wait for room any more."""
+        """Wake whoever waits for room; nobody waits from now on."""
         with self._room:
             self._closing = True
             self._room.notify_all()

@@ -83,7 +83,7 @@ class Watcher:
             raise InfrastructureError(
                 f"workspace {workspace.id!r} cannot be watched: {problem}",
                 code="no_watcher",
-                hint="sysctl raise fs.inotify.max_user_instances, the number of watchers one user may have",
+                hint="raise the sysctl fs.inotify.max_user_instances: how many watchers one user may have",
             ) from problem
         return cls(decoder, queue, blind_seconds=blind_seconds)
 
@@ -162,6 +162,7 @@ class Watcher:
     def _loop(self) -> None:
         while not self._closing:
             self._wait()
+            # Before the kernel's queue is read: what came before the request is handled once it is served.
             requested = self._requested
             self._drain()
             if self._lost_since is not None:

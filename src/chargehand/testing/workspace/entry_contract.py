@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.testing.workspace.harness import DriverYard, changed, rules, tree_paths
+from chargehand.testing.workspace.harness import DriverHarness, changed, rules, tree_paths
 from chargehand.workspace.scan import WorkspaceLimits
 
 _REPLACEMENTS = (
@@ -57,10 +57,10 @@ _OFFENCES = (
 class EntryContract:
     """What a driver promises of single entries."""
 
-    def test_every_kind_of_change(self, yard: DriverYard) -> None:
+    def test_every_kind_of_change(self, harness: DriverHarness) -> None:
         """Additions, edits, deletions, modes and types are told; touched and rewritten alike are not."""
-        workspace = yard.workspace()
-        yard.run(
+        workspace = harness.workspace()
+        harness.run(
             workspace,
             "echo more >> README.md; rm docs/a.md; mkdir -p new/dir; echo n > new/dir/file; chmod +x src/app.py;"
             "rm src/lib/util.py; ln -s app.py src/lib/util.py; touch docs/b.md; cp docs/b.md t; mv t docs/b.md;"
@@ -73,37 +73,37 @@ class EntryContract:
             "src/app.py": "modified",
             "src/lib/util.py": "type_changed",
         }
-        assert workspace.scan().tree == yard.seen_by_git(workspace)
+        assert workspace.scan().tree == harness.seen_by_git(workspace)
 
-    def test_replacements_agree_with_git(self, yard: DriverYard) -> None:
+    def test_replacements_agree_with_git(self, harness: DriverHarness) -> None:
         """Directories that become files or links, and names that need care, are as git has them."""
         for script in _REPLACEMENTS:
-            workspace = yard.workspace()
-            yard.run(workspace, script)
+            workspace = harness.workspace()
+            harness.run(workspace, script)
             found = workspace.scan()
-            assert found.tree == yard.seen_by_git(workspace), script
+            assert found.tree == harness.seen_by_git(workspace), script
             assert found.tree != workspace.base.tree, script
             assert not [f for f in found.findings if f.severity == "critical"], script
             workspace.discard()
 
-    def test_five_hundred_files_in_a_new_directory(self, yard: DriverYard) -> None:
+    def test_five_hundred_files_in_a_new_directory(self, harness: DriverHarness) -> None:
         """Each file counts, not only the directory they are in."""
-        workspace = yard.workspace()
-        yard.run(workspace, "mkdir many; for i in $(seq 500); do echo $i > many/$i; done")
+        workspace = harness.workspace()
+        harness.run(workspace, "mkdir many; for i in $(seq 500); do echo $i > many/$i; done")
         found = workspace.scan()
         assert len(found.changes) == found.files == 500
-        assert found.tree == yard.seen_by_git(workspace)
+        assert found.tree == harness.seen_by_git(workspace)
 
-    def test_hard_links_are_files_like_others(self, yard: DriverYard) -> None:
+    def test_hard_links_are_files_like_others(self, harness: DriverHarness) -> None:
         """Names of one file are told one by one, also where one of them is the base's."""
-        workspace = yard.workspace()
-        yard.run(workspace, "echo x > a; ln a b; ln README.md c; echo y >> c")
+        workspace = harness.workspace()
+        harness.run(workspace, "echo x > a; ln a b; ln README.md c; echo y >> c")
         assert changed(workspace) == {"a": "added", "b": "added", "c": "added", "README.md": "modified"}
-        assert workspace.scan().tree == yard.seen_by_git(workspace)
+        assert workspace.scan().tree == harness.seen_by_git(workspace)
 
-    def test_content_that_looks_like_a_patch(self, yard: DriverYard) -> None:
+    def test_content_that_looks_like_a_patch(self, harness: DriverHarness) -> None:
         """Neither names nor content are ever parsed as a patch."""
-        workspace = yard.workspace()
+        workspace = harness.workspace()
         lines = (
             "--- a/secret",
             "+++ b/secret",
@@ -112,49 +112,49 @@ class EntryContract:
             "deleted file mode 100644",
         )
         text = "\\n".join(lines) + "\\n"
-        yard.run(workspace, f"printf -- '{text}' > notes.txt; mkdir b; cp notes.txt 'b/diff --git a'")
+        harness.run(workspace, f"printf -- '{text}' > notes.txt; mkdir b; cp notes.txt 'b/diff --git a'")
         assert changed(workspace) == {"notes.txt": "added", "b/diff --git a": "added"}
-        counts = yard.depot.numstat(workspace.base.tree, workspace.scan().tree)
+        counts = harness.depot.numstat(workspace.base.tree, workspace.scan().tree)
         assert {count.path for count in counts} == {"notes.txt", "b/diff --git a"}
 
     # --- what is ignored
 
-    def test_ignored_files_stay_outside(self, yard: DriverYard) -> None:
+    def test_ignored_files_stay_outside(self, harness: DriverHarness) -> None:
         """What the base's ignore files name is not part of the tree, and may be anything."""
-        workspace = yard.workspace()
-        yard.run(
+        workspace = harness.workspace()
+        harness.run(
             workspace,
             "echo x > a.log; echo x > keep.log; mkdir -p build/x vendor src/vendor; touch build/x/y vendor/z;"
             "echo x > src/vendor/in; mkfifo build/pipe; git init -q build/sub",
         )
         assert changed(workspace) == {"keep.log": "added", "src/vendor/in": "added"}
         assert rules(workspace) == {}
-        assert workspace.scan().tree == yard.seen_by_git(workspace)
+        assert workspace.scan().tree == harness.seen_by_git(workspace)
 
-    def test_included_files_belong_to_the_tree(self, yard: DriverYard) -> None:
+    def test_included_files_belong_to_the_tree(self, harness: DriverHarness) -> None:
         """`include` brings ignored files into the tree, and no others."""
-        workspace = yard.workspace(include=("build/out/*.txt", "trace.log"))
-        yard.run(
+        workspace = harness.workspace(include=("build/out/*.txt", "trace.log"))
+        harness.run(
             workspace,
             "mkdir -p build/out build/other; touch build/out/a.txt build/out/b.bin build/other/a.txt;"
             "echo x > trace.log; echo x > other.log; mkdir d; echo x > d/trace.log",
         )
         assert set(changed(workspace)) == {"build/out/a.txt", "trace.log", "d/trace.log"}
 
-    def test_tracked_files_in_ignored_places_stay_tracked(self, yard: DriverYard) -> None:
+    def test_tracked_files_in_ignored_places_stay_tracked(self, harness: DriverHarness) -> None:
         """A file that the base tracks is told of wherever it lies."""
-        yard = yard.beside("tracked-in-ignored")
-        yard.commit({"build/kept.txt": "kept\n"})
-        workspace = yard.workspace()
-        yard.run(workspace, "echo more >> build/kept.txt; echo x > build/new.txt")
+        harness = harness.beside("tracked-in-ignored")
+        harness.commit({"build/kept.txt": "kept\n"})
+        workspace = harness.workspace()
+        harness.run(workspace, "echo more >> build/kept.txt; echo x > build/new.txt")
         assert changed(workspace) == {"build/kept.txt": "modified"}
-        yard.run(workspace, "rm -r build; mkdir build; echo x > build/new.txt")
+        harness.run(workspace, "rm -r build; mkdir build; echo x > build/new.txt")
         assert changed(workspace) == {"build/kept.txt": "deleted"}
 
-    def test_changed_ignore_rules_wait_for_promotion(self, yard: DriverYard) -> None:
+    def test_changed_ignore_rules_wait_for_promotion(self, harness: DriverHarness) -> None:
         """An agent cannot hide files by ignoring them; that it tried is told."""
-        workspace = yard.workspace()
-        yard.run(
+        workspace = harness.workspace()
+        harness.run(
             workspace,
             "echo '*.py' > .gitignore; echo x > a.py; echo y > b.log;"
             "mkdir n; echo '*' > n/.gitignore; echo z > n/f",
@@ -168,37 +168,39 @@ class EntryContract:
 
     # --- what is refused
 
-    def test_entries_that_break_a_rule(self, yard: DriverYard) -> None:
+    def test_entries_that_break_a_rule(self, harness: DriverHarness) -> None:
         """Each is a finding and leaves the base's version at its path; what is fine beside it is kept."""
-        workspace = yard.workspace()
-        yard.run(workspace, "echo fine > fine; " + "; ".join(script for script, *_ in _OFFENCES))
+        workspace = harness.workspace()
+        harness.run(workspace, "echo fine > fine; " + "; ".join(script for script, *_ in _OFFENCES))
         found = workspace.scan()
         assert {(f.path, f.rule, f.severity) for f in found.findings} == {
             (path, rule, severity) for _, path, rule, severity in _OFFENCES
         }
         warned = {path for _, path, _, severity in _OFFENCES if severity == "warning"}
         assert {change.path for change in found.changes} == {"fine", "sub/f", *warned}
-        assert {"README.md", "docs/a.md", "docs/b.md", "fine"} <= tree_paths(yard.depot, found.tree)
+        assert {"README.md", "docs/a.md", "docs/b.md", "fine"} <= tree_paths(harness.depot, found.tree)
         workspace.discard()
 
-    def test_links_that_stay_inside_are_kept_as_text(self, yard: DriverYard) -> None:
-        """A link is its text; where it leads inside the workspace is not looked at."""
-        workspace = yard.workspace()
-        yard.run(workspace, "ln -s ../README.md src/l; ln -s nowhere dangling; ln -s . dot; ln -s ./src/app.py s")
+    def test_links_that_stay_inside_are_kept_as_text(self, harness: DriverHarness) -> None:
+        """A link is its text; where it leads inside the workspace does not matter."""
+        workspace = harness.workspace()
+        harness.run(
+            workspace, "ln -s ../README.md src/l; ln -s nowhere dangling; ln -s . dot; ln -s ./src/app.py s"
+        )
         assert set(changed(workspace)) == {"src/l", "dangling", "dot", "s"}
         assert rules(workspace) == {}
 
-    def test_limits_of_count_disk_and_depth(self, yard: DriverYard) -> None:
+    def test_limits_of_count_disk_and_depth(self, harness: DriverHarness) -> None:
         """What goes over a limit is told and left out."""
-        few = yard.workspace(limits=WorkspaceLimits(files=3))
-        yard.run(few, "for i in 1 2 3 4 5; do echo $i > f$i; done")
+        few = harness.workspace(limits=WorkspaceLimits(files=3))
+        harness.run(few, "for i in 1 2 3 4 5; do echo $i > f$i; done")
         assert set(rules(few).values()) == {"quota"}
         assert few.scan().files == 3
-        small = yard.workspace(limits=WorkspaceLimits(disk_bytes=30_000))
-        yard.run(small, "for i in 1 2 3; do head -c 12288 /dev/urandom > f$i; sync f$i; done")
+        small = harness.workspace(limits=WorkspaceLimits(disk_bytes=30_000))
+        harness.run(small, "for i in 1 2 3; do head -c 12288 /dev/urandom > f$i; sync f$i; done")
         assert set(rules(small).values()) == {"quota"}
         assert small.scan().files == 2
-        deep = yard.workspace()
-        yard.run(deep, "p=.; for i in $(seq 300); do p=$p/d; done; mkdir -p $p; touch $p/f")
+        deep = harness.workspace()
+        harness.run(deep, "p=.; for i in $(seq 300); do p=$p/d; done; mkdir -p $p; touch $p/f")
         assert set(rules(deep).values()) == {"quota"}
         deep.discard()

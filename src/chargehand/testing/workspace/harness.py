@@ -1,4 +1,4 @@
-"""The ground on which a workspace driver is held against its contract: a repository and workspaces on it."""
+"""The harness of the drivers' contract: a repository, its depot, and workspaces of the driver under test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ git read-tree TREE; git add -A; git write-tree
 """
 
 
-class DriverYard:
+class DriverHarness:
     """A user's repository below `place`, its depot, and workspaces of one driver on it.
 
     `run` runs a script with `/bin/sh -e` over the mounted workspace, in its top directory and as the sandbox's
@@ -52,9 +52,9 @@ class DriverYard:
         self.git("init", "-q", "-b", "main")
         self.base = self.commit()
 
-    def beside(self, name: str) -> DriverYard:
-        """Return another yard of the same driver, with a repository of its own."""
-        return DriverYard(self._place / name, driver=self.driver, run=self.run)
+    def beside(self, name: str) -> DriverHarness:
+        """Return another harness of the same driver, with a repository of its own."""
+        return DriverHarness(self._place / name, driver=self.driver, run=self.run)
 
     def git(self, *arguments: str) -> str:
         """Run git in the user's repository as a person would, without the machine's own configuration."""
