@@ -11,7 +11,7 @@ import pytest
 from tests.workspace_kit import Yard, agent, operate, write
 
 TESTS = Path(__file__).parents[1]
-CONTRACT = TESTS.parent / "src/chargehand/workspace"
+CONTRACT = TESTS.parent / "src/chargehand/testing/workspace"
 MISTAKES: dict[str, tuple[str, ...]] = {
     "staged, committed or ignored changes are invisible": (
         "test_commit_and_stash_inside_are_seen",
@@ -62,7 +62,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
 
 
 def test_every_mistake_has_its_tests() -> None:
-    sources = [*TESTS.rglob("test_*.py"), *CONTRACT.glob("_contract*.py")]
+    sources = [*TESTS.rglob("test_*.py"), *CONTRACT.glob("*_contract.py")]
     text = "\n".join(path.read_text() for path in sources)
     missing = [name for names in MISTAKES.values() for name in names if f"def {name}(" not in text]
     assert missing == []

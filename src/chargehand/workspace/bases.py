@@ -199,8 +199,11 @@ class Bases:
         best: tuple[int, str] | None = None
         for place in self.directory.iterdir():
             packs = list((place / "objects/pack").glob("*.pack"))
-            if not (place / "meta.json").exists() or len(packs) >= _MAX_PACKS or _is_history_end(place):
+            if not (place / "meta.json").exists() or len(packs) >= _MAX_PACKS:
                 continue
+            with suppress(OSError):
+                if place.name in (place / "git/.git/shallow").read_text().split():
+                    continue  # its history ends at itself, so nothing can build on it
             if self._git.run("merge-base", "--is-ancestor", place.name, commit).code:
                 continue
             distance = int(self._git("rev-list", "--count", f"{place.name}..{commit}").text)
@@ -226,9 +229,15 @@ class Bases:
         # Git packs the objects in a process of its own while the files are written: each takes half of the time.
         with ThreadPoolExecutor(1) as pool:
             packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
-            files = self._write_files(fresh / "tree", tree, mtime)
-            self._fault("base:tree")
+            files: list[IndexEntry] = []
+
+            def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
+                files.append(IndexEntry(path, entry.mode, 0 if entry.is_gitlink else info.st_size, entry.id))
+
+            make_owned(fresh / "tree")
             with open_directory(fresh / "tree") as fd:
+                TreeWriter(self._reader, mtime=mtime, on_file=record).tree(fd, self._reader.tree(tree))
+                self._fault("base:tree")
                 _verify(fd, tree, self._reader, b"")
             index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
             if not packed.result():
@@ -252,17 +261,6 @@ class Bases:
             disk=tree_bytes(fresh)[1] - packs,
         )
         replace_file(fresh / "meta.json", msgspec.json.encode(meta))
-
-    def _write_files(self, target: Path, tree: bytes, mtime: int) -> list[IndexEntry]:
-        written: list[IndexEntry] = []
-
-        def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
-            written.append(IndexEntry(path, entry.mode, 0 if entry.is_gitlink else info.st_size, entry.id))
-
-        make_owned(target)
-        with open_directory(target) as fd:
-            TreeWriter(self._reader, mtime=mtime, on_file=record).tree(fd, self._reader.tree(tree))
-        return written
 
     def _write_objects(self, objects: Path, commit: str, earlier: str | None) -> bool:
         """Write the objects; return whether that is the whole history: one with holes in it is left out."""
@@ -290,14 +288,6 @@ class Bases:
             input=f"{wanted}\n".encode(),
             ok=ok,
         )
-
-
-def _is_history_end(place: Path) -> bool:
-    """Return whether the history in a base's store ends at that base itself, so that nothing can build on it."""
-    try:
-        return place.name in (place / "git/.git/shallow").read_text().split()
-    except OSError:
-        return False
 
 
 def base_mtime(commit: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +109,7 @@ class _UpperWriter:
     def __init__(self, reader: ObjectReader, environment: Path | None) -> None:
         self._reader = reader
         self._writer = TreeWriter(reader)
-        self._environment = environment
+        self._environment = None if environment is None else os.fsencode(environment)
 
     def fill(self, fd: int, path: bytes, base: Entries, tree: Entries) -> None:
         """Write what differs between two directories into the one open as `fd`."""
@@ -118,7 +118,9 @@ class _UpperWriter:
             if before == after:
                 continue
             if after is None:
-                if before is not None and before.is_tree and self._is_in_environment(path + name):
+                below = None if self._environment is None else os.path.join(self._environment, path + name)
+                in_environment = below is not None and os.path.isdir(below) and not os.path.islink(below)
+                if before is not None and before.is_tree and in_environment:
                     # A whiteout would hide the environment's own files there: the tracked ones go one by one.
                     self._fill_below(fd, path, name, self._reader.below(before), NOTHING)
                 else:
@@ -132,12 +134,6 @@ class _UpperWriter:
         self._writer.directory(fd, name)
         with open_directory(name, at=fd) as below:
             self.fill(below, path + name + b"/", base, tree)
-
-    def _is_in_environment(self, path: bytes) -> bool:
-        if self._environment is None:
-            return False
-        place = os.path.join(os.fsencode(self._environment), path)
-        return os.path.isdir(place) and not os.path.islink(place)
 
 
 class WorktreeDriver:
@@ -165,8 +161,7 @@ class WorktreeDriver:
             _fill_plain(fd, source, reader.tree(base), reader.tree(tree), same, other, b"")
         copy_git(layers, root)
         if place.environment is not None:
-            copy = _clone_path if self.clones else shutil.copyfile
-            _add_missing(place.environment, root, reader, reader.tree(base), copy)
+            _add_missing(place.environment, root, reader, reader.tree(base), clones=self.clones)
         cache.save(self._cache(place))
 
     def plan(self, place: Generation) -> MountPlan:
@@ -224,9 +219,7 @@ def _fill_plain(
             other.entry(fd, name, entry, path)
 
 
-def _add_missing(
-    environment: Path, place: Path, reader: ObjectReader, base: Entries, copy: Callable[[str, Path], object]
-) -> None:
+def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries, *, clones: bool) -> None:
     """Copy what neither `place` has nor `base` tracks; nothing that is there is touched or entered by a link."""
     for found in os.scandir(environment):
         target = place / found.name
@@ -238,25 +231,24 @@ def _add_missing(
             if not os.path.lexists(target):
                 make_owned(target)
             if target.is_dir() and not target.is_symlink():
-                _add_missing(environment / found.name, target, reader, reader.below(entry), copy)
+                _add_missing(environment / found.name, target, reader, reader.below(entry), clones=clones)
         elif not os.path.lexists(target):
-            _add_leaf(found, target, copy)
+            _add_leaf(found, target, clones=clones)
 
 
-def _add_leaf(source: os.DirEntry[str], target: Path, copy: Callable[[str, Path], object]) -> None:
+def _add_leaf(source: os.DirEntry[str], target: Path, *, clones: bool) -> None:
     if source.is_file(follow_symlinks=False):
-        copy(source.path, target)
+        if clones:
+            with open(source, "rb") as old, open(target, "xb") as new:
+                clone_file(old.fileno(), new.fileno())
+        else:
+            shutil.copyfile(source.path, target)
         shutil.copystat(source.path, target)
     else:
         shutil.copy2(source.path, target, follow_symlinks=False)
     if os.geteuid() == 0:
         info = source.stat(follow_symlinks=False)
         os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
-
-
-def _clone_path(source: str, target: Path) -> None:
-    with open(source, "rb") as old, open(target, "xb") as new:
-        clone_file(old.fileno(), new.fileno())
 
 
 @contextmanager

@@ -101,7 +101,14 @@ def bring_objects(depot: Depot, commit: str) -> str:
             )
             if done.code:
                 return f"git would not take the objects: {' '.join(printable(done.error).split())}"
-            _move_objects(aside, objects)
+            found = [path for path in aside.rglob("*") if path.is_file()]
+            for path in sorted(found, key=lambda path: path.suffix == ".idx"):  # last: an index shows its pack
+                target = objects / path.relative_to(aside)
+                if not target.exists():
+                    with suppress(FileExistsError):
+                        target.parent.mkdir()
+                        target.parent.chmod(objects.stat().st_mode & 0o7777)  # shared repositories: as others may
+                    os.rename(path, target)
             return ""
     except OSError as error:
         return f"the repository cannot be written: {error.strerror}: {str(error.filename or objects)!r}"
@@ -125,18 +132,6 @@ def _quote_path(path: Path) -> str:
     if not any(character in text for character in ':"\n'):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-def _move_objects(aside: Path, objects: Path) -> None:
-    found = [path for path in aside.rglob("*") if path.is_file()]
-    for path in sorted(found, key=lambda path: path.suffix == ".idx"):  # last: an index makes its pack visible
-        target = objects / path.relative_to(aside)
-        if target.exists():
-            continue
-        with suppress(FileExistsError):
-            target.parent.mkdir()
-            target.parent.chmod(objects.stat().st_mode & 0o7777)  # in a shared repository others write there too
-        os.rename(path, target)
 
 
 def export_notes(depot: Depot, commit: str) -> bool:

@@ -123,7 +123,12 @@ def gc(
     projects = tuple(_report_project(root, found, gone, erased.get(root, Erasure())) for root in places)
     if pack and not dry_run:
         for root in places:
-            _pack_objects(root)
+            try:
+                if (root / "depot.git").is_dir():
+                    private_git(root / "depot.git")("repack", "-d", "-q", "--geometric=2")
+            except InfrastructureError as problem:
+                if problem.code != "no_space":  # a disk too full to pack on is no worse than before
+                    raise
     return GcReport(projects=projects, taken=fixed + total_bytes(found), dry_run=dry_run)
 
 
@@ -357,13 +362,3 @@ def _plan_erasure(git: Git, keeps: Callable[[str, float], bool]) -> Erasure:
         commits=int(lost.text),
         bytes=int(size.text),
     )
-
-
-def _pack_objects(root: Path) -> None:
-    if not (root / "depot.git").is_dir():
-        return
-    try:
-        private_git(root / "depot.git")("repack", "-d", "-q", "--geometric=2")
-    except InfrastructureError as problem:
-        if problem.code != "no_space":  # a disk too full to pack on is no worse than before
-            raise

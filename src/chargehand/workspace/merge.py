@@ -20,7 +20,7 @@ from chargehand.workspace.errors import GitError
 from chargehand.workspace.host.git import Git, git_version
 from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace.tree.history import is_descendant, read_commit
-from chargehand.workspace.tree.objects import ObjectReader
+from chargehand.workspace.tree.objects import GITLINK, ObjectReader
 
 _MERGE_TREE = (2, 38)  # the git that can merge without a working tree
 _MERGE_TREE_BASE = (2, 40)  # and with a base that is not the merge base
@@ -243,7 +243,10 @@ def _excerpt_lines(name: str, side: Excerpt | None) -> Iterator[str]:
 
 def _describe_path(reader: ObjectReader, stages: Stages) -> Conflict:
     sides = (stages.base, stages.ours, stages.theirs)
-    contents = [_content(reader, side) for side in sides]
+    contents = [
+        None if side is None or stat.S_IFMT(side.mode) == GITLINK else reader.blob(bytes.fromhex(side.id))
+        for side in sides
+    ]
     kind = _conflict_kind(stages, contents)
     types = {stat.S_IFMT(side.mode) for side in sides if side is not None}
     readable = kind not in ("submodule", "file_directory") and len(types) == 1
@@ -260,15 +263,9 @@ def _describe_path(reader: ObjectReader, stages: Stages) -> Conflict:
     )
 
 
-def _content(reader: ObjectReader, side: Side | None) -> bytes | None:
-    if side is None or stat.S_IFMT(side.mode) == 0o160000:
-        return None
-    return reader.blob(bytes.fromhex(side.id))
-
-
 def _conflict_kind(stages: Stages, contents: Sequence[bytes | None]) -> ConflictKind:
     ours, theirs = stages.ours, stages.theirs
-    if any(side and stat.S_IFMT(side.mode) == 0o160000 for side in (stages.base, ours, theirs)):
+    if any(side and stat.S_IFMT(side.mode) == GITLINK for side in (stages.base, ours, theirs)):
         return "submodule"
     if stages.in_the_way:
         return "file_directory"

@@ -58,7 +58,15 @@ class StateQuota:
         wanted = need.with_margin()
         if self._describe_lack(place, wanted) is None:
             return
-        self._make_room(place, wanted)
+        disk = os.statvfs(nearest_directory(place))
+        taken = self.taken()
+        short = max(0, wanted.bytes - disk.f_bavail * disk.f_frsize)
+        most = min(self._limit - wanted.bytes, taken - short)
+        if disk.f_files and disk.f_favail < wanted.files:
+            most = 0  # items are measured in bytes, not in inodes: all that is not needed goes
+        gc(self._roots(), needed=self._needed(), max_age=self._max_age, max_bytes=most, pack=False)
+        with self._lock:
+            self._measured = None
         problem = self._describe_lack(place, wanted)
         if problem is not None:
             raise no_room(what, wanted, problem)
@@ -84,18 +92,6 @@ class StateQuota:
             return None
         limit = megabytes(self._limit)
         return f"{megabytes(room)} are left of the {limit} that `limits.state_mb` gives all projects together"
-
-    def _make_room(self, place: Path, need: Need) -> None:
-        """Remove what nobody needs until `need` would fit: under the limit, and on the disk."""
-        disk = os.statvfs(nearest_directory(place))
-        now = self.taken()
-        short = max(0, need.bytes - disk.f_bavail * disk.f_frsize)
-        most = min(self._limit - need.bytes, now - short)
-        if disk.f_files and disk.f_favail < need.files:
-            most = 0  # items are measured in bytes, not in inodes: all that is not needed goes
-        gc(self._roots(), needed=self._needed(), max_age=self._max_age, max_bytes=most, pack=False)
-        with self._lock:
-            self._measured = None
 
 
 class AttemptQuota:

@@ -109,7 +109,7 @@ def _local(repository: Repository, name: str, url: str) -> Path:
 
 
 def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
-    """Return what brings all branches of a remote into the depot, under `refs/chargehand/remotes/NAME/`."""
+    """Return the command that fetches all branches of a remote to `refs/chargehand/remotes/NAME/` of the depot."""
     return _command(
         depot,
         remote,
@@ -127,17 +127,17 @@ def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
 
 
 def remote_tip_command(depot: Depot, remote: Remote, branch: str) -> HostCommand:
-    """Return what prints where a branch of a remote is: its id, a tab, its ref; nothing where there is none."""
+    """Return the command that prints a remote branch as id, tab, ref; nothing where there is none."""
     return _command(depot, remote, "ls-remote", "--", remote.url, f"refs/heads/{branch}")
 
 
 def push_command(
     depot: Depot, remote: Remote, branch: str, *, commit: str | None, old: str | None, force: bool
 ) -> HostCommand:
-    """Return what sets a branch of a remote to `commit`, or removes it for `None`.
+    """Return the command that sets a branch of a remote to `commit`, or removes it for `None`.
 
-    With `force`, and to remove it, the branch must be at `old` then, and may be anywhere in history; without it
-    git takes only what follows the branch.
+    With `force`, and to remove it, the branch must still be at `old`, and history does not matter; without it git
+    accepts only a fast-forward.
     """
     ref = f"refs/heads/{branch}"
     lease = (f"--force-with-lease={ref}:{old or ''}",) if force or commit is None else ()
@@ -152,9 +152,14 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     configured = dict(_configured(own))
     if "core.sshcommand" in configured and "GIT_SSH_COMMAND" not in os.environ:
         del own["GIT_SSH_COMMAND"]
+    settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process
+    for number, (key, value) in enumerate(configured.items()):
+        settings[f"GIT_CONFIG_KEY_{number}"], settings[f"GIT_CONFIG_VALUE_{number}"] = key, value
+    if settings:
+        settings["GIT_CONFIG_COUNT"] = str(len(configured))
     return HostCommand(
         argv=tuple(argv),
-        environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **_as_environment(configured)},
+        environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **settings},
     )
 
 
@@ -171,14 +176,6 @@ def _configured(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
                 yield key, value
 
 
-def _as_environment(configured: Mapping[str, str]) -> dict[str, str]:
-    """Return settings as git reads them from its environment: an argument could be seen by others."""
-    numbered = list(enumerate(configured.items()))
-    pairs = {f"GIT_CONFIG_KEY_{n}": key for n, (key, _) in numbered}
-    pairs |= {f"GIT_CONFIG_VALUE_{n}": value for n, (_, value) in numbered}
-    return {"GIT_CONFIG_COUNT": str(len(numbered)), **pairs} if numbered else {}
-
-
 def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
     """Return the branches of a remote as they were last fetched, each with its commit."""
     prefix = f"{REMOTES}{remote}/"
@@ -191,7 +188,8 @@ def find_tip(depot: Depot, revision: str) -> Base:
 
     It is in the depot then, and stays there as a base does. Raises `RepositoryError` (`base_not_found`).
     """
-    commit = depot.read_ref(REMOTES + revision) if _is_ref(depot, revision) else None
+    is_ref = depot.git.run("check-ref-format", REMOTES + revision).code == 0
+    commit = depot.read_ref(REMOTES + revision) if is_ref else None
     if commit is None:
         return depot.resolve_base(revision)
     if depot.read_ref(BASES + commit) is None:
@@ -200,14 +198,10 @@ def find_tip(depot: Depot, revision: str) -> Base:
     return Base(commit=commit, tree=depot.tree_of(commit), revision=revision)
 
 
-def _is_ref(depot: Depot, revision: str) -> bool:
-    return depot.git.run("check-ref-format", REMOTES + revision).code == 0
-
-
 def moved_base(depot: Depot, base: Base) -> Base | None:
-    """Return the commit that the branch of `base` is at now, also in the depot, where it went on from there.
+    """Return the commit that the branch of `base` has advanced to, now also in the depot.
 
-    `None` where it is where it was, is gone, or goes on from somewhere else (it was reset or rewritten). The
+    `None` where it did not move, is gone, or does not descend from the base (it was reset or rewritten). The
     user's repository is only read.
     """
     if base.branch is None:

@@ -63,20 +63,33 @@ def find_repository(path: Path) -> Repository:
         lines = asked.text.split("\n")
     bare = lines[0] == "true"
     common_dir = (path / lines[2]).resolve()
-    _check_owner(common_dir)
-    top = Path(lines[1]) if bare else Path(lines[4]) if usual else _top_level(git, path)
+    # Git trusts a repository of another user that `safe.directory` names; we write there, and do not.
+    owner = common_dir.stat().st_uid
+    if owner != os.geteuid():
+        raise RepositoryError(
+            f"{str(common_dir)!r} belongs to user {owner}, Chargehand runs as user {os.geteuid()}",
+            code="repository_owner",
+            hint="run Chargehand as the user who owns it",
+        )
+    if bare or usual:
+        top = lines[1] if bare else lines[4]
+    else:
+        top = git.run("rev-parse", "--show-toplevel").text
+        if not top:
+            raise RepositoryError(
+                f"{str(path)!r} is inside a git directory", code="not_a_repository", hint="give the working tree"
+            )
     branch = _branch_name(lines[5]) if usual else _head_branch(git)
-    found = Repository(path=top, git_dir=Path(lines[1]), common_dir=common_dir, bare=bare, branch=branch)
+    found = Repository(path=Path(top), git_dir=Path(lines[1]), common_dir=common_dir, bare=bare, branch=branch)
     if lines[3] != "sha1":
         raise RepositoryError(
-            f"{str(top)!r} uses SHA-256 object ids",
+            f"{top!r} uses SHA-256 object ids",
             code="repository_format",
             hint="only SHA-1 is supported",
         )
-    if not usual and _has_no_commit(found.git):
-        raise RepositoryError(
-            f"{str(top)!r} has no commit yet", code="repository_empty", hint="make a first commit"
-        )
+    has_commit = usual or git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").code == 0
+    if not has_commit and not git("for-each-ref", "--count=1").out:
+        raise RepositoryError(f"{top!r} has no commit yet", code="repository_empty", hint="make a first commit")
     return found
 
 
@@ -98,32 +111,6 @@ def _unusable(path: Path, error: str) -> RepositoryError:
         code="repository_format",
         hint="fix what git names there; an extension that it does not know needs a newer git",
     )
-
-
-def _top_level(git: Git, path: Path) -> Path:
-    top = git.run("rev-parse", "--show-toplevel")
-    if top.code or not top.text:
-        raise RepositoryError(
-            f"{str(path)!r} is inside a git directory", code="not_a_repository", hint="give the working tree"
-        )
-    return Path(top.text)
-
-
-def _check_owner(common_dir: Path) -> None:
-    # Git trusts a repository whose owner the user named in `safe.directory`; we write there, and do not.
-    owner = common_dir.stat().st_uid
-    if owner != os.geteuid():
-        raise RepositoryError(
-            f"{str(common_dir)!r} belongs to user {owner}, Chargehand runs as user {os.geteuid()}",
-            code="repository_owner",
-            hint="run Chargehand as the user who owns it",
-        )
-
-
-def _has_no_commit(git: Git) -> bool:
-    if git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").code == 0:
-        return False
-    return not git("for-each-ref", "--count=1").out
 
 
 def _head_branch(git: Git) -> str | None:
@@ -171,12 +158,20 @@ def resolve(found: Repository, revision: str | None) -> Base:
             hint="give a branch, tag or commit that exists",
         )
     commit = asked.text
-    branch = _branch_of(git, name)
+    if name == "HEAD":
+        branch = _head_branch(git)
+    else:
+        full = git.run("rev-parse", "--symbolic-full-name", "--end-of-options", name).text.splitlines()
+        branch = full[-1].removeprefix("refs/heads/") if full and full[-1].startswith("refs/heads/") else None
     upstream = git("for-each-ref", "--format=%(upstream:short)", f"refs/heads/{branch}").text if branch else ""
     behind = None
     if upstream:
         counted = git.run("rev-list", "--count", f"{commit}..{upstream}", "--")
         behind = int(counted.text) if counted.code == 0 else None
+    dirty = False
+    if not found.bare:  # what cannot be told (a filter that fails) is not called clean
+        state = git.run("status", "--porcelain", "-z", *_STATUS)
+        dirty = state.code != 0 or bool(state.out)
     return Base(
         commit=commit,
         tree=git("rev-parse", f"{commit}^{{tree}}").text,
@@ -184,7 +179,7 @@ def resolve(found: Repository, revision: str | None) -> Base:
         branch=branch,
         upstream=os.fsencode(upstream).decode("utf-8", "backslashreplace") or None,
         behind=behind,
-        dirty=not found.bare and _is_dirty(git),
+        dirty=dirty,
     )
 
 
@@ -210,16 +205,3 @@ def _resolve_head(git: Git) -> Base | None:
         behind=int(ahead_behind[1]) if len(ahead_behind) == 2 else None,
         dirty=any(fields[len(headers) :]),
     )
-
-
-def _branch_of(git: Git, name: str) -> str | None:
-    if name == "HEAD":
-        return _head_branch(git)
-    full = git.run("rev-parse", "--symbolic-full-name", "--end-of-options", name)
-    ref = full.text.splitlines()[-1] if full.code == 0 and full.text else ""
-    return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
-
-
-def _is_dirty(git: Git) -> bool:
-    state = git.run("status", "--porcelain", "-z", *_STATUS)
-    return state.code != 0 or bool(state.out)  # what cannot be told (a filter that fails) is not called clean

@@ -225,23 +225,24 @@ class _PartialRollback:
     def _describe_paths(self) -> tuple[PathPlan, ...]:
         made = {path for path, entry in self._entries.items() if entry is not None}
         replaced = {parent for path in made for parent in _parents(path)}
-        return tuple(
-            PathPlan(
-                path=path,
-                action=self._action(change, replaced),
-                hunks=self._hunks.get(path, ()),
-                why=self._why.get(path, ""),
-                renamed_from=self._renames.get(path),
+        found = []
+        for path, change in self._changes.items():
+            action: PathAction = "kept"
+            if path in self._entries:
+                whole = self._entries[path] == _target_entry(change)
+                action = _whole_action(change) if whole else "partly"
+            elif path in replaced and change.new_id is None:  # a directory takes the file's place
+                action = "deleted"
+            found.append(
+                PathPlan(
+                    path=path,
+                    action=action,
+                    hunks=self._hunks.get(path, ()),
+                    why=self._why.get(path, ""),
+                    renamed_from=self._renames.get(path),
+                )
             )
-            for path, change in self._changes.items()
-        )
-
-    def _action(self, change: Change, replaced: set[str]) -> PathAction:
-        """Return what becomes of a path; a file also goes where a directory takes its place."""
-        if change.path in self._entries:
-            whole = self._entries[change.path] == _target_entry(change)
-            return _whole_action(change) if whole else "partly"
-        return "deleted" if change.path in replaced and change.new_id is None else "kept"
+        return tuple(found)
 
 
 def _merge_drops(drops: Sequence[Drop]) -> list[Drop]:

@@ -210,8 +210,12 @@ class _Scanner:
             include = self.rules.include
             if not (directory and include is not None and include.may_match_below(path)):
                 return None
-        if not tracked and not ignored and self._has_bad_name(path, name):
-            return before
+        if not tracked and not ignored:
+            disguise = is_git_disguise(name)
+            problem = "is, or passes for, a repository of its own" if disguise else name_problem(name)
+            if problem:
+                self.findings.add("entry_nested_git" if disguise else "entry_name", "critical", path, problem)
+                return before
         if directory:
             return self._scan_subdirectory(place, name, info, ignored=ignored, included=included)
         return self._scan_leaf(place, name, info)
@@ -232,15 +236,6 @@ class _Scanner:
         except OSError:
             return False, False
         return True, False
-
-    def _has_bad_name(self, path: bytes, name: bytes) -> bool:
-        if is_git_disguise(name):
-            self.findings.add("entry_nested_git", "critical", path, "is, or passes for, a repository of its own")
-            return True
-        problem = name_problem(name)
-        if problem:
-            self.findings.add("entry_name", "critical", path, problem)
-        return bool(problem)
 
     def _scan_subdirectory(
         self, place: _Directory, name: bytes, info: os.stat_result, *, ignored: bool, included: bool
@@ -333,7 +328,9 @@ class _Scanner:
         if blob is None:
             return before
         mode = EXECUTABLE if info.st_mode & stat.S_IXUSR else FILE
-        if before is not None and before.id == blob and _is_same_mode(before.mode, mode):
+        # Modes as git compares them on disk: only the owner's execute bit counts, for old trees hold 100664.
+        same_mode = before is not None and stat.S_ISREG(before.mode) and not (before.mode ^ mode) & 0o100
+        if before is not None and before.id == blob and same_mode:
             return before
         return TreeEntry(mode, blob)
 
@@ -400,11 +397,6 @@ def _is_tracked(entry: TreeEntry | None, directory: bool) -> bool:
     if entry is None:
         return False
     return entry.is_tree or entry.is_gitlink if directory else not entry.is_tree
-
-
-def _is_same_mode(old: int, new: int) -> bool:
-    """Compare as git does on disk: only the owner's execute bit counts (old trees hold 100664)."""
-    return stat.S_IFMT(old) == stat.S_IFMT(new) and bool(old & 0o100) == bool(new & 0o100)
 
 
 def _read_regular(directory: int, name: bytes, size: int) -> bytes | None:

@@ -168,9 +168,17 @@ class Watcher:
             if self._lost_since is not None:
                 self._recover()
             if self._decoder.blind and time.monotonic() >= self._next_blind:
-                self._poll_blind()
+                began, before = time.monotonic(), time.time_ns() - _SLACK_NS
+                self._decoder.poll_blind(since=self._blind_polled)
+                self._blind_polled = before
+                took = time.monotonic() - began  # polling a large tree may take a tenth of the time, not more
+                self._next_blind = time.monotonic() + max(self._blind_seconds, 10 * took)
             self._queue.notify()
-            self._serve_syncs(requested)
+            if requested > self._served:
+                self._decoder.expire_edits()
+                with self._served_changed:
+                    self._served = requested
+                    self._served_changed.notify_all()
         self._drain()
         if self._lost_since is not None:
             self._queue.put_last(Gap(self._gap_reason()))
@@ -204,7 +212,12 @@ class Watcher:
         """Report the gap, then what differs since; wait until the reader has taken what there was."""
         if self._queue.lost and not self._queue.empty:
             return
-        self._back_off()
+        # Let pass what comes too fast: while the kernel's queue is full it costs nobody anything.
+        now = time.monotonic()
+        repeated = now - self._last_gap < _BACKOFF_RESETS + self._backoff
+        self._backoff = min(_LAST_BACKOFF, self._backoff * 2) if repeated else _FIRST_BACKOFF
+        select.select([self._wake_out], [], [], self._backoff)
+        self._last_gap = time.monotonic()
         since, reason = self._lost_since or 0, self._gap_reason()
         self._lost_since = None
         self._decoder.overflowed = self._queue.lost = False
@@ -214,28 +227,6 @@ class Watcher:
 
     def _gap_reason(self) -> GapReason:
         return "overflow" if self._decoder.overflowed else "slow_reader"
-
-    def _back_off(self) -> None:
-        """Let pass what comes too fast: while the kernel's queue is full it costs nobody anything."""
-        now = time.monotonic()
-        repeated = now - self._last_gap < _BACKOFF_RESETS + self._backoff
-        self._backoff = min(_LAST_BACKOFF, self._backoff * 2) if repeated else _FIRST_BACKOFF
-        select.select([self._wake_out], [], [], self._backoff)
-        self._last_gap = time.monotonic()
-
-    def _poll_blind(self) -> None:
-        began, before = time.monotonic(), time.time_ns() - _SLACK_NS
-        self._decoder.poll_blind(since=self._blind_polled)
-        self._blind_polled = before
-        took = time.monotonic() - began
-        self._next_blind = time.monotonic() + max(self._blind_seconds, 10 * took)
-
-    def _serve_syncs(self, requested: int) -> None:
-        if requested > self._served:
-            self._decoder.expire_edits()
-            with self._served_changed:
-                self._served = requested
-                self._served_changed.notify_all()
 
 
 def rules_of(depot: Depot, workspace: Workspace) -> WatchRules:

@@ -53,12 +53,14 @@ class IgnoreFile:
     """The patterns of one `.gitignore`; paths given to it are relative to its directory."""
 
     def __init__(self, content: bytes) -> None:
-        self._patterns = _parse(content)
-        self._names = _joined([pattern for pattern in self._patterns if pattern.by_name])
-        self._paths = _joined([pattern for pattern in self._patterns if not pattern.by_name])
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        parsed = [_parse_pattern(line.removesuffix(b"\r")) for line in lines]
+        self._patterns = [pattern for pattern in parsed if pattern is not None]
+        self._names = _join_patterns([pattern for pattern in self._patterns if pattern.by_name])
+        self._paths = _join_patterns([pattern for pattern in self._patterns if not pattern.by_name])
 
     def decides(self, path: bytes, *, directory: bool) -> bool | None:
-        """Return whether `path` itself is ignored, let in again (`False`), or not spoken of (`None`)."""
+        """Return whether `path` itself is ignored, included again (`False`), or not matched (`None`)."""
         name = path[path.rfind(b"/") + 1 :]
         if not (self._names and self._names.fullmatch(name)) and not (self._paths and self._paths.fullmatch(path)):
             return None
@@ -101,35 +103,35 @@ class IgnoreChain:
         return False
 
 
-def _joined(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
+def _join_patterns(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
     if not patterns:
         return None
     return re.compile(b"|".join(b"(?:%s)" % pattern.regex.pattern for pattern in patterns), re.DOTALL)
 
 
-def _parse(content: bytes) -> tuple[_Pattern, ...]:
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = [_pattern(line.removesuffix(b"\r")) for line in lines]
-    return tuple(pattern for pattern in found if pattern is not None)
-
-
-def _pattern(line: bytes) -> _Pattern | None:
+def _parse_pattern(line: bytes) -> _Pattern | None:
     line = line.split(b"\0", 1)[0]
     if not line or line.startswith(b"#"):
         return None
-    text = _trimmed(line)
+    text = _strip_spaces(line)
     negative = text.startswith(b"!")
     text = text[1:] if negative else text
     directory_only = text.endswith(b"/")
     text = text[:-1] if directory_only else text
-    by_name = b"/" not in text
-    lead, rest = (b"", text) if by_name else _split_literal(text.removeprefix(b"/"))
+    if b"/" not in text:  # by name, at any depth; there a star matches whatever a name can hold
+        simple = text.startswith(b"*") and _SPECIAL.search(text, 1) is None
+        regex = b".*" + re.escape(text[1:]) if simple else _glob(text)
+        return _Pattern(negative, directory_only, True, re.compile(regex, re.DOTALL), b"")
     # Git compares the literal beginning first and matches only the rest: `a**/b` is `a` and then `**/b`.
-    regex = _by_name(text) if by_name else re.escape(lead) + _glob(rest)
-    return _Pattern(negative, directory_only, by_name, re.compile(regex, re.DOTALL), lead)
+    path = text.removeprefix(b"/")
+    special = _SPECIAL.search(path)
+    literal = len(path) if special is None else special.start()
+    regex = re.escape(path[:literal]) + _glob(path[literal:])
+    return _Pattern(negative, directory_only, False, re.compile(regex, re.DOTALL), path[:literal])
 
 
-def _trimmed(line: bytes) -> bytes:
+def _strip_spaces(line: bytes) -> bytes:
+    """Return a line without its trailing spaces, those after a backslash kept, as `trim_trailing_spaces` does."""
     end, position, kept = len(line), 0, len(line)
     in_spaces = False
     while position < end:
@@ -144,20 +146,6 @@ def _trimmed(line: bytes) -> bytes:
                     return line
         position += 1
     return line[:kept] if in_spaces else line
-
-
-def _by_name(text: bytes) -> bytes:
-    if _SPECIAL.search(text) is None:
-        return re.escape(text)
-    if text.startswith(b"*") and _SPECIAL.search(text, 1) is None:
-        return b".*" + re.escape(text[1:])
-    return _glob(text)
-
-
-def _split_literal(text: bytes) -> tuple[bytes, bytes]:
-    special = _SPECIAL.search(text)
-    literal = len(text) if special is None else special.start()
-    return text[:literal], text[literal:]
 
 
 @lru_cache(maxsize=4096)

@@ -40,30 +40,28 @@ class EventDecoder(DirectorySnapshot):
             time.sleep(0.001)
             raws += self.inotify.read()
         self._dispatch(raws)
-        if not raws:
-            self._forget_found()
+        if not raws:  # the queue is empty: from here on events are newer than what was listed
+            for node in self._fresh:
+                self._edits |= {(node, name): -EDIT_SECONDS for name in node.found if (node, name) in self._edits}
+                node.found.clear()
+            self._fresh.clear()
+            self._leaving.clear()
         return len(raws)
 
     def expire_edits(self) -> None:
         """Report the next write to any file, also to one that is being edited: what came before was handled."""
         self._edits = dict.fromkeys(self._edits, -EDIT_SECONDS)
 
-    def _forget_found(self) -> None:
-        """Start anew after the queue ran empty: from here on events are newer than what was listed."""
-        for node in self._fresh:
-            for name in node.found:
-                if (node, name) in self._edits:
-                    self._edits[(node, name)] = -EDIT_SECONDS
-            node.found.clear()
-        self._fresh.clear()
-        self._leaving.clear()
-
     def _dispatch(self, raws: list[Raw]) -> None:
         self._now = time.monotonic()
         left = {raw.cookie for raw in raws if raw.mask & kernel.MOVED_FROM}
         came = {raw.cookie for raw in raws if raw.mask & kernel.MOVED_TO}
         self._pairs = left & came
-        self._later = Counter((raw.wd, raw.name) for raw in raws if self._is_unpaired_move(raw))
+        self._later = Counter(
+            (raw.wd, raw.name)
+            for raw in raws
+            if raw.mask & kernel.MOVED_TO and not raw.mask & kernel.ISDIR and raw.cookie not in self._pairs
+        )
         for raw in raws:
             if raw.mask & kernel.OVERFLOW:
                 self.overflowed = True
@@ -79,73 +77,56 @@ class EventDecoder(DirectorySnapshot):
             elif raw.name and not (node is self._root and raw.name == b".git"):
                 self._handle_event(node, raw)
 
-    def _is_unpaired_move(self, raw: Raw) -> bool:
-        return bool(raw.mask & kernel.MOVED_TO) and not raw.mask & kernel.ISDIR and raw.cookie not in self._pairs
-
     def _handle_event(self, node: WatchedDirectory, raw: Raw) -> None:
         if raw.mask & kernel.ISDIR:
             self._on_directory(node, raw)
         elif not self._rules.reaches(node):
             self._queue.count_ignored()
-        elif raw.mask & kernel.MODIFY:
-            self._on_modify(node, raw.name)
-        elif raw.mask & kernel.CLOSE_WRITE:
-            self._on_close_write(node, raw.name)
-        elif raw.mask & kernel.CREATE:
-            self._on_create(node, raw.name)
-        elif raw.mask & kernel.DELETE:
-            self._on_delete(node, raw.name)
-        elif raw.mask & kernel.MOVED_FROM:
-            self._on_moved_from(node, raw)
+        elif raw.mask & (kernel.MODIFY | kernel.CLOSE_WRITE | kernel.ATTRIB):
+            self._on_content(node, raw)
         elif raw.mask & kernel.MOVED_TO:
             self._on_moved_to(node, raw)
-        elif raw.mask & kernel.ATTRIB:
-            self._on_attrib(node, raw.name)
+        else:
+            self._on_name(node, raw)
 
     # --- files
 
-    def _on_create(self, node: WatchedDirectory, name: bytes) -> None:
-        if name in node.found:
-            node.found.discard(name)
-            return
-        if name not in node.names and self._rules.shows_through(node, name):
-            node.names.add(name)  # copied up: what it was copied up for comes next
-            return
-        self._add_file(node, name, "created")
-
-    def _on_modify(self, node: WatchedDirectory, name: bytes) -> None:
-        if self._is_being_edited(node, name):
-            return
-        # The kernel joins equal events, so a deletion over an overlay and the making anew may be one.
-        self._add_file(node, name, "modified" if self._exists(node, name) else "created")
-
-    def _on_close_write(self, node: WatchedDirectory, name: bytes) -> None:
-        if self._edits.pop((node, name), None) is not None:
-            return
-        if self._exists(node, name):
-            self._report(node, name, "touched")
-        else:
-            self._add_file(node, name, "created")
-            del self._edits[(node, name)]
-
-    def _on_attrib(self, node: WatchedDirectory, name: bytes) -> None:
-        if self._exists(node, name) and not self._is_being_edited(node, name):
+    def _on_content(self, node: WatchedDirectory, raw: Raw) -> None:
+        name, exists = raw.name, self._exists(node, raw.name)
+        if raw.mask & kernel.MODIFY:
+            if not self._is_being_edited(node, name):
+                # The kernel joins equal events, so a deletion over an overlay and the making anew may be one.
+                self._add_file(node, name, "modified" if exists else "created")
+        elif raw.mask & kernel.CLOSE_WRITE:
+            if self._edits.pop((node, name), None) is not None:
+                return
+            if exists:
+                self._report(node, name, "touched")
+            else:
+                self._add_file(node, name, "created")
+                del self._edits[(node, name)]
+        elif exists and not self._is_being_edited(node, name):
             self._report(node, name, "touched")
 
-    def _on_delete(self, node: WatchedDirectory, name: bytes) -> None:
+    def _on_name(self, node: WatchedDirectory, raw: Raw) -> None:
+        """Act on a file that was created, deleted, or moved elsewhere."""
+        name, found = raw.name, raw.name in node.found
         node.found.discard(name)
-        if name in node.names:
-            self._remove_file(node, name, "deleted")
-
-    def _on_moved_from(self, node: WatchedDirectory, raw: Raw) -> None:
-        name = raw.name
-        node.found.discard(name)
-        if not self._exists(node, name):
-            return
-        paired = raw.cookie in self._pairs
-        if paired:
-            self._leaving[raw.cookie] = (node, name)
-        self._remove_file(node, name, "renamed_from" if paired else "deleted")
+        if raw.mask & kernel.CREATE:
+            if found:
+                return
+            if name not in node.names and self._rules.shows_through(node, name):
+                node.names.add(name)  # copied up: what it was copied up for comes next
+            else:
+                self._add_file(node, name, "created")
+        elif raw.mask & kernel.DELETE:
+            if name in node.names:
+                self._remove_file(node, name, "deleted")
+        elif self._exists(node, name):
+            paired = raw.cookie in self._pairs
+            if paired:
+                self._leaving[raw.cookie] = (node, name)
+            self._remove_file(node, name, "renamed_from" if paired else "deleted")
 
     def _on_moved_to(self, node: WatchedDirectory, raw: Raw) -> None:
         name = raw.name

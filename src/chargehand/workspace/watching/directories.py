@@ -141,7 +141,8 @@ class WatchRules:
 
     def listed(self, node: WatchedDirectory, name: bytes) -> bool:
         """Return whether the tree has, or could have, a file of this name."""
-        if self._is_tracked_file(node, name):
+        entries = (self._lookup(node.base, name), self._lookup(node.start, name))
+        if any(entry is not None and not entry.is_tree for entry in entries):
             return True
         return not self._classify(node, name, directory=False, tracked=False)[0]
 
@@ -167,10 +168,6 @@ class WatchRules:
     def _lookup(self, tree: bytes | None, name: bytes) -> TreeEntry | None:
         return None if tree is None else self.tree(tree).get(name)
 
-    def _is_tracked_file(self, node: WatchedDirectory, name: bytes) -> bool:
-        entries = (self._lookup(node.base, name), self._lookup(node.start, name))
-        return any(entry is not None and not entry.is_tree for entry in entries)
-
     def _classify(
         self, node: WatchedDirectory, name: bytes, *, directory: bool, tracked: bool
     ) -> tuple[bool, bool]:
@@ -181,10 +178,9 @@ class WatchRules:
         if included:
             return False, True
         ignored = node.ignored or node.chain.ignores(path, directory=directory)
-        return ignored or name == b".git" or (not tracked and self._is_in_environment(path)), False
-
-    def _is_in_environment(self, path: bytes) -> bool:
-        return self._environment is not None and os.path.lexists(os.path.join(self._environment, path))
+        if ignored or name == b".git" or tracked or self._environment is None:
+            return ignored or name == b".git", False
+        return os.path.lexists(os.path.join(self._environment, path)), False
 
     def _enter_ignore_file(self, chain: IgnoreChain, path: bytes, base: bytes | None) -> IgnoreChain:
         entry = self._lookup(base, b".gitignore")

@@ -68,19 +68,15 @@ class Inotify:
             if problem.errno == errno.EINTR:
                 return []
             raise
-        return _parsed(data)
+        found, at = [], 0
+        while at < len(data):
+            wd, mask, cookie, length = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            found.append(Raw(wd, mask, cookie, data[at : at + length].rstrip(b"\0")))
+            at += length
+        return found
 
     def close(self) -> None:
         """Give the instance and all its watches back."""
         with suppress(OSError):
             os.close(self.fd)
-
-
-def _parsed(data: bytes) -> list[Raw]:
-    found, at = [], 0
-    while at < len(data):
-        wd, mask, cookie, length = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        found.append(Raw(wd, mask, cookie, data[at : at + length].rstrip(b"\0")))
-        at += length
-    return found

@@ -290,7 +290,9 @@ class DirectorySnapshot:
     def _add_file(self, node: WatchedDirectory, name: bytes, kind: SeenKind, *, found: bool = False) -> None:
         node.names.add(name)
         node.gone.discard(name)
-        self._start_edit(node, name)
+        if len(self._edits) >= _MAX_EDITS:
+            self._edits.pop(next(iter(self._edits)))
+        self._edits[(node, name)] = self._now
         self._report(node, name, kind, found=found)
 
     def _remove_file(self, node: WatchedDirectory, name: bytes, kind: SeenKind, *, found: bool = False) -> None:
@@ -302,11 +304,6 @@ class DirectorySnapshot:
 
     def _exists(self, node: WatchedDirectory, name: bytes) -> bool:
         return name in node.names or self._rules.shows_through(node, name)
-
-    def _start_edit(self, node: WatchedDirectory, name: bytes) -> None:
-        if len(self._edits) >= _MAX_EDITS:
-            self._edits.pop(next(iter(self._edits)))
-        self._edits[(node, name)] = self._now
 
     def _is_being_edited(self, node: WatchedDirectory, name: bytes) -> bool:
         return self._now - self._edits.get((node, name), -EDIT_SECONDS) < EDIT_SECONDS
