@@ -107,18 +107,15 @@ def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, s
                 found[path] = object_id("blob", os.readlink(place)).hex()
             elif stat.S_ISREG(mode):
                 files.append(path)
-    lines = b"".join(_quote_line(path) for path in files)
+    # Quoted as git reads a line back to the byte: a name may hold a line break or a quote.
+    lines = b"".join(
+        b'"%s"\n' % b"".join(b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path)
+        for path in files
+    )
     asked = git.run("hash-object", "--stdin-paths", input=lines)
     if asked.code == 0 and files:
         found |= zip(files, asked.text.split("\n"), strict=True)
     return found
-
-
-def _quote_line(path: bytes) -> bytes:
-    """Return a path as a line that git reads back to the byte."""
-    return b'"%s"\n' % b"".join(
-        b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path
-    )
 
 
 # --- single files

@@ -81,9 +81,13 @@ class EnvironmentLayers:
         file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
-        found = self._base_inputs(base, patterns)
-        if tree is not None:
-            found = self._tree_inputs(found, base, tree, patterns)
+        by_path = {entry[0]: entry for entry in self._base_inputs(base, patterns)}
+        for change in self._depot.diff(base.tree, tree or base.tree):
+            if change.new_mode is None or change.new_id is None:
+                by_path.pop(change.path, None)
+            elif _is_input(change.path, patterns):
+                by_path[change.path] = (change.path, change.new_mode, change.new_id)
+        found = [by_path[path] for path in sorted(by_path, key=os.fsencode)]
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -103,16 +107,6 @@ class EnvironmentLayers:
         with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
             self._depot.bases.keep(base.commit, name, json.dumps(found, ensure_ascii=False).encode())
         return found
-
-    def _tree_inputs(self, found: list[_Input], base: Base, tree: str, patterns: tuple[str, ...]) -> list[_Input]:
-        """Return the inputs of a tree, from those of its base."""
-        by_path = {entry[0]: entry for entry in found}
-        for change in self._depot.diff(base.tree, tree):
-            if change.new_mode is None or change.new_id is None:
-                by_path.pop(change.path, None)
-            elif _is_input(change.path, patterns):
-                by_path[change.path] = (change.path, change.new_mode, change.new_id)
-        return [by_path[path] for path in sorted(by_path, key=os.fsencode)]
 
     def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from chargehand.core.errors import NotFoundError, RepositoryError
@@ -92,10 +90,17 @@ def bring_objects(depot: Depot, commit: str) -> str:
         # Git checks some objects (`.gitmodules`) only once it has written them, and the next fetch takes what is
         # there for good. So it fetches into a directory aside, as receive-pack does it and fetch does not, and
         # only what it accepted comes to the others.
-        with disk_errors("bringing objects into the repository"), _quarantine(objects) as aside:
-            done = git.within(
-                GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=_quote_path(objects)
-            ).run(
+        with (
+            disk_errors("bringing objects into the repository"),
+            tempfile.TemporaryDirectory(prefix=_PREFIX, dir=objects, ignore_cleanup_errors=True) as place,
+        ):
+            aside, alternate = Path(place), os.fspath(objects)
+            (aside / "pack").mkdir()
+            (aside / "info").mkdir()
+            if any(character in alternate for character in ':"\n'):  # git splits this list at colons
+                quoted = alternate.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                alternate = f'"{quoted}"'
+            done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=alternate).run(
                 *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),
                 *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),
             )
@@ -112,26 +117,6 @@ def bring_objects(depot: Depot, commit: str) -> str:
             return ""
     except OSError as error:
         return f"the repository cannot be written: {error.strerror}: {str(error.filename or objects)!r}"
-
-
-@contextmanager
-def _quarantine(objects: Path) -> Iterator[Path]:
-    """Make an object directory within another one for the block."""
-    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=objects))
-    try:
-        (place / "pack").mkdir()
-        (place / "info").mkdir()
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _quote_path(path: Path) -> str:
-    """Return a path as git reads it from a list that is separated by colons."""
-    text = os.fspath(path)
-    if not any(character in text for character in ':"\n'):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def export_notes(depot: Depot, commit: str) -> bool:

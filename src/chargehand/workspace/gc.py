@@ -229,7 +229,14 @@ class _RemovalPlan:
         self._ages = ages
         self._shared_age = shared_age
         self._left = sorted(found, key=lambda each: (_ORDER[each.kind], each.used, str(each.place)))
-        self._below = {each.place: _foundations(each) for each in found if each.kind == "workspace"}
+        self._below: dict[Path, tuple[Path, ...]] = {}  # what each workspace stands on: its base and layer
+        for each in found:
+            if each.kind == "workspace":
+                with suppress(OSError, msgspec.MsgspecError):
+                    state = decode_as((each.place / "state.json").read_bytes(), WorkspaceState)
+                    base = each.root / "bases" / state.base.commit
+                    layer = () if state.environment is None else (Path(state.environment).parent,)
+                    self._below[each.place] = (base, *layer)
         self._users = Counter(place for places in self._below.values() for place in places)
         self._linked = Counter(file for each in found for file in each.shared)
         self.gone: list[StoredItem] = []
@@ -267,16 +274,6 @@ class _RemovalPlan:
         self._users.subtract(self._below.get(each.place, ()))
         self._linked.subtract(each.shared)
         return each.bytes + sum(size for file, size in each.shared.items() if not self._linked[file])
-
-
-def _foundations(workspace: StoredItem) -> tuple[Path, ...]:
-    """Return the base and the layer that a workspace stands on; none where its state cannot be read."""
-    try:
-        state = decode_as((workspace.place / "state.json").read_bytes(), WorkspaceState)
-    except (OSError, msgspec.MsgspecError):
-        return ()
-    base = workspace.root / "bases" / state.base.commit
-    return (base,) if state.environment is None else (base, Path(state.environment).parent)
 
 
 def _remove_unused(item: StoredItem) -> bool:

@@ -122,7 +122,11 @@ def _parse_conflicts(fields: list[bytes]) -> Iterator[Stages]:
     for entry in fields[:end]:
         info, _, name = entry.partition(b"\t")
         mode, blob, stage = info.split(b" ")
-        path = _real_path(os.fsdecode(name), messages)
+        path = os.fsdecode(name)
+        of = messages.get(path, _PathMessages())
+        if any(kind.startswith(_SET_ASIDE) for kind in of.kinds):
+            # Git put this side under a made-up name (`path~commit`), since the other side is in its way.
+            path = next((other for other in sorted(of.others) if path.startswith(f"{other}~")), path)
         side = Side(mode=int(mode, 8), id=blob.decode())
         found.setdefault(path, {})[("base", "ours", "theirs")[int(stage) - 1]] = side
     for path, sides in found.items():
@@ -155,14 +159,6 @@ def _parse_messages(fields: list[bytes]) -> dict[str, _PathMessages]:
                 of.kinds.add(kind.removeprefix(_CONFLICT).rstrip(b")"))
                 of.others.update(other for other in paths if other != path)
     return messages
-
-
-def _real_path(path: str, messages: dict[str, _PathMessages]) -> str:
-    """Return the real path of an entry that git put aside under a made-up name (`path~commit`)."""
-    of = messages.get(path)
-    if of is None or not any(kind.startswith(_SET_ASIDE) for kind in of.kinds):
-        return path
-    return next((other for other in sorted(of.others) if path.startswith(f"{other}~")), path)
 
 
 def _merge_in_process(

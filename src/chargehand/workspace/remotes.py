@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from chargehand.core.errors import RepositoryError, nearest
 from chargehand.core.records import Base
@@ -73,7 +72,13 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
             f"the repository has no remote {name!r}", code="remote_not_found", hint=nearest(name, known)
         )
     url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).text.splitlines()[0]
-    protocol = _protocol(url)
+    if found := _HELPER.match(url):
+        protocol = found[1].lower()
+    elif found := _SCHEME.match(url):
+        protocol = "ssh" if found[1].lower() in _SSH else found[1].lower()
+    else:  # `host:path` is ssh unless a slash comes before the colon
+        colon, slash = url.find(":"), url.find("/")
+        protocol = "ssh" if colon > 0 and (slash < 0 or colon < slash) else "file"
     allowed = PROTOCOLS & set(protocols)
     if protocol not in allowed:
         raise RepositoryError(
@@ -82,30 +87,16 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
             hint=f"allowed: {', '.join(sorted(allowed)) or 'none'}; `actions.protocols` says so",
         )
     if protocol == "file":
-        url = str(_local(repository, name, url))
+        path = (repository.path / url.removeprefix("file://")).resolve()
+        # Git runs the hooks of the other side: one among the project's files was made by whoever wrote those.
+        if not repository.bare and path.is_relative_to(repository.path.resolve()):
+            raise RepositoryError(
+                f"remote {name!r} is {str(path)!r}, among the project's own files",
+                code="remote_inside",
+                hint="move it elsewhere: git runs the hooks of the repository it pushes to",
+            )
+        url = str(path)
     return Remote(name=name, url=url, protocol=protocol)
-
-
-def _protocol(url: str) -> str:
-    if found := _HELPER.match(url):
-        return found[1].lower()
-    if found := _SCHEME.match(url):
-        scheme = found[1].lower()
-        return "ssh" if scheme in _SSH else scheme
-    colon, slash = url.find(":"), url.find("/")
-    return "ssh" if colon > 0 and (slash < 0 or colon < slash) else "file"
-
-
-def _local(repository: Repository, name: str, url: str) -> Path:
-    path = (repository.path / url.removeprefix("file://")).resolve()
-    # Git runs the hooks of the other side: one among the project's files was made by whoever wrote those.
-    if not repository.bare and path.is_relative_to(repository.path.resolve()):
-        raise RepositoryError(
-            f"remote {name!r} is {str(path)!r}, among the project's own files",
-            code="remote_inside",
-            hint="move it elsewhere: git runs the hooks of the repository it pushes to",
-        )
-    return path
 
 
 def fetch_command(depot: Depot, remote: Remote) -> HostCommand:

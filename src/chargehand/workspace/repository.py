@@ -41,14 +41,7 @@ def find_repository(path: Path) -> Repository:
     belongs to another user), `repository_format` (SHA-256, an extension that git does not know, a branch name that
     is not UTF-8), `repository_empty` (no commit yet).
     """
-    if not path.is_dir():
-        raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
-    if "\n" in str(path.resolve()):
-        raise RepositoryError(
-            f"{str(path)!r} has a line break in its path, and git answers by lines",
-            code="repository_path",
-            hint="move the repository to another directory",
-        )
+    _check_path(path)
     git = user_git(path)
     basics = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
     # One process for all there is to know. It fails where the repository is bare, empty or unusable, and says less
@@ -91,6 +84,17 @@ def find_repository(path: Path) -> Repository:
     if not has_commit and not git("for-each-ref", "--count=1").out:
         raise RepositoryError(f"{top!r} has no commit yet", code="repository_empty", hint="make a first commit")
     return found
+
+
+def _check_path(path: Path) -> None:
+    if not path.is_dir():
+        raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
+    if "\n" in str(path.resolve()):
+        raise RepositoryError(
+            f"{str(path)!r} has a line break in its path, and git answers by lines",
+            code="repository_path",
+            hint="move the repository to another directory",
+        )
 
 
 def _unusable(path: Path, error: str) -> RepositoryError:

@@ -54,7 +54,7 @@ class Watcher:
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._requested = self._served = 0
         self._served_changed = threading.Condition()
-        queue.on_full = self._on_full
+        queue.on_full = self._notify_waiting  # else `sync` would wait for what cannot be queued
         self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._run, name="chargehand-watch", daemon=True)
@@ -145,7 +145,7 @@ class Watcher:
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
 
-    def _on_full(self) -> None:
+    def _notify_waiting(self) -> None:
         with self._served_changed:
             self._served_changed.notify_all()
 
@@ -154,8 +154,7 @@ class Watcher:
             self._loop()
         finally:
             self.alive = False
-            with self._served_changed:
-                self._served_changed.notify_all()
+            self._notify_waiting()
             self._queue.close()
             self._queue.notify()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -171,7 +171,9 @@ class Workspace:
         """
         state, place = self._state, self._generation(self._state.generation)
         cache = self._cache if trust_cache else StatCache()
-        with open_root(self._driver, place) as root, _open_environment(state) as environment:
+        path = _environment_path(state)
+        opened = nullcontext() if path is None else open_directory(path)
+        with open_root(self._driver, place) as root, opened as environment:
             rules = ScanRules(
                 base=bytes.fromhex(state.base.tree),
                 start=bytes.fromhex(state.start),
@@ -406,12 +408,3 @@ def _need(depot: Depot, state: WorkspaceState, layers: BaseLayers) -> Need:
 
 def _environment_path(state: WorkspaceState) -> Path | None:
     return None if state.environment is None else Path(state.environment)
-
-
-@contextmanager
-def _open_environment(state: WorkspaceState) -> Iterator[int | None]:
-    if state.environment is None:
-        yield None
-    else:
-        with open_directory(Path(state.environment)) as fd:
-            yield fd

@@ -243,7 +243,13 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
     offsets: dict[bytes, int] = {}
     checks: dict[bytes, int] = {}
     for raw, (kind, content) in objects.items():
-        entry = _pack_entry_header(kind, len(content)) + zlib.compress(content, _LEVELS[kind])
+        # Type and size come first: four bits of the size beside the type, then seven to a byte, lowest first.
+        first, size, header = (_TYPES[kind] << 4) | (len(content) & 15), len(content) >> 4, bytearray()
+        while size:
+            header.append(first | 0x80)
+            first, size = size & 0x7F, size >> 7
+        header.append(first)
+        entry = bytes(header) + zlib.compress(content, _LEVELS[kind])
         offsets[raw], checks[raw] = offset, zlib.crc32(entry)
         parts.append(entry)
         offset += len(entry)
@@ -255,19 +261,6 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
     _write_whole(directory / f"pack-{name}.pack", body + trailer)
     # The index makes the pack visible, so it comes last.
     _write_whole(directory / f"pack-{name}.idx", _pack_index(ids, offsets, checks, trailer))
-
-
-def _pack_entry_header(kind: ObjectKind, size: int) -> bytes:
-    """Return type and size as a pack has them: four bits of the size beside the type, then seven to a byte."""
-    first = (_TYPES[kind] << 4) | (size & 15)
-    size >>= 4
-    out = bytearray()
-    while size:
-        out.append(first | 0x80)
-        first = size & 0x7F
-        size >>= 7
-    out.append(first)
-    return bytes(out)
 
 
 def _pack_index(ids: list[bytes], offsets: dict[bytes, int], checks: dict[bytes, int], trailer: bytes) -> bytes:
@@ -335,23 +328,18 @@ def _compare(reader: ObjectReader, old: Entries, new: Entries, prefix: bytes) ->
             yield from _compare(reader, reader.below(before), reader.below(after), path + b"/")
         before = None if before is None or before.is_tree else before
         after = None if after is None or after.is_tree else after
+        kind: ChangeKind = "added" if before is None else "deleted"
+        if before is not None and after is not None:
+            kind = "modified" if stat.S_IFMT(before.mode) == stat.S_IFMT(after.mode) else "type_changed"
         if before is not None or after is not None:
             yield Change(
                 path=os.fsdecode(path),
-                kind=_change_kind(before, after),
+                kind=kind,
                 old_mode=before.mode if before else None,
                 new_mode=after.mode if after else None,
                 old_id=before.id.hex() if before else None,
                 new_id=after.id.hex() if after else None,
             )
-
-
-def _change_kind(before: TreeEntry | None, after: TreeEntry | None) -> ChangeKind:
-    if before is None:
-        return "added"
-    if after is None:
-        return "deleted"
-    return "modified" if stat.S_IFMT(before.mode) == stat.S_IFMT(after.mode) else "type_changed"
 
 
 def edit_tree(

@@ -147,18 +147,15 @@ class TreeWriter:
             if self._on_file is not None:
                 self._on_file(prefix + name, entry, os.stat(name, dir_fd=at))
         elif entry.mode == LINK:
-            self._link(at, name, entry, prefix)
+            os.symlink(self.reader.blob(entry.id), name, dir_fd=at)
+            if self._ids is not None:
+                os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
+            if self._times is not None:
+                os.utime(name, ns=self._times, dir_fd=at, follow_symlinks=False)
+            if self._on_file is not None:
+                self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
         else:
             self._file(at, name, entry, prefix, copy_from)
-
-    def _link(self, at: int, name: bytes, entry: TreeEntry, prefix: bytes) -> None:
-        os.symlink(self.reader.blob(entry.id), name, dir_fd=at)
-        if self._ids is not None:
-            os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
-        if self._times is not None:
-            os.utime(name, ns=self._times, dir_fd=at, follow_symlinks=False)
-        if self._on_file is not None:
-            self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
 
     def _file(self, at: int, name: bytes, entry: TreeEntry, prefix: bytes, copy_from: int | None) -> None:
         fd = os.open(name, _NEW_FILE, 0o755 if entry.mode & 0o100 else 0o644, dir_fd=at)
