@@ -158,7 +158,7 @@ class Bases:
     # --- making one
 
     def _make(self, place: Path, base: Base, shallow: bytes) -> None:
-        discard_tree(place)
+        discard_tree(place)  # of an older version, or damaged
         fresh = self.directory / f".new-{base.commit}"
         remove_tree(fresh)
         try:
@@ -237,7 +237,9 @@ class Bases:
             make_owned(fresh / "tree")
             with open_directory(fresh / "tree") as fd:
                 TreeWriter(self._reader, mtime=mtime, on_file=record).tree(fd, self._reader.tree(tree))
-                self._fault("base:tree")
+            self._fault("base:tree")
+            # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
+            with open_directory(fresh / "tree") as fd:
                 _verify(fd, tree, self._reader, b"")
             index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
             if not packed.result():
@@ -269,7 +271,7 @@ class Bases:
         make_owned(pack)
         make_owned(objects / "info")
         wanted = commit
-        if earlier is not None:
+        if earlier is not None:  # hard links, so a base costs only what is new since the nearest older one
             for file in (self.directory / earlier / "objects" / "pack").iterdir():
                 os.link(file, pack / file.name)
             wanted = f"{commit}\n^{earlier}"
@@ -278,6 +280,7 @@ class Bases:
             self._pack(pack, wanted, ok=(0,))  # raises what is wrong with it
         for file in pack.iterdir():
             file.chmod(0o444)
+        # A store per base and not the depot itself: an agent may read what its base reaches, nobody else's work.
         give_tree(objects)
         return whole
 

@@ -182,6 +182,7 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
     what a commit would. Raises `RefusedError` (`index_unmerged`) while a merge has conflicts there.
     """
     git = depot.repository.git
+    # `git commit -a` and `git commit PATH` call hooks with an index of their own.
     index = os.environ.get("GIT_INDEX_FILE")
     if index is not None:
         git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
@@ -285,7 +286,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
         fresh.write_text(content)
         fresh.chmod(0o755)
         if found is None:
-            os.link(fresh, path)  # fails where one came in between
+            os.link(fresh, path)  # unlike a rename it fails where another hook was made in between
         else:
             fresh.replace(path)
     except FileExistsError as problem:

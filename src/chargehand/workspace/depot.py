@@ -121,6 +121,7 @@ class Depot:
             if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
                 raise
             return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
+        # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.
         ref = BASES + base.commit
         with hold_lock(self.root / "locks" / "depot.lock"):
             if self.read_ref(ref) is None:
@@ -141,6 +142,8 @@ class Depot:
                 raise _incomplete(commit, problem.message) from problem
 
     def _fetch(self, *words: str) -> None:
+        # `--update-shallow`: a shallow clone is fetched as it is, and the depot is shallow then. The other side
+        # runs without grafts too, or it would send a history other than the ids say.
         *options, refspec = words
         self.git(
             *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--update-shallow"),
@@ -224,6 +227,7 @@ class Depot:
 
     def renames(self, old: str, new: str) -> dict[str, str]:
         """Return what each path that is new in `new` was named in `old`, where git sees a rename."""
+        # In raw fields by NUL: a patch would have to be parsed, and content can look like one.
         words = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", "--submodule=short")
         fields = self.git(*words, "--no-textconv", "--no-ext-diff", old, new).out.split(b"\0")[:-1]
         return {os.fsdecode(fields[i + 2]): os.fsdecode(fields[i + 1]) for i in range(0, len(fields), 3)}
@@ -331,6 +335,7 @@ def _link_objects(common_dir: Path, objects: Path) -> bool:
 
     An object is never written again, so a shared inode is safe; what the user's gc removes there stays here.
     """
+    # Borrowed objects, a shallow end, or objects that git fetches on demand: a link would not be whole.
     source = common_dir / "objects"
     if (source / "info/alternates").exists() or (common_dir / "shallow").exists():
         return False
@@ -345,6 +350,7 @@ def _link_objects(common_dir: Path, objects: Path) -> bool:
         for name in packs:
             for suffix in (".pack", ".idx"):
                 os.link(source / "pack" / (name + suffix), objects / "pack" / (name + suffix))
+        # The user's git may repack meanwhile: what moved from a loose file to a new pack was seen in neither.
         whole = _pack_names(source) == packs
     except OSError:  # another file system, protected links, or files that the user's gc takes away right now
         whole = False

@@ -74,7 +74,7 @@ class OverlayDriver:
         make_owned(upper)
         with open_directory(upper) as fd:
             _UpperWriter(reader, place.environment).fill(fd, b"", reader.tree(base), reader.tree(tree))
-        make_owned(place.directory / "work")
+        make_owned(place.directory / "work")  # overlayfs wants it beside the upper, on the same file system
 
     def plan(self, place: Generation) -> MountPlan:
         """Return the overlay: git layer over base over environment."""
@@ -162,6 +162,7 @@ class WorktreeDriver:
         copy_git(layers, root)
         if place.environment is not None:
             _add_missing(place.environment, root, reader, reader.tree(base), clones=self.clones)
+        # Saved at once: the first scan in another process would else read every file of the base.
         cache.save(self._cache(place))
 
     def plan(self, place: Generation) -> MountPlan:

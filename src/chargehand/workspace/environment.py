@@ -89,6 +89,7 @@ class EnvironmentLayers:
                 by_path[change.path] = (change.path, change.new_mode, change.new_id)
         found = [by_path[path] for path in sorted(by_path, key=os.fsencode)]
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
+        # The tier is in it because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def _base_inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
@@ -136,6 +137,7 @@ class EnvironmentLayers:
         changes = self._depot.diff(shown, workspace.scan().tree)
         dropped = tuple(change.path for change in changes if change.old_id is not None)
         with hold_lock(self._lock(place.name)), disk_errors("keeping the environment"):
+            # Two missions may run the same setup at once: the first to end wins, the other's files are discarded.
             if not (place / "meta.json").exists():
                 self._make(place, workspace, dropped, shown)
         workspace.discard()
@@ -154,6 +156,7 @@ class EnvironmentLayers:
         self._depot.fault("layer:begin")
         workspace.scan_root().rename(fresh / "tree")  # moved, not copied: an environment may be gigabytes
         self._depot.fault("layer:moved")
+        # Against both trees: what a candidate removed from the base must not come back by the layer below it.
         for tree in dict.fromkeys((workspace.base.tree, shown)):
             with open_directory(fresh / "tree") as fd:
                 _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)

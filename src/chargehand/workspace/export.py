@@ -40,6 +40,7 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:objects")
+    # By compare-and-swap: between the look at the branch and here a person may have committed to it.
     try:
         swap_ref(git, ref, new=commit, old=expected_old)
     except RefMovedError:
@@ -132,6 +133,7 @@ def export_notes(depot: Depot, commit: str) -> bool:
         return False
     place = NotesPlace(depot.repository.git, depot.repository.common_dir / "objects")
     try:
+        # The lock keeps our own processes from losing rounds to each other; others are seen by compare-and-swap.
         with hold_lock(depot.notes_lock):
             return add_note(place, commit, note_bytes(text), fault=depot.fault)
     except (GitError, RefMovedError, NotFoundError) as problem:

@@ -117,6 +117,7 @@ def gc(
     if max_bytes is not None:
         plan.drop_until(max_bytes - fixed)
     gone = plan.gone if dry_run else [item for item in plan.gone if _remove_unused(item)]
+    # After the workspaces, for a workspace that stays keeps its checkpoints, and before packing, which reads them.
     erased: dict[Path, Erasure] = {}
     if checkpoints:
         erased = {root: _erase_checkpoints(root, gone, needed, moment - max_age, dry_run) for root in places}
@@ -260,7 +261,7 @@ class _RemovalPlan:
         return each.used < self._now - self._ages.get(each.kind, self._shared_age)
 
     def _may_go(self, each: StoredItem) -> bool:
-        if each.kind == "litter":
+        if each.kind == "litter":  # young litter is something that another process is making right now
             return self._is_old(each)
         if each.used > self._now - _GRACE or self._users[each.place]:
             return False

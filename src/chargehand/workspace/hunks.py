@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-_MAX_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024  # both contents are held in memory, as bytes and as lines
 _MAX_LINES = 200_000  # beyond, finding the differences of two unlike contents takes seconds
 _MAX_HUNKS = 10_000
 
@@ -68,6 +68,7 @@ def find_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...] | None:
         return None
     import pygit2
 
+    # FORCE_TEXT: git calls a file binary by its first 8,000 bytes or by attributes; a NUL was looked for above.
     patch = pygit2.Patch.create_from(
         old, new, flag=pygit2.enums.DiffOption.FORCE_TEXT, context_lines=0, interhunk_lines=0
     )

@@ -93,6 +93,7 @@ def merge_commits(
     """
     if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, as most merges here are
         return MergeResult(tree=read_commit(reader, theirs).tree)
+    # A base is passed only where it differs from git's own: git would not merge several bases recursively then.
     found = git.run("merge-base", ours, theirs).text or None
     ancestor = base or found
     version = git_version()
@@ -282,6 +283,7 @@ def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
         if base is None:
             yield from _compare_two(None, ours, theirs)
         else:
+            # Git compares with another algorithm and may see a clash where this comparison sees none.
             yield from list(_compare_three(base, ours, theirs)) or _compare_middle(base, ours, theirs)
     elif base is not None and ours is not None:
         yield from (replace(found, theirs=None) for found in _compare_two(base, ours, base))

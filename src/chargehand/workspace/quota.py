@@ -112,6 +112,8 @@ class AttemptQuota:
         Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
         when the disk itself is nearly full.
         """
+        # An agent may hide files in directories that it closed to their owner, us; those are counted as root of a
+        # user namespace, in a process of its own.
         closed: list[str] = []
         entries, size = tree_bytes(self._root, stop=self._most, closed=closed)
         if closed:

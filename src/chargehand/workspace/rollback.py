@@ -119,6 +119,7 @@ def write_rollback(depot: Depot, plan: RollbackPlan) -> str:
     """Write the tree that a plan promised into the depot; return its id."""
     with ObjectWriter(depot.reader.objects) as writer:
         made = _plan(depot, writer, plan.source, plan.target, plan.drops)
+    # A plan is shown to a person or recorded before it is carried out: never do anything but what it said.
     if made != plan:
         raise InfrastructureError(f"the plan to roll back to {plan.target!r} came out as {made.result!r}")
     return made.result
@@ -155,6 +156,7 @@ class _PartialRollback:
         self._changes = {change.path: change for change in depot.diff(source, target)}
         self._above = {parent for path in self._changes for parent in _parents(path)}
         kinds = {change.kind for change in self._changes.values()}
+        # Git is asked only where there can be a rename at all: it compares contents, and is a process.
         self._renames = depot.renames(target, source) if {"added", "deleted"} <= kinds else {}
         self._entries: dict[str, TreeEntry | None] = {}
         self._hunks: dict[str, tuple[HunkPlan, ...]] = {}
@@ -308,6 +310,7 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
 
 
 def _drop_lines(past: bytes, present: bytes, hunks: tuple[Hunk, ...], drop: Drop) -> PartialFile:
+    # A rule names the line that its finding is about. It may be unchanged, and the fault lie in what is missing.
     missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
     if missed and drop.because:
         return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")

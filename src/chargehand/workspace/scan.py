@@ -177,6 +177,7 @@ class _Scanner:
 
     def _scan_directory(self, place: _Directory) -> dict[bytes, TreeEntry]:
         out = dict(place.base) if place.merged else {}
+        # Sorted, so that of a workspace over its limits the same files are left out each time.
         with os.scandir(place.fd) as listing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         for name in names:
@@ -249,6 +250,7 @@ class _Scanner:
         if place.depth >= self.rules.limits.depth and not _is_tracked(before, True):
             self.findings.quota(path, f"lies deeper than {self.rules.limits.depth} directories")
             return before
+        # As root we could read it; the project's own checks, run as its owner, could not.
         if info.st_mode & 0o500 != 0o500:
             self.findings.add("entry_unreadable", "error", path, "cannot be read by its owner")
             return before

@@ -123,6 +123,7 @@ class Watcher:
             self._closing = True
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
+        # Close the queue first: the thread may be waiting in it for room that nobody will make.
         self._queue.close()
         self._thread.join()
         self._decoder.close()
@@ -209,6 +210,7 @@ class Watcher:
 
     def _recover(self) -> None:
         """Report the gap, then what differs since; wait until the reader has taken what there was."""
+        # Not while the reader is behind: the scan would fill the queue once more, and lose again.
         if self._queue.lost and not self._queue.empty:
             return
         # Let pass what comes too fast: while the kernel's queue is full it costs nobody anything.

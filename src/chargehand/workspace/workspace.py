@@ -102,7 +102,7 @@ class Workspace:
                 _make_generation(depot, state, layers, fresh)
                 replace_file(fresh / "state.json", msgspec.json.encode(state))
                 depot.fault("workspace:filled")
-                fresh.rename(place)
+                fresh.rename(place)  # the one step that makes it a workspace: `gc` knows `.new-…` as litter
         except BaseException:
             remove_tree(fresh)
             raise
@@ -170,6 +170,7 @@ class Workspace:
         without a new time stamp, and the last scan before a verdict should not depend on one.
         """
         state, place = self._state, self._generation(self._state.generation)
+        # `known` is kept in both cases: it says what the depot has, which no agent can change.
         cache = self._cache if trust_cache else StatCache()
         path = _environment_path(state)
         opened = nullcontext() if path is None else open_directory(path)
@@ -221,6 +222,7 @@ class Workspace:
         """
         with hold_lock(self._lock):
             self._refresh()
+            # First what can be refused, then the checkpoint that makes it undoable, then the change.
             self._depot.check_tree(tree)
             self._commit_tree(f"before {trigger}", self.scan().tree)
             return self._reset(tree, trigger)
@@ -247,6 +249,7 @@ class Workspace:
         with hold_lock(self._lock):
             self._refresh()
             found = self.scan().tree
+            # Compared under the lock: a person approved the plan for exactly these files.
             if found != plan.source:
                 raise stale_plan(plan, found)
             result = write_rollback(self._depot, plan)
@@ -380,6 +383,7 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     depot.room(directory, _need(depot, state, layers), "the files of the workspace")
     generations = directory / "generations"
     generations.mkdir(exist_ok=True)
+    # What lies there already is left from a reset that a crash cut off before the state file named it.
     final, fresh = generations / str(state.generation), generations / f".new-{state.generation}"
     remove_tree(final)
     remove_tree(fresh)

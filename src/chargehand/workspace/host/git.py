@@ -15,8 +15,10 @@ from chargehand.workspace.errors import GitError, no_space
 
 ZERO = "0" * 40
 NO_GRAFTS = "/dev/null/grafts"  # never there, and git says nothing about it (an empty file makes it warn)
-_TIMEOUT = 1800.0
+_TIMEOUT = 1800.0  # seconds; the first fetch of a large history over a slow disk takes minutes
 _FULL = re.compile("No space left on device|Out of diskspace|Disk quota exceeded")
+# Everywhere: nothing that a repository's or a user's configuration names is run, and nothing is done in the
+# background that would outlive the command or hold a lock.
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -29,6 +31,7 @@ _QUIET = (
     "protocol.ext.allow=never",  # what we fetch is a path; a rewritten one must not become a program
     "advice.detachedHead=false",
 )
+# In our own repositories too: the answer must not depend on the machine, for verdicts are kept by tree id.
 _PRIVATE = (
     *_QUIET,
     "core.attributesFile=/dev/null",
@@ -82,6 +85,7 @@ class Git:
                 input=input,
                 capture_output=True,
                 env=self._environment,
+                # Never where we happen to be: git looks for a repository upward from there.
                 cwd="/",
                 timeout=self._timeout,
                 start_new_session=detached,
@@ -93,6 +97,7 @@ class Git:
         except subprocess.TimeoutExpired as problem:
             raise InfrastructureError(f"git {args[0]!r} did not end", code="git_timeout") from problem
         error = done.stderr.decode("utf-8", "replace").strip()
+        # Git has no exit code of its own for a full disk.
         if done.returncode and _FULL.search(error):
             raise no_space(f"git {args[0]} ran")
         return GitResult(done.returncode, done.stdout, error)
@@ -144,13 +149,18 @@ def user_git(directory: Path) -> Git:
 
 
 def _common_environment() -> dict[str, str]:
+    # Built up from nothing, not taken from ours: GIT_DIR, GIT_INDEX_FILE or GIT_CONFIG_COUNT of a calling hook or
+    # shell would point our commands at another repository.
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
+        # Else `git status` rewrites the user's index, and their own git finds it locked.
         "GIT_OPTIONAL_LOCKS": "0",
+        # Replace refs, grafts and lazy fetches make one id stand for different content here and there.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": NO_GRAFTS,
+        # A file may be called `*.py` or `:(top)x`.
         "GIT_LITERAL_PATHSPECS": "1",
     }
 
