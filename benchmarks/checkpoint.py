@@ -13,7 +13,7 @@ from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.repositories import git, paths
 from benchmarks.shop import Opened, Shop
 from chargehand.sandbox._contract import Sandbox
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 CHANGES = (1, 100, 1000)
 AIMS = {100: 0.025, 1000: 0.150}

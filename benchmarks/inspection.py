@@ -13,10 +13,9 @@ from chargehand.checks._cache import MemoryCache
 from chargehand.checks._inspect import examine
 from chargehand.missions._reader import DepotReader
 from chargehand.sandbox._contract import Sandbox
-from chargehand.workspace._hunks import LineRange
-from chargehand.workspace._rollback import plan_rollback, write_rollback
-from chargehand.workspace._rollback_hunks import Drop
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.rollback import Drop, plan_rollback, write_rollback
+from chargehand.workspace.workspace import Workspace
 
 FILES, PATTERNS, HUNKS = 1000, 100, 100
 AIM = 1.0

@@ -15,7 +15,7 @@ from chargehand.core.records import MissionRequest, Verdict
 from chargehand.missions._journal import Journal
 from chargehand.missions._promote import Promoter, mission_ref
 from chargehand.missions._services import Services
-from chargehand.workspace._export import export as export_branch
+from chargehand.workspace.export import export_branch as export_branch
 
 _numbers = count(1)
 

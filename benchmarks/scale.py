@@ -12,7 +12,7 @@ from benchmarks.measure import Result, Side, compare, timed
 from benchmarks.memory import held
 from benchmarks.shop import Opened, Shop
 from chargehand.sandbox._contract import Sandbox
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 AT_ONCE = 200
 AIM_FREEZE = 0.050

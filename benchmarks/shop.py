@@ -19,8 +19,8 @@ from chargehand.core.records import Base
 from chargehand.sandbox._contract import Sandbox, SandboxSpec
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 
 MANY = 50_000
 """From this many files on, a copy of them all is made only twice in each comparison."""

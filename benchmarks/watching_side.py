@@ -48,10 +48,10 @@ def _note(seen: Seen, path: str, now: int) -> None:
 
 @contextmanager
 def _ours(place: dict[str, str], seen: Seen, gaps: Gaps) -> Iterator[tuple[int, Callable[[], None]]]:
-    from chargehand.workspace._depot import Depot
-    from chargehand.workspace._watch import Watcher
-    from chargehand.workspace._watch_events import FileEvent
-    from chargehand.workspace._workspace import Workspace
+    from chargehand.workspace.depot import Depot
+    from chargehand.workspace.file_events import FileEvent
+    from chargehand.workspace.watch import Watcher
+    from chargehand.workspace.workspace import Workspace
 
     depot = Depot.open(Path(place["depot"]), repository=Path(place["repository"]))
     workspace = Workspace.load(depot, place["workspace"])

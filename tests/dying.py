@@ -22,7 +22,7 @@ from chargehand.missions._missions import Missions
 from chargehand.models._call_log import CallLog
 from chargehand.store.ledger import _AttemptLedger
 from chargehand.store.log import EventLog
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 
 class Points:

@@ -30,8 +30,8 @@ from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain, discover
 from chargehand.store.audit import verify
 from chargehand.store.store import Store, open_store
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 from tests.conftest import EXPORTED, git, repository_state
 from tests.crash_kit import descendants, survivors, wait_until
 from tests.promises_side import Desk, passes

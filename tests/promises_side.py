@@ -27,10 +27,10 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._promote import Promoter
 from chargehand.missions._services import Services
 from chargehand.store.store import Store, open_store
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hunks import LineRange
-from chargehand.workspace._rollback_hunks import Drop
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.rollback import Drop
+from chargehand.workspace.workspace import Workspace
 
 Fault = Callable[[str], None]
 REFUSED = 3

@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._objects import ObjectWriter
-from chargehand.workspace._trees import EXECUTABLE, FILE, GITLINK, LINK, Entry, edit_tree, write_tree
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.tree.objects import (
+    EXECUTABLE,
+    FILE,
+    GITLINK,
+    LINK,
+    ObjectWriter,
+    TreeEntry,
+    edit_tree,
+    write_tree,
+)
 
 File = tuple[int, bytes]
 __all__ = ["EXECUTABLE", "FILE", "GITLINK", "LINK", "File", "files_of", "make_commit", "make_tree"]
@@ -20,7 +28,7 @@ def make_tree(depot: Depot, files: Mapping[str, bytes | File]) -> str:
         for path, given in files.items():
             mode, content = given if isinstance(given, tuple) else (FILE, given)
             blob = content if mode == GITLINK else writer.add("blob", content)
-            edits.append((os.fsencode(path), Entry(mode, blob)))
+            edits.append((os.fsencode(path), TreeEntry(mode, blob)))
         empty = write_tree(writer, {})
         return edit_tree(depot.reader, writer, empty, edits).hex()
 

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.workspace._contract_yard import FILES, changed, rules, tree_paths
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.testing.workspace.harness import FILES, changed, rules, tree_paths
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 from tests.conftest import git, make_repository
 
 __all__ = [

@@ -42,7 +42,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     ),
     ("missions/_system.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
     ("store/database/connection.py", "_failed"): lambda: set(_HINTS),
-    ("workspace/_scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/_rules.py", "file_problem"),
+    ("workspace/scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/scan.py", "file_problem"),
 }
 
 

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 from tests.workspace_kit import agent
 
-from chargehand.workspace._contract import DriverContract
-from chargehand.workspace._contract_yard import DriverYard
-from chargehand.workspace._drivers import DRIVERS, Place, WorktreeDriver
+from chargehand.testing.workspace.driver_contract import DriverContract
+from chargehand.testing.workspace.harness import DriverHarness
+from chargehand.workspace.drivers import DRIVERS, Generation, WorktreeDriver
 
 
 class HardLinks(WorktreeDriver):
     """Shares the base's files themselves."""
 
-    def make(self, place: Place, **what: Any) -> None:
+    def make(self, place: Generation, **what: Any) -> None:
         super().make(place, **what)
         for path in (self.root(place) / "README.md", self.root(place) / "docs/a.md"):
             path.unlink()
@@ -31,7 +30,7 @@ class HardLinks(WorktreeDriver):
 class NoGit(WorktreeDriver):
     """Leaves the agent without its `.git`."""
 
-    def make(self, place: Place, **what: Any) -> None:
+    def make(self, place: Generation, **what: Any) -> None:
         super().make(place, **what)
         shutil.rmtree(self.root(place) / ".git")
 
@@ -39,7 +38,7 @@ class NoGit(WorktreeDriver):
 class Untimely(WorktreeDriver):
     """Does not keep the times that the agent's index knows."""
 
-    def make(self, place: Place, **what: Any) -> None:
+    def make(self, place: Generation, **what: Any) -> None:
         super().make(place, **what)
         os.utime(self.root(place) / "README.md")
 
@@ -47,7 +46,7 @@ class Untimely(WorktreeDriver):
 class Leftovers(WorktreeDriver):
     """Leaves something of its own in the workspace."""
 
-    def make(self, place: Place, **what: Any) -> None:
+    def make(self, place: Generation, **what: Any) -> None:
         super().make(place, **what)
         (self.root(place) / "own").write_text("own\n")
 
@@ -55,25 +54,25 @@ class Leftovers(WorktreeDriver):
 class NoEnvironment(WorktreeDriver):
     """Forgets what `setup` made."""
 
-    def make(self, place: Place, **what: Any) -> None:
+    def make(self, place: Generation, **what: Any) -> None:
         super().make(replace(place, environment=None), **what)
 
 
 class Blind(WorktreeDriver):
     """Has the scan walk the base instead of the agent's files."""
 
-    def root(self, place: Place) -> Path:
+    def root(self, place: Generation) -> Path:
         made = super().root(place)
         return place.layers.tree if made.exists() and place.directory.name.isdecimal() else made
 
-    def plan(self, place: Place) -> Any:
-        return structs.replace(super().plan(place), plain=super().root(place))
+    def plan(self, place: Generation) -> Any:
+        return replace(super().plan(place), plain=super().root(place))
 
 
 class Rewinds(WorktreeDriver):
     """Shows the base's tree, whatever was asked for."""
 
-    def make(self, place: Place, *, base: bytes, **what: Any) -> None:
+    def make(self, place: Generation, *, base: bytes, **what: Any) -> None:
         super().make(place, **{**what, "tree": base}, base=base)
 
 
@@ -92,10 +91,10 @@ class Rewinds(WorktreeDriver):
 )
 def test_a_broken_driver_does_not_pass(
     broken: type[WorktreeDriver],
-    check: Callable[[DriverContract, DriverYard], None],
+    check: Callable[[DriverContract, DriverHarness], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setitem(DRIVERS, "worktree", broken())
     with pytest.raises(AssertionError):
-        check(DriverContract(), DriverYard(tmp_path, driver="worktree", run=agent))
+        check(DriverContract(), DriverHarness(tmp_path, driver="worktree", run=agent))

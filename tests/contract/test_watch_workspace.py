@@ -18,10 +18,10 @@ from tests.workspace_kit import Yard, agent, changed, operate
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import DriverName
-from chargehand.workspace import _watch_inotify
-from chargehand.workspace._watch import Watcher
-from chargehand.workspace._watch_events import Batch, FileEvent, Gap
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.file_events import Batch, FileEvent, Gap
+from chargehand.workspace.watch import Watcher
+from chargehand.workspace.watching import inotify as _watch_inotify
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PYTHON = "python3 -c '{}'"

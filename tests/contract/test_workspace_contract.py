@@ -10,9 +10,9 @@ from tests.workspace_kit import Disk, agent, cloning_disk
 
 from chargehand.core.ports import DriverName
 from chargehand.sandbox._probe import DRIVERS as PROBED
-from chargehand.workspace._contract import DriverContract
-from chargehand.workspace._contract_yard import DriverYard
-from chargehand.workspace._drivers import DRIVERS
+from chargehand.testing.workspace.driver_contract import DriverContract
+from chargehand.testing.workspace.harness import DriverHarness
+from chargehand.workspace.drivers import DRIVERS
 
 _GROUNDS: dict[str, tuple[DriverName, Disk | None]] = {
     "overlay": ("overlay", None),
@@ -28,14 +28,14 @@ _GROUNDS: dict[str, tuple[DriverName, Disk | None]] = {
         pytest.param(name, marks=pytest.mark.needs_root if disk else ()) for name, (_, disk) in _GROUNDS.items()
     ],
 )
-def yard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverYard]:
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHarness]:
     driver, disk = _GROUNDS[request.param]
     place = tmp_path_factory.mktemp("ground")
     if disk is None:
-        yield DriverYard(place, driver=driver, run=agent)
+        yield DriverHarness(place, driver=driver, run=agent)
         return
     with cloning_disk(disk, place) as directory:
-        yield DriverYard(directory / "yard", driver=driver, run=agent)
+        yield DriverHarness(directory / "harness", driver=driver, run=agent)
 
 
 class TestDrivers(DriverContract):

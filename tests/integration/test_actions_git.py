@@ -17,7 +17,7 @@ from chargehand.core.records import Conflict
 from chargehand.core.state import MissionState
 from chargehand.missions._branching import Branching, StoppedError
 from chargehand.store.audit import verify
-from chargehand.workspace._remotes import remote_branches
+from chargehand.workspace.remotes import remote_branches
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -15,9 +15,9 @@ from chargehand.core.ports import DriverName
 from chargehand.sandbox._contract import SandboxSpec
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import discover
-from chargehand.workspace._quota import AttemptQuota
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.quota import AttemptQuota
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 pytestmark = pytest.mark.needs_bwrap
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")

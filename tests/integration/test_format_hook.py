@@ -18,8 +18,8 @@ from tests.integration.workshop import Workshop
 from chargehand.app._app import App
 from chargehand.cli._root import chargehand
 from chargehand.core.errors import RefusedError
-from chargehand.workspace._hook import install_hook, remove_hook
-from chargehand.workspace._repository import find_repository
+from chargehand.workspace.checkout import install_hook, remove_hook
+from chargehand.workspace.repository import find_repository
 
 UGLY, FINE = "x  =  [ 1,2 ]\n", "x = [1, 2]\n"
 FILES = {

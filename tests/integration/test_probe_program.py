@@ -21,7 +21,7 @@ from tests.workspace_kit import Yard
 from chargehand.core.ports import DriverName, sandbox_ids
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox._toolchain import discover
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 STRATEGIES: dict[str, DriverName] = {"shadow": "overlay", "direct": "worktree"}
 ARGV = ("/usr/bin/python3", "-I", "-c", PROGRAM)

@@ -15,7 +15,7 @@ from chargehand.cli._checkpoint_restore import parse_hunk, preview_roll_back
 from chargehand.cli._output import Output
 from chargehand.cli._root import chargehand
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.workspace._hunks import LineRange
+from chargehand.workspace.hunks import LineRange
 
 pytestmark = pytest.mark.needs_bwrap
 TWENTY = "".join(f"{n}\n" for n in range(1, 21))

@@ -13,7 +13,7 @@ from chargehand.cli._happenings import describe
 from chargehand.core.attempt_events import CheckpointMade, FilesSeen
 from chargehand.core.events import Payload, decode
 from chargehand.core.state import MissionState
-from chargehand.workspace import _watch_inotify
+from chargehand.workspace.watching import inotify as _watch_inotify
 
 pytestmark = pytest.mark.needs_bwrap
 QUICK = replace(watching.PACE, quiet=0.1, settle=0.5, note=0.1, seconds=60.0)

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
 from tests.workspace_kit import Yard
 
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hunks import Hunk, LineRange, find_hunks, keep_hunks
-from chargehand.workspace._rollback import plan_rollback, write_rollback
-from chargehand.workspace._rollback_hunks import Drop
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import Hunk, LineRange, find_hunks, keep_hunks
+from chargehand.workspace.rollback import Drop, plan_rollback, write_rollback
 
 _LINE = st.sampled_from(
     [b"a", b"b", b"c", b"", b"a\r", b"\rb", b"\\ No newline", b"@@ -1 +1 @@", b"<<<<<<<", b"\xff"]
@@ -40,19 +39,30 @@ def _edited(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 def _as_patch(old: bytes, new: bytes, hunks: Sequence[Hunk], kept: set[int]) -> bytes:
-    """Write the kept hunks as a patch without context, each where the ones before it have moved it."""
+    """Write the kept hunks as a patch without context, each where the ones before it have moved it.
+
+    One hunk needs the line before it as context: a pure deletion of a last line that has no newline. Without it
+    `git apply` takes the newline of that line too, also for a patch that `git diff -U0` made. No hunk holds that
+    line, for hunks have at least one unchanged line between them.
+    """
     before, after = _lines(old), _lines(new)
     out = [b"--- a/f\n+++ b/f\n"]
     moved = 0
     for index, hunk in enumerate(hunks):
         if index not in kept:
             continue
-        old_at = hunk.old + (1 if hunk.old_lines else 0)
-        new_at = hunk.old + moved + (1 if hunk.new_lines else 0)
+        removed = before[hunk.old : hunk.old + hunk.old_lines]
+        added = after[hunk.new : hunk.new + hunk.new_lines]
+        needs_context = hunk.old > 0 and not added and not removed[-1].endswith(b"\n")
+        context = before[hunk.old - 1 : hunk.old] if needs_context else []
+        start, old_lines, new_lines = hunk.old - len(context), *(len(context + each) for each in (removed, added))
+        old_at = start + (1 if old_lines else 0)
+        new_at = start + moved + (1 if new_lines else 0)
         moved += hunk.new_lines - hunk.old_lines
-        out.append(b"@@ -%d,%d +%d,%d @@\n" % (old_at, hunk.old_lines, new_at, hunk.new_lines))
-        out += [_marked(b"-", line) for line in before[hunk.old : hunk.old + hunk.old_lines]]
-        out += [_marked(b"+", line) for line in after[hunk.new : hunk.new + hunk.new_lines]]
+        out.append(b"@@ -%d,%d +%d,%d @@\n" % (old_at, old_lines, new_at, new_lines))
+        out += [_marked(b" ", line) for line in context]
+        out += [_marked(b"-", line) for line in removed]
+        out += [_marked(b"+", line) for line in added]
     return b"".join(out)
 
 
@@ -66,22 +76,45 @@ def _marked(sign: bytes, line: bytes) -> bytes:
     return sign + line if line.endswith(b"\n") else sign + line + b"\n\\ No newline at end of file\n"
 
 
-@given(contents=_edited(), data=st.data())
+def _apply_by_git(old: bytes, patch: bytes) -> bytes:
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "f").write_bytes(old)
+        command = ["git", "apply", "--unidiff-zero", "--whitespace=nowarn", "-"]
+        subprocess.run(command, cwd=place, input=patch, check=True)
+        return (Path(place) / "f").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept", "result"),
+    [
+        (b"a\nb", b"a\n", {0}, b"a\n"),
+        (b"x\na\nb", b"a\n", {1}, b"x\na\n"),
+        (b"b", b"", {0}, b""),
+        (b"a\nb\n", b"a\n", {0}, b"a\n"),
+    ],
+)
+def test_a_last_line_without_newline_leaves_the_newline_before_it(
+    old: bytes, new: bytes, kept: set[int], result: bytes
+) -> None:
+    hunks = find_hunks(old, new)
+    assert hunks is not None
+    assert keep_hunks(old, new, hunks, kept) == _apply_by_git(old, _as_patch(old, new, hunks, kept)) == result
+
+
+@given(contents=_edited(), choice=st.lists(st.booleans(), min_size=20, max_size=20))
+@example(contents=(b"a\nb", b"a\n"), choice=[True] * 20)
+@example(contents=(b"\nb\na\nb\nb", b"b\nb\n"), choice=[True] * 20)
 @settings(max_examples=150, deadline=None)
-def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], data: st.DataObject) -> None:
+def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], choice: list[bool]) -> None:
     old, new = contents
     hunks = find_hunks(old, new)
     assert hunks is not None
     assert keep_hunks(old, new, hunks, range(len(hunks))) == new
     assert keep_hunks(old, new, hunks, ()) == old
-    kept = data.draw(st.sets(st.sampled_from(range(len(hunks))))) if hunks else set()
+    kept = {index for index in range(len(hunks)) if choice[index]}
     result = keep_hunks(old, new, hunks, kept)
     if kept:
-        with tempfile.TemporaryDirectory() as place:
-            (Path(place) / "f").write_bytes(old)
-            command = ["git", "apply", "--unidiff-zero", "--whitespace=nowarn", "-"]
-            subprocess.run(command, cwd=place, input=_as_patch(old, new, hunks, kept), check=True)
-            assert (Path(place) / "f").read_bytes() == result
+        assert _apply_by_git(old, _as_patch(old, new, hunks, kept)) == result
     for index, hunk in enumerate(hunks):  # each line of the new content is in the hunk that put it there
         for line in range(hunk.new + 1, hunk.new + hunk.new_lines + 1):
             met = [i for i, other in enumerate(hunks) if other.meets(LineRange(first=line, last=line))]

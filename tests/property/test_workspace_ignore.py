@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import git
 
-from chargehand.workspace._ignore import IgnoreChain, IgnoreFile
+from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 
 _NAMES = st.sampled_from(
     ["a", "b", "ab", "foo", "foo.o", "b.txt", "a b", "x#", "!x", "a\\b", "[a]", "*", "é", "a]"]

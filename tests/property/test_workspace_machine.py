@@ -15,7 +15,7 @@ from tests.workspace_kit import Operation, Yard, cloning_disk, operate, oracle, 
 
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 _NAMES = [
     "a",

@@ -22,7 +22,7 @@ from tests.workspace_kit import cloning_disk
 
 from chargehand.core.errors import ChargehandError, InfrastructureError
 from chargehand.core.ports import DriverName
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 _PATHS = st.sampled_from(
     [

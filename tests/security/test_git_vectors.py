@@ -18,11 +18,10 @@ from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state
 from tests.workspace_kit import FILES, Yard, agent
 
 from chargehand.core.ports import DriverName
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
-from chargehand.workspace._export_notes import export_notes
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import fast_forward
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export_branch, export_notes
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 HOOKS = (
@@ -299,7 +298,7 @@ def work_through(depot: Depot, workspace: Workspace, *, branch: str) -> str:
     commit = depot.commit(kept.tree, (base.commit,), "promoted\n")
     depot.swap(f"refs/chargehand/missions/{branch}", commit, None, durable=True)
     depot.annotate(commit, "head")
-    assert export(depot, commit, branch=f"chargehand/{branch}", expected_old=None).state == "done"
+    assert export_branch(depot, commit, branch=f"chargehand/{branch}", expected_old=None).state == "done"
     export_notes(depot, commit)
     return commit
 
@@ -329,10 +328,10 @@ def test_nothing_fires_on_the_host(
     assert refused == REFUSED.get(part, set())
     if part != "config":
         return
-    assert apply(depot, commit, branch="main", at=yard.base().commit).state == "done"
+    assert fast_forward(depot, commit, branch="main", at=yard.base().commit).state == "done"
     back = depot.commit(yard.base().tree, (commit,), "rolled back\n")
-    assert export(depot, back, branch="chargehand/x", expected_old=commit).state == "done"
-    assert apply(depot, back, branch="main", at=commit).state == "done"
+    assert export_branch(depot, back, branch="chargehand/x", expected_old=commit).state == "done"
+    assert fast_forward(depot, back, branch="main", at=commit).state == "done"
     assert git(yard.repository, "status", "--porcelain") == ""
     assert canary.fired() == set()
 
@@ -361,8 +360,8 @@ def _worked_on_as_the_users_own(place: Path, canary: Canary, names: Iterable[str
     workspace = Workspace.create(depot, base, driver="worktree")
     agent(workspace, "echo more >> docs/a.md")
     commit = depot.commit(workspace.scan().tree, (base.commit,), "more\n")
-    exported = export(depot, commit, branch="chargehand/x", expected_old=None)
+    exported = export_branch(depot, commit, branch="chargehand/x", expected_old=None)
     if exported.state == "blocked":
         return "blocked"
-    apply(depot, commit, branch="main", at=base.commit)
+    fast_forward(depot, commit, branch="main", at=base.commit)
     return exported.state

@@ -25,9 +25,9 @@ from tests.jail_kit import PRELUDE, TIERS, Jail, jailed, leaky, refused
 
 from chargehand.core.errors import SandboxDiedError
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.workspace._contract_yard import DriverYard
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.testing.workspace.harness import DriverHarness
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 TRIED = [attempt for attempt in ATTEMPTS if attempt.program]
@@ -164,9 +164,9 @@ def test_inside_it_is_refused(attempt: Attempt, ground: Ground, jail: Jail) -> N
 
 
 @pytest.fixture(scope="module")
-def yard(jail: Jail, tmp_path_factory: pytest.TempPathFactory) -> DriverYard:
+def yard(jail: Jail, tmp_path_factory: pytest.TempPathFactory) -> DriverHarness:
     place = tmp_path_factory.mktemp("yard")
-    return DriverYard(place, driver="overlay", run=lambda workspace, script: run(jail, workspace, script))
+    return DriverHarness(place, driver="overlay", run=lambda workspace, script: run(jail, workspace, script))
 
 
 class ScriptFailedError(Exception):
@@ -187,7 +187,7 @@ def run(jail: Jail, workspace: Workspace, script: str) -> str:
 
 
 @pytest.mark.parametrize("planted", TREES, ids=lambda planted: planted.name)
-def test_what_is_planted_in_the_tree_is_found(planted: Planted, yard: DriverYard, jail: Jail) -> None:
+def test_what_is_planted_in_the_tree_is_found(planted: Planted, yard: DriverHarness, jail: Jail) -> None:
     workspace = yard.workspace(limits=LIMITS)
     if jail.kind in planted.impossible:
         with pytest.raises(ScriptFailedError, match=planted.impossible[jail.kind]):
@@ -208,7 +208,7 @@ def test_what_is_planted_in_the_tree_is_found(planted: Planted, yard: DriverYard
     workspace.discard()
 
 
-def test_a_tree_without_any_of_it_has_no_findings(yard: DriverYard) -> None:
+def test_a_tree_without_any_of_it_has_no_findings(yard: DriverHarness) -> None:
     workspace = yard.workspace(limits=LIMITS)
     yard.run(workspace, "echo more >> README.md; mkdir new; ln -s ../README.md new/link; echo x > new/'ü b'")
     assert [finding for finding in workspace.scan().findings if finding.severity == "critical"] == []

@@ -22,7 +22,7 @@ from chargehand.core.mission_events import BaseResolved, MissionCreated, Mission
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions._places import _prefix
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 ROOT = Path("/state/projects/p-1")
 COMMIT = "c" * 40

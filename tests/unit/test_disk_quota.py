@@ -13,11 +13,13 @@ import pytest
 from tests.workspace_kit import Yard, operate, write
 
 from chargehand.core.errors import InfrastructureError, RefusedError
-from chargehand.workspace._bases import Bases
-from chargehand.workspace._errors import no_fault
-from chargehand.workspace._quota import AttemptQuota, StateQuota
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._space import Need, nobody_needs, room_on_disk, tree_need
+from chargehand.workspace.bases import Bases
+from chargehand.workspace.errors import no_fault
+from chargehand.workspace.gc import nobody_needs
+from chargehand.workspace.host.files import Need, room_on_disk
+from chargehand.workspace.quota import AttemptQuota, StateQuota
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.tree.write import tree_need
 
 MB = 1_000_000
 
@@ -167,13 +169,13 @@ libc.mount(None, b"/", None, 0x44000, None)
 if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=24m"):
     sys.exit(77)
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._bases import Bases
-from chargehand.workspace._errors import no_fault
-from chargehand.workspace._quota import AttemptQuota, StateQuota
-from chargehand.workspace._space import nobody_needs
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.bases import Bases
+from chargehand.workspace.errors import no_fault
+from chargehand.workspace.quota import AttemptQuota, StateQuota
+from chargehand.workspace.gc import nobody_needs
 depot = Depot.open(Path(root), repository=Path(repository))
 quota = StateQuota(lambda: [Path(root)], limit=1 << 40, needed=lambda: nobody_needs)
 bases = Bases(Path(root), reader=depot.reader, git=depot.git, fault=no_fault, room=quota)

@@ -15,8 +15,8 @@ from chargehand.app._tiers import _machine, choose_driver
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox._probe import Part, ProbeReport, probe
 from chargehand.sandbox._toolchain import Toolchain, discover
-from chargehand.workspace._environment import EnvironmentLayers
-from chargehand.workspace._files import sync_file_system
+from chargehand.workspace.environment import EnvironmentLayers
+from chargehand.workspace.host.files import sync_file_system
 
 BIG = 8 << 20
 

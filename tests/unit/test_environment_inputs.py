@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard
 
-from chargehand.workspace import _trees as trees
-from chargehand.workspace._bases import BaseLayers
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._environment import EnvironmentLayers
+from chargehand.workspace.bases import BaseLayers
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.environment import EnvironmentLayers
+from chargehand.workspace.tree import objects as trees
 
 NAMES = ("pyproject.toml", "web/package.json", "web.lock", "src/app.py", "src/b/requirements-dev.txt", "a/b/c.md")
 

@@ -20,7 +20,7 @@ from chargehand.core.records import Base, Finding
 from chargehand.missions import _inspection
 from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
 from chargehand.store.store import Store, open_store
-from chargehand.workspace._scan import Scan
+from chargehand.workspace.scan import Scan
 
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"
 CRITICAL = Finding(rule="entry_link_out", severity="critical", path="leak", message="leak leads out")

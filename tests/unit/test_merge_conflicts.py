@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit
 from tests.workspace_kit import Yard
 
-import chargehand.workspace._merge as merging
+import chargehand.workspace.merge as merging
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict, Excerpt
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._merge import MergeResult
-from chargehand.workspace._merge_conflicts import MergeConflictError, conflict_report
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeConflictError, MergeResult, conflict_report
 
 Files = Mapping[str, bytes | File]
 TEN = b"".join(b"%d\n" % n for n in range(1, 11))

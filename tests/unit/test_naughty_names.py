@@ -16,8 +16,8 @@ from tests.workspace_kit import Operation, Yard, operate, oracle, write
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import DriverName
 from chargehand.core.text import printable, shown_path
-from chargehand.workspace._history import Author
-from chargehand.workspace._names import is_git_disguise, name_problem
+from chargehand.workspace.tree.history import Author
+from chargehand.workspace.tree.names import is_git_disguise, name_problem
 
 STRINGS = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")

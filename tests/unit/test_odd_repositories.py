@@ -17,14 +17,14 @@ from tests.workspace_kit import FILES, Yard, agent, changed, oracle, rules
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
-from chargehand.workspace._apply import _content_ids, apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
-from chargehand.workspace._git import user_git
-from chargehand.workspace._names import passes_for_repository
-from chargehand.workspace._repository import find_repository
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import _content_ids, fast_forward
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export_branch
+from chargehand.workspace.host.git import user_git
+from chargehand.workspace.repository import find_repository
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.tree.names import passes_for_repository
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PIN = "1" * 40
@@ -54,7 +54,7 @@ def promoted(depot: Depot, workspace: Workspace) -> str:
     """Commit what a workspace holds and export it; return the commit."""
     tree = workspace.checkpoint("done").tree
     commit = depot.commit(tree, (workspace.base.commit,), "done\n")
-    assert export(depot, commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert export_branch(depot, commit, branch="chargehand/x", expected_old=None).state == "done"
     return commit
 
 
@@ -193,13 +193,13 @@ def test_what_the_users_git_refuses_to_take_in_is_said(yard: Yard) -> None:
     depot = yard.depot()
     commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
     for branch in ("chargehand/x", "chargehand/x", "chargehand/y"):
-        done = export(depot, commit, branch=branch, expected_old=None)
+        done = export_branch(depot, commit, branch=branch, expected_old=None)
         assert (done.state, "gitmodules" in done.reason, "\n" in done.reason) == ("blocked", True, False)
         assert git(yard.repository, "branch", "--format=%(refname:short)") == "main"
         held = git(yard.repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
         assert not {commit, depot.tree_of(commit)} & set(held)
     assert not list((yard.repository / ".git/objects").glob("tmp_objdir-*"))
-    applied = apply(depot, commit, branch="main", at=yard.base().commit)
+    applied = fast_forward(depot, commit, branch="main", at=yard.base().commit)
     assert (applied.state, "gitmodules" in applied.reason) == ("blocked", True)
 
 
@@ -212,7 +212,7 @@ def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(yard: Yard) 
     agent(workspace, "mv notes .gitmodules")
     depot = yard.depot()
     commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
-    states = [export(depot, commit, branch="chargehand/x", expected_old=None).state for _ in range(2)]
+    states = [export_branch(depot, commit, branch="chargehand/x", expected_old=None).state for _ in range(2)]
     assert states == ["blocked", "blocked"]
 
 
@@ -282,7 +282,7 @@ def test_names_of_255_bytes_and_paths_of_4000(tmp_path: Path, driver: DriverName
     assert yard.workspace(driver, tree=kept.tree).scan().tree == kept.tree
     assert workspace.reset(yard.base().tree, "back").tree == yard.base().tree
     commit = yard.depot().commit(kept.tree, (yard.base().commit,), "deep\n")
-    assert export(yard.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert export_branch(yard.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
     workspace.discard()
     assert not workspace.directory.exists()
 
@@ -356,7 +356,7 @@ def test_a_sparse_checkout_stays_sparse(yard: Yard) -> None:
     workspace = yard.workspace()
     agent(workspace, "echo more >> docs/a.md; echo more >> src/app.py; echo new > docs/new.md")
     commit = promoted(yard.depot(), workspace)
-    assert apply(yard.depot(), commit, branch="main", at=yard.base().commit).state == "done"
+    assert fast_forward(yard.depot(), commit, branch="main", at=yard.base().commit).state == "done"
     assert not (yard.repository / "docs").exists()
     assert git(yard.repository, "show", "HEAD:docs/new.md") == "new"
     assert git(yard.repository, "status", "--porcelain") == ""
@@ -396,7 +396,7 @@ def test_a_crash_half_way_through_20_000_files_is_mended(yard: Yard) -> None:
     journal = f'{{"branch":"main","at":"{base.commit}","commit":"{many}"}}'
     (yard.root / "apply.json").write_text(journal)
     (yard.repository / "README.md").write_text("mine\n")
-    assert apply(there, many, branch="main", at=base.commit).state == "blocked"
+    assert fast_forward(there, many, branch="main", at=base.commit).state == "blocked"
     assert (yard.repository / "README.md").read_text() == "mine\n"
 
 
@@ -447,7 +447,7 @@ def test_a_lost_object_of_an_old_commit_is_no_hindrance(tmp_path: Path, lost: st
     assert agent(workspace, "git status --porcelain; git log --format=%s") == "?? new\ngone\n"
     depot = Depot.open(tmp_path / "state", repository=repository)
     commit = promoted(depot, workspace)  # a lost commit can hinder the user's own git at a fast-forward
-    assert lost == "HEAD~2" or apply(depot, commit, branch="main", at=workspace.base.commit).state == "done"
+    assert lost == "HEAD~2" or fast_forward(depot, commit, branch="main", at=workspace.base.commit).state == "done"
     assert changed(work(repository, tmp_path / "state", "echo y > y")) == {"y": "added"}
 
 

@@ -24,7 +24,7 @@ from tests.workspace_kit import FILES, Yard
 
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 SECONDS = 0.5

@@ -13,11 +13,10 @@ from tests.workspace_kit import Operation, Yard, agent, operate, write
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, Finding
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hunks import LineRange
-from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
-from chargehand.workspace._rollback_hunks import Drop, drops_of
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
+from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PROGRAM = "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef three():\n    return 3\n"
@@ -167,7 +166,7 @@ def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: Dr
         ((LINK, b"a"), (LINK, b"b"), "is not a file in both"),
         (None, (FILE, b"a\n"), "is new, which is one hunk"),
         ((FILE, b"a\n"), None, "is deleted, which is one hunk"),
-        ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to tell its hunks apart"),
+        ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to compare by lines"),
     ],
 )
 def test_what_has_no_hunks_is_set_back_whole_and_said_so(

@@ -11,7 +11,7 @@ import pytest
 from tests.workspace_kit import Yard, agent, operate, write
 
 TESTS = Path(__file__).parents[1]
-CONTRACT = TESTS.parent / "src/chargehand/workspace"
+CONTRACT = TESTS.parent / "src/chargehand/testing/workspace"
 MISTAKES: dict[str, tuple[str, ...]] = {
     "staged, committed or ignored changes are invisible": (
         "test_commit_and_stash_inside_are_seen",
@@ -62,7 +62,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
 
 
 def test_every_mistake_has_its_tests() -> None:
-    sources = [*TESTS.rglob("test_*.py"), *CONTRACT.glob("_contract*.py")]
+    sources = [*TESTS.rglob("test_*.py"), *CONTRACT.glob("*_contract.py")]
     text = "\n".join(path.read_text() for path in sources)
     missing = [name for names in MISTAKES.values() for name in names if f"def {name}(" not in text]
     assert missing == []
@@ -113,10 +113,10 @@ def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) ->
 def test_only_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
     """Four processes add to a number without any care but the lock: none of their additions is lost."""
     script = (
-        "import sys; from pathlib import Path; from chargehand.workspace._files import locked\n"
+        "import sys; from pathlib import Path; from chargehand.workspace.host.files import hold_lock\n"
         "place = Path(sys.argv[1])\n"
         "for _ in range(50):\n"
-        "    with locked(place / 'lock'):\n"
+        "    with hold_lock(place / 'lock'):\n"
         "        (place / 'n').write_text(str(int((place / 'n').read_text()) + 1))\n"
     )
     (tmp_path / "n").write_text("0")

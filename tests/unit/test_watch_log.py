@@ -9,7 +9,7 @@ from chargehand.core.attempt_events import FilesSeen
 from chargehand.core.events import Payload, decode, encode
 from chargehand.missions._journal import Journal
 from chargehand.missions._watching import Due, FilesLog, Pace
-from chargehand.workspace._watch_events import Batch, FileEvent, Gap
+from chargehand.workspace.file_events import Batch, FileEvent, Gap
 
 PACE = Pace(files=50, seconds=30.0, settle=5.0, quiet=0.5)
 

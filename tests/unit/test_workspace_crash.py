@@ -13,18 +13,18 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, operate, tree_paths, write
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace._export import export
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.export import export_branch
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._environment import EnvironmentLayers
-from chargehand.workspace._export import export
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.checkout import fast_forward
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.environment import EnvironmentLayers
+from chargehand.workspace.export import export_branch
+from chargehand.workspace.workspace import Workspace
 root, repository, point, action, *rest = sys.argv[1:]
 def fault(at):
     if at == point:
@@ -38,9 +38,9 @@ elif action == "checkpoint":
 elif action == "reset":
     Workspace.load(depot, rest[0]).reset(rest[1], "rollback")
 elif action == "export":
-    export(depot, rest[0], branch="chargehand/x", expected_old=None)
+    export_branch(depot, rest[0], branch="chargehand/x", expected_old=None)
 elif action == "apply":
-    apply(depot, rest[0], branch="main", at=base.commit)
+    fast_forward(depot, rest[0], branch="main", at=base.commit)
 elif action == "freeze":
     EnvironmentLayers(depot).freeze(Workspace.load(depot, rest[0]), "key")
 """
@@ -124,7 +124,7 @@ def test_an_export(yard: Yard, point: str) -> None:
     assert repository_state(yard.repository) == before
     branches = git(yard.repository, "branch", "--list", "--format=%(objectname)", "chargehand/x")
     assert branches == (commit if point == "export:done" else "")
-    assert export(yard.open(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert export_branch(yard.open(), commit, branch="chargehand/x", expected_old=None).state == "done"
 
 
 @pytest.mark.parametrize("point", ["apply:objects", "apply:journal", "apply:merged"])
@@ -144,7 +144,7 @@ def test_an_apply(yard: Yard, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["layer:begin", "layer:moved", "layer:made"])
 def test_a_layer(yard: Yard, point: str) -> None:
-    from chargehand.workspace._environment import EnvironmentLayers
+    from chargehand.workspace.environment import EnvironmentLayers
 
     setup = yard.workspace("overlay")
     operate(setup, [write(".venv/tool", "t\n"), write("README.md", "changed\n")])
@@ -175,8 +175,8 @@ libc.mount(None, b"/", None, 0x44000, None)
 if libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", 0, b"size=3m"):
     sys.exit(77)
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 depot = Depot.open(Path(root), repository=Path(repository))
 base = depot.resolve_base()
 workspace = Workspace.create(depot, base, driver="overlay")

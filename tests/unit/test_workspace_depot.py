@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import git, repository_state
-from tests.workspace_kit import Yard, agent, tree_paths
+from tests.workspace_kit import Yard, agent, operate, tree_paths, write
 
 from chargehand.core.errors import NotFoundError, RepositoryError
-from chargehand.workspace._depot import BASES, Depot
-from chargehand.workspace._errors import RefMovedError
-from chargehand.workspace._history import Author
+from chargehand.workspace.depot import BASES, Depot
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.export import export_branch, export_notes
+from chargehand.workspace.host.git import Git, GitResult
+from chargehand.workspace.tree.history import Author
 
 
 @pytest.fixture
@@ -69,6 +74,84 @@ def test_resolving_reads_only_and_tells_where_the_base_stands(yard: Yard, tmp_pa
     (tmp_path / "clone/untracked").touch()
     behind = Depot.open(tmp_path / "other", repository=tmp_path / "clone").resolve_base("main")
     assert (behind.branch, behind.upstream, behind.behind, behind.dirty) == ("main", "origin/main", 1, True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "clean",
+        "untracked",
+        "staged",
+        "renamed",
+        "behind",
+        "upstream gone",
+        "a branch called HEAD",
+        "bad filter",
+    ],
+)
+def test_head_and_the_name_of_its_branch_are_the_same_base(yard: Yard, tmp_path: Path, state: str) -> None:
+    git(tmp_path, "clone", "-q", str(yard.repository), "clone")
+    clone = tmp_path / "clone"
+    if state == "untracked":
+        (clone / "# branch.oid").touch()
+    elif state == "staged":
+        (clone / "README.md").write_text("other\n")
+        git(clone, "add", "README.md")
+    elif state == "renamed":
+        git(clone, "mv", "README.md", "# branch.head other")
+    elif state == "behind":
+        yard.commit("ahead")
+        git(clone, "fetch", "-q")
+    elif state == "upstream gone":
+        git(clone, "update-ref", "-d", "refs/remotes/origin/main")
+    elif state == "a branch called HEAD":
+        git(clone, "update-ref", "refs/heads/HEAD", "HEAD")
+    elif state == "bad filter":
+        git(clone, "config", "filter.x.clean", "false")
+        git(clone, "config", "filter.x.required", "true")
+        (clone / ".gitattributes").write_text("README.md filter=x\n")
+        (clone / "README.md").write_text("hullo\n")
+    depot = Depot.open(tmp_path / "other", repository=clone)
+    head, branch = depot.resolve_base(), depot.resolve_base("main")
+    assert replace(head, revision="main") == branch
+    assert head.upstream == "origin/main"
+    assert head.behind == {"behind": 1, "upstream gone": None}.get(state, 0)
+    assert head.dirty is (state in ("untracked", "staged", "renamed", "bad filter"))
+
+
+def test_few_git_processes_from_a_fresh_depot_to_an_exported_branch(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    run = Git.run
+
+    def counted(self: Git, *words: str, **how: Any) -> GitResult:
+        ran.append(words[0])
+        return run(self, *words, **how)
+
+    monkeypatch.setattr(Git, "run", counted)
+    workspace = yard.workspace()
+    operate(workspace, [write("README.md", "changed\n")])
+    made = workspace.checkpoint("end")
+    depot, base = yard.depot(), yard.base()
+    assert depot.merge(base.commit, made.commit).tree == made.tree
+    commit = depot.commit(made.tree, (base.commit,), "done")
+    depot.swap("refs/heads/chargehand/x", commit, None, durable=True)
+    depot.annotate(commit, "note")
+    assert export_branch(depot, commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert export_notes(depot, commit)
+    assert len(ran) <= 14, ran  # each takes 3 to 10 ms: more than the work around it
+
+
+def test_finding_a_repository_loads_no_library_for_its_objects(yard: Yard) -> None:
+    program = (
+        "import sys; from pathlib import Path; from chargehand.workspace.repository import find_repository\n"
+        "find_repository(Path(sys.argv[1]))\n"
+        "assert not {'pygit2', 'chargehand.workspace.depot'} & set(sys.modules)\n"
+        "import chargehand.workspace.depot, chargehand.workspace.workspace\n"
+        "assert 'pygit2' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(yard.repository)], check=True)
 
 
 def test_detached_and_other_revisions(yard: Yard) -> None:
@@ -296,7 +379,7 @@ def _edited(depot: Depot, yard: Yard, script: str) -> str:
 
 @pytest.mark.parametrize("version", [(2, 30), (2, 39), (2, 45)])
 def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    import chargehand.workspace._merge as merging
+    import chargehand.workspace.merge as merging
 
     if version < merging.git_version():
         monkeypatch.setattr(merging, "git_version", lambda: version)

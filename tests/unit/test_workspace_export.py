@@ -12,9 +12,9 @@ from tests.workspace_kit import Yard, agent
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Export
-from chargehand.workspace._apply import apply
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export import export
+from chargehand.workspace.checkout import fast_forward
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export_branch
 
 BRANCH = "chargehand/work"
 
@@ -38,10 +38,10 @@ class Work:
         self.state = repository_state(self.repository)
 
     def export(self, branch: str = BRANCH, *, old: str | None = None) -> Export:
-        return export(self.yard.open(), self.commit, branch=branch, expected_old=old)
+        return export_branch(self.yard.open(), self.commit, branch=branch, expected_old=old)
 
     def apply(self) -> Export:
-        return apply(self.yard.open(), self.commit, branch="main", at=self.base.commit)
+        return fast_forward(self.yard.open(), self.commit, branch="main", at=self.base.commit)
 
     def untouched(self) -> bool:
         return repository_state(self.repository) == self.state
@@ -71,7 +71,7 @@ def test_export_moves_a_branch_only_from_where_it_was(work: Work) -> None:
     assert work.export(old=work.base.commit).state == "done"
     git(work.repository, "branch", "-q", "-D", BRANCH)
     later = work.depot.commit(work.base.tree, (work.commit,), "later")
-    gone = export(work.depot, later, branch=BRANCH, expected_old=work.commit)
+    gone = export_branch(work.depot, later, branch=BRANCH, expected_old=work.commit)
     assert (gone.state, "at nothing" in gone.reason) == ("blocked", True)
 
 
@@ -149,7 +149,7 @@ def test_apply_is_refused_when_the_branch_moved_or_is_not_checked_out(work: Work
     assert (blocked.state, "moved to" in blocked.reason) == ("blocked", True)
     unrelated = work.depot.commit(work.base.tree, (), "root")
     moved = git(work.repository, "rev-parse", "main")
-    refused = apply(work.yard.open(), unrelated, branch="main", at=moved)
+    refused = fast_forward(work.yard.open(), unrelated, branch="main", at=moved)
     assert (refused.state, "does not follow" in refused.reason) == ("blocked", True)
     git(work.repository, "checkout", "-q", "--detach")
     with pytest.raises(RepositoryError) as caught:
@@ -171,7 +171,7 @@ def test_apply_goes_on_after_a_fast_forward_that_stopped_half_way(work: Work, wr
             raise Crash
 
     with pytest.raises(Crash):
-        apply(work.yard.open(fault=crash), work.commit, branch="main", at=work.base.commit)
+        fast_forward(work.yard.open(fault=crash), work.commit, branch="main", at=work.base.commit)
     for path in written:
         place, entry = work.repository / path, work.depot.lookup(work.depot.tree_of(work.commit), path)
         place.parent.mkdir(exist_ok=True)

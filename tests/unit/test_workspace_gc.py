@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from tests.workspace_kit import Yard, operate, write
 
-from chargehand.workspace._environment import EnvironmentLayers
-from chargehand.workspace._files import locked, remove_tree, tree_bytes
-from chargehand.workspace._gc import ProjectGc, gc
-from chargehand.workspace._space import depot_bytes, holdings, taken
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.environment import EnvironmentLayers
+from chargehand.workspace.gc import ProjectGc, depot_bytes, gc, list_items, total_bytes
+from chargehand.workspace.host.files import hold_lock, remove_tree, tree_bytes
+from chargehand.workspace.workspace import Workspace
 
 NEVER = 10**12
 
@@ -100,7 +99,7 @@ def test_what_somebody_begins_to_use_meanwhile_stays(yard: Yard) -> None:
 
     used_at(yard.root / "bases" / base, 1000.0)
     assert gc([yard.root], needed=used_now, shared_age=1).projects[0].bases == ()
-    with locked(yard.depot().root / "locks" / f"base-{base}.lock"):
+    with hold_lock(yard.depot().root / "locks" / f"base-{base}.lock"):
         used_at(yard.root / "bases" / base, 1000.0)
         assert collect(yard).bases == (), "and what is held is not waited for"
     assert collect(yard).bases == (base,)
@@ -140,7 +139,7 @@ def test_the_size_of_a_base_is_remembered_and_its_packs_count_once(yard: Yard) -
     (yard.repository / "more").write_bytes(os.urandom(200_000))
     yard.commit()
     second = yard.workspace("overlay").base
-    pair = {each.name: each for each in holdings(yard.root) if each.kind == "base"}
+    pair = {each.name: each for each in list_items(yard.root) if each.kind == "base"}
     linked = set(pair[first.commit].shared) & set(pair[second.commit].shared)
     assert linked
     for base in (first, second):
@@ -149,11 +148,11 @@ def test_the_size_of_a_base_is_remembered_and_its_packs_count_once(yard: Yard) -
         assert abs(meta["disk"] + sum(pair[base.commit].shared.values()) - tree_bytes(place)[1]) <= 8192
         meta["disk"] = 12345
         (place / "meta.json").write_text(json.dumps(meta))
-    again = [each for each in holdings(yard.root) if each.kind == "base"]
+    again = [each for each in list_items(yard.root) if each.kind == "base"]
     assert [each.bytes for each in again] == [12345, 12345], "nothing is measured twice"
     every = [size for each in again for size in each.shared.values()]
-    assert taken(again) == 24690 + sum(every) - sum(pair[first.commit].shared[file] for file in linked)
-    alone = taken(again) - taken([each for each in again if each.name == second.commit])
+    assert total_bytes(again) == 24690 + sum(every) - sum(pair[first.commit].shared[file] for file in linked)
+    alone = total_bytes(again) - total_bytes([each for each in again if each.name == second.commit])
     for place in (yard.root / "workspaces").iterdir():
         remove_tree(place)
     gone = collect(yard, keep={second.commit})

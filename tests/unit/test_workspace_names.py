@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.workspace._names import is_git_disguise, link_problem, name_problem
+from chargehand.workspace.tree.names import is_git_disguise, link_problem, name_problem
 
 
 @pytest.mark.parametrize(

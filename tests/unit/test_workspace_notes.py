@@ -12,11 +12,10 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard
 
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._errors import RefMovedError
-from chargehand.workspace._export import export
-from chargehand.workspace._export_notes import export_notes
-from chargehand.workspace._notes import NOTES
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.export import export_branch, export_notes
+from chargehand.workspace.tree.history import NOTES
 
 BRANCH = "chargehand/work"
 
@@ -34,7 +33,7 @@ def work(yard: Yard, name: str = "work") -> str:
 def brought(yard: Yard, note: str, branch: str = BRANCH) -> str:
     """Make a commit in the depot with a note, and bring the commit alone into the user's repository."""
     commit = work(yard, branch)
-    assert export(yard.depot(), commit, branch=branch, expected_old=None).state == "done"
+    assert export_branch(yard.depot(), commit, branch=branch, expected_old=None).state == "done"
     yard.depot().annotate(commit, note)
     return commit
 
@@ -143,8 +142,8 @@ def test_who_is_never_fast_enough_is_told(yard: Yard) -> None:
 ANNOTATE_MANY = """
 import sys
 from pathlib import Path
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._export_notes import export_notes
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import export_notes
 name, root, repository, *commits = sys.argv[1:]
 depot = Depot.open(Path(root), repository=Path(repository))
 for commit in commits:
@@ -242,7 +241,7 @@ def test_notes_come_to_a_linked_worktrees_repository_and_to_a_bare_one(yard: Yar
         base = depot.resolve_base(None)
         commit = depot.commit(base.tree, (base.commit,), "x")
         depot.annotate(commit, "ours")
-        assert export(depot, commit, branch=BRANCH, expected_old=None).state == "done"
+        assert export_branch(depot, commit, branch=BRANCH, expected_old=None).state == "done"
         assert export_notes(depot, commit)
         assert show(place, commit) == "ours"
 

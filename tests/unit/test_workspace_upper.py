@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, agent, changed, operate, oracle, rules, write
 
-from chargehand.workspace._objects import ObjectWriter
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.tree.objects import ObjectWriter
+from chargehand.workspace.workspace import Workspace
 
 ROOT = os.geteuid() == 0
 

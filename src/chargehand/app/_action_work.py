@@ -25,8 +25,8 @@ from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._promote import mission_ref
 from chargehand.policy._actions import Other, Run, Surroundings
 from chargehand.policy._judge import judge
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._remotes import (
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.remotes import (
     HostCommand,
     Remote,
     fetch_command,

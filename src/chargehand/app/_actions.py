@@ -39,7 +39,7 @@ from chargehand.durable.actions import ActionLocation, ActionLock, ActionOutput,
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.supervisor import OutputStream
 from chargehand.models._redact import Redactor
-from chargehand.workspace._merge_conflicts import MergeConflictError
+from chargehand.workspace.merge import MergeConflictError
 
 if TYPE_CHECKING:
     from chargehand.app._app import App

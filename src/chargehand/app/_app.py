@@ -62,9 +62,9 @@ from chargehand.sandbox._toolchain_seen import ToolSeen, tools_inside
 from chargehand.sandbox._vm_guest import Guest
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._quota import StateQuota
-from chargehand.workspace._repository import find_repository
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.quota import StateQuota
+from chargehand.workspace.repository import find_repository
 
 
 class App:

@@ -15,7 +15,7 @@ from chargehand.app._config_model import content_digest
 from chargehand.app._config_resolve import never
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError, nearest
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 REPOSITORY_ROLES = ".chargehand/roles"
 _SUFFIX = ".toml"

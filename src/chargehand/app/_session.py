@@ -12,7 +12,7 @@ from chargehand.core.records import Base, TierChoice
 from chargehand.missions._missions import Missions
 from chargehand.missions._services import Tier
 from chargehand.store.projects import ProjectRow
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

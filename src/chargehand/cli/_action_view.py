@@ -15,7 +15,7 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
 from chargehand.core.records import Conflict
 from chargehand.durable.actions import OutputLine
-from chargehand.workspace._merge_conflicts import conflict_report
+from chargehand.workspace.merge import conflict_report
 
 _LOOK_SECONDS = 0.1
 _CANCEL_SECONDS = 15.0

@@ -15,9 +15,8 @@ from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions._missions import find_checkpoint
 from chargehand.missions._promote import nothing_promoted, rolled_back_already
-from chargehand.workspace._hunks import LineRange
-from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
-from chargehand.workspace._rollback_hunks import Drop, HunkPlan, drops_of
+from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.rollback import Drop, HunkPlan, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 
 def restore_checkpoint(

@@ -12,7 +12,7 @@ from chargehand.core.errors import RefusedError, RepositoryError, UsageError
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions._missions import find_checkpoint
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 
 def mission_diff(out: Output, mission: str, *, stat: bool, checkpoint: str | None) -> int:

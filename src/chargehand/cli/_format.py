@@ -23,11 +23,9 @@ from chargehand.core.text import shown_path
 from chargehand.missions._branching import Branching
 from chargehand.missions._formatting import Formatted, run_formatters
 from chargehand.missions._reader import DepotReader
-from chargehand.workspace._apply_files import AppliedFiles, apply_files
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._hook import install_hook, remove_hook
-from chargehand.workspace._repository import find_repository
-from chargehand.workspace._staged import staged_tree
+from chargehand.workspace.checkout import AppliedFiles, apply_files, install_hook, remove_hook, staged_tree
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.repository import find_repository
 
 _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 

@@ -20,7 +20,7 @@ from chargehand.cli._init_agent import AgentPlan, ask_agent
 from chargehand.cli._output import Output
 from chargehand.core.errors import RepositoryError, UsageError
 from chargehand.core.text import shown_path
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 _HEAD = """\
 # What a mission has to pass, and what it may touch. `chargehand config show --origin` explains every value.

@@ -23,7 +23,7 @@ def serve(out: Output, *, http: str | None, token_file: Path | None, repo: Path 
 
     Raises `UsageError`, `ConfigError` before anything is served.
     """
-    from chargehand.workspace._repository import find_repository
+    from chargehand.workspace.repository import find_repository
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -28,7 +28,7 @@ from chargehand.core.records import Finding, Reason, Verdict
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions._causes import attempt_cause, mission_cause
-from chargehand.workspace._merge_conflicts import conflict_report
+from chargehand.workspace.merge import conflict_report
 
 _TITLE = 48
 _PLACES = 10

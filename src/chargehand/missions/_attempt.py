@@ -43,9 +43,9 @@ from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
 from chargehand.models._replay import Divergence
 from chargehand.sandbox._contract import OnOutput, Sandbox
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._scan import Scan
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.scan import Scan
+from chargehand.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,8 @@ from chargehand.missions._meeting import conflicted
 from chargehand.missions._missions import Look
 from chargehand.missions._promote import COMMITTED
 from chargehand.store.store import Store
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._merge import MergeResult
-from chargehand.workspace._merge_conflicts import MergeConflictError
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeConflictError, MergeResult
 
 _AT_REST = ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted")
 _NAMED = 5

@@ -18,7 +18,7 @@ from chargehand.missions._services import Services
 from chargehand.models._redact import Redactor
 from chargehand.sandbox._contract import OnOutput, Sandbox, ShowsProcesses, Stream
 from chargehand.sandbox._processes import ProcessSeen
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.workspace import Workspace
 
 Why = Literal["timeout", "sandbox_died", "failed"]
 Seen = tuple[ProcessSeen, ...] | None

@@ -28,8 +28,8 @@ from chargehand.missions._sleep import asleep
 from chargehand.models._contract import QuotaRest
 from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
-from chargehand.workspace._scan import Scan
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.scan import Scan
+from chargehand.workspace.workspace import Workspace
 
 WORK = "attempt/{number}/work"
 """The step that is one attempt; the steps of its agent lie below it."""

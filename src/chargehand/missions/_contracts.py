@@ -14,7 +14,7 @@ from chargehand.core.attempt_events import ReportMade, RoleChosen
 from chargehand.core.records import Change, CheckResult, Finding, MissionRequest, Verdict
 from chargehand.core.text import printable, shown_path
 from chargehand.store.store import Store
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 FAILING_TEST = "failing_test_added"
 _RECORDS = frozenset({"decisions", "decision-records", "adr", "adrs"})

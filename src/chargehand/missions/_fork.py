@@ -31,7 +31,7 @@ from chargehand.core.mission_events import (
 from chargehand.missions._context import acts_prefix, parse_act
 from chargehand.missions._journal import kept_step, recalled
 from chargehand.store.store import Store
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 _COPIED = (
     AgentSelected,

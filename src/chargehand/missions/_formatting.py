@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from chargehand.checks._formatters import Formatter
 from chargehand.core.records import Change
 from chargehand.sandbox._contract import ExecResult, Sandbox
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 
 _AT_ONCE = 400
 """Files that one run of a formatter is given at most: their names must fit into a command line."""

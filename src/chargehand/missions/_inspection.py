@@ -19,7 +19,7 @@ from chargehand.core.records import Base, Change, Finding
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.store.store import Store
-from chargehand.workspace._scan import Scan
+from chargehand.workspace.scan import Scan
 
 RUNNING_SECONDS = 5.0
 RUNNING_FILES = 100

@@ -21,9 +21,9 @@ from chargehand.core.records import Base, Change, Checkpoint, Conflict, Reason
 from chargehand.core.text import shown_path
 from chargehand.missions._journal import Journal
 from chargehand.store.store import Store
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._merge import MergeResult
-from chargehand.workspace._moved import moved_base
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeResult
+from chargehand.workspace.remotes import moved_base
 
 _EVENT_BYTES = 7 * 1024
 _NAMED = 5

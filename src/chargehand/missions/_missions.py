@@ -45,8 +45,8 @@ from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
-from chargehand.workspace._rollback import RollbackPlan
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.rollback import RollbackPlan
+from chargehand.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from chargehand.missions._network import NetworkLog
 from chargehand.missions._packages import layer_variables
 from chargehand.missions._services import Egress, Registries, Services
 from chargehand.sandbox._contract import WORKSPACE, Sandbox, SandboxSpec
-from chargehand.workspace._rules import WorkspaceLimits
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
 
 VENV = f"{WORKSPACE}/.venv"
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"

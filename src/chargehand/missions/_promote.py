@@ -28,11 +28,11 @@ from chargehand.missions._judgement import person_may_promote
 from chargehand.missions._meeting import conflicted
 from chargehand.missions._services import Services
 from chargehand.store.heads import SignedHead
-from chargehand.workspace._apply import apply as apply_branch
-from chargehand.workspace._errors import RefMovedError
-from chargehand.workspace._export import export as export_branch
-from chargehand.workspace._export_notes import export_notes
-from chargehand.workspace._merge_conflicts import MergeConflictError
+from chargehand.workspace.checkout import fast_forward as apply_branch
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.export import export_branch as export_branch
+from chargehand.workspace.export import export_notes
+from chargehand.workspace.merge import MergeConflictError
 
 PREFIX = "chargehand/"
 _HEADS = "refs/heads/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 
 class DepotReader:

@@ -6,8 +6,8 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import BaseResolved, CheckpointRestored
 from chargehand.core.records import Checkpoint
 from chargehand.missions._journal import Journal
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
 
 _TRIGGERS = {"full": "restored", "files": "restored files", "smart": "restored hunks"}
 

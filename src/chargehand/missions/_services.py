@@ -27,7 +27,7 @@ from chargehand.policy._rules import Rules
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
-from chargehand.workspace._depot import Depot
+from chargehand.workspace.depot import Depot
 
 SlotName = Literal["attempts", "checks", "probes"]
 """Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""

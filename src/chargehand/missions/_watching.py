@@ -15,11 +15,11 @@ from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.sandbox._contract import Sandbox
-from chargehand.workspace._depot import Depot
-from chargehand.workspace._scan import Scan
-from chargehand.workspace._watch import Watcher
-from chargehand.workspace._watch_events import Batch, Gap
-from chargehand.workspace._workspace import Workspace
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.file_events import Batch, Gap
+from chargehand.workspace.scan import Scan
+from chargehand.workspace.watch import Watcher
+from chargehand.workspace.workspace import Workspace
 
 Keep = Callable[[str], Awaitable[Scan]]
 """Makes a checkpoint for the trigger it is given and returns what was seen."""

@@ -1,0 +1,368 @@
+"""Makes, once per base commit, the layers that every workspace on it shares and nobody changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.records import Base
+from chargehand.workspace.errors import Fault, disk_errors
+from chargehand.workspace.host.files import (
+    Need,
+    Room,
+    discard_tree,
+    give_tree,
+    hold_lock,
+    make_owned,
+    remove_tree,
+    replace_file,
+    room_on_disk,
+    tree_bytes,
+)
+from chargehand.workspace.host.git import Git, GitResult
+from chargehand.workspace.tree.objects import LINK, ObjectReader, TreeEntry, check_depth, object_id
+from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index, open_directory, tree_need
+
+OBJECTS_TARGET = "/run/chargehand/objects"
+_VERSION = 1
+_MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
+_WHAT = "the files of the base"
+# `checkStat=minimal`: the index is written without reading the files, so it knows only their size and second.
+_CONFIG = """\
+[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = false
+	logallrefupdates = true
+	checkStat = minimal
+	fsmonitor = false
+[user]
+	name = agent
+	email = agent@localhost
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseLayers:
+    """The shared layers of one base commit: its files, the agent's `.git`, the objects that one may read.
+
+    `mtime` in seconds is given to every file: one value per commit, so that caches keyed by time and size never
+    take one base's file for another's. `submodules` stay links to commits in every tree and are empty directories
+    on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
+    """
+
+    tree: Path
+    git: Path
+    objects: Path
+    files: int
+    bytes: int
+    mtime: int
+    submodules: tuple[str, ...] = ()
+    lfs: bool = False
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    version: int
+    commit: str
+    tree: str
+    files: int
+    bytes: int
+    mtime: int
+    submodules: list[str]
+    lfs: bool
+    disk: int = 0  # on disk without the packs; unknown in bases of older versions
+
+
+class Bases:
+    """The `bases` directory of one project; `room` is asked before one is made."""
+
+    def __init__(
+        self, root: Path, *, reader: ObjectReader, git: Git, fault: Fault, room: Room = room_on_disk
+    ) -> None:
+        self.directory = root / "bases"
+        self._root = root
+        self._room = room
+        self._locks = root / "locks"
+        self._reader = reader
+        self._git = git
+        self._fault = fault
+
+    def lock(self, commit: str) -> Path:
+        """Return the lock file under which this base is made or removed."""
+        return self._locks / f"base-{commit}.lock"
+
+    def layers(self, base: Base, *, shallow: bytes) -> BaseLayers:
+        """Return the layers of a base, made now if they are not there; their last use is recorded.
+
+        `shallow` is the content of the depot's own `shallow` file. Raises `InfrastructureError` (`no_space`,
+        `depot`, `base_differs`).
+        """
+        place = self.directory / base.commit
+        with hold_lock(self.lock(base.commit)):
+            found = self._load(place)
+            if found is None:
+                self._make(place, base, shallow)
+                found = self._load(place)
+            if found is None:
+                raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
+            os.utime(place / "meta.json")
+        return found
+
+    def kept(self, commit: str, name: str) -> bytes | None:
+        """Return what `keep` put beside a base, `None` where it did not."""
+        try:
+            return (self.directory / commit / name).read_bytes()
+        except OSError:
+            return None
+
+    def keep(self, commit: str, name: str, content: bytes) -> None:
+        """Put what was computed of a base beside it, for as long as it is there; nothing where it is not.
+
+        A full disk is no error either: what is kept only saves time.
+        """
+        place = self.directory / commit
+        with hold_lock(self.lock(commit)), suppress(OSError):
+            if (place / "meta.json").exists():
+                replace_file(place / name, content)
+
+    def _load(self, place: Path) -> BaseLayers | None:
+        try:
+            meta = decode_as((place / "meta.json").read_bytes(), _Meta)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        if meta.version != _VERSION:
+            return None
+        return BaseLayers(
+            tree=place / "tree",
+            git=place / "git",
+            objects=place / "objects",
+            files=meta.files,
+            bytes=meta.bytes,
+            mtime=meta.mtime,
+            submodules=tuple(os.fsdecode(bytes.fromhex(name)) for name in meta.submodules),
+            lfs=meta.lfs,
+        )
+
+    # --- making one
+
+    def _make(self, place: Path, base: Base, shallow: bytes) -> None:
+        discard_tree(place)  # of an older version, or damaged
+        fresh = self.directory / f".new-{base.commit}"
+        remove_tree(fresh)
+        try:
+            with disk_errors("making the base"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                check_depth(self._reader, bytes.fromhex(base.tree))
+                earlier = self._ensure_room(base)
+                self._fill(fresh, base, shallow, earlier)
+                self._fault("base:filled")
+                fresh.rename(place)
+        except BaseException:
+            remove_tree(fresh)
+            raise
+        self._fault("base:made")
+
+    def _ensure_room(self, base: Base) -> str | None:
+        """Ensure that there is room; return the older base whose packs are to be linked, if any."""
+        earlier = self._nearest(base.commit)
+        if earlier is not None:
+            # It counts as used, so that no `gc` removes it meanwhile. Where it stands in the way of the new one,
+            # it may go after all, and what it has is copied from the depot.
+            meta = self.directory / earlier / "meta.json"
+            before = meta.stat()
+            os.utime(meta)
+            try:
+                self._room(self.directory, self._need(base, earlier), _WHAT)
+            except InfrastructureError as problem:
+                if problem.code != "no_space":
+                    raise
+                os.utime(meta, ns=(before.st_atime_ns, before.st_mtime_ns))
+            else:
+                return earlier
+        self._room(self.directory, self._need(base, None), _WHAT)
+        return None
+
+    def _nearest(self, commit: str) -> str | None:
+        """Return the base nearest to `commit` among its ancestors whose packs can be built upon."""
+        best: tuple[int, str] | None = None
+        for place in self.directory.iterdir():
+            packs = list((place / "objects/pack").glob("*.pack"))
+            if not (place / "meta.json").exists() or len(packs) >= _MAX_PACKS:
+                continue
+            with suppress(OSError):
+                if place.name in (place / "git/.git/shallow").read_text().split():
+                    continue  # its history ends at itself, so nothing can build on it
+            if self._git.run("merge-base", "--is-ancestor", place.name, commit).code:
+                continue
+            distance = int(self._git("rev-list", "--count", f"{place.name}..{commit}").text)
+            best = min(best, (distance, place.name)) if best else (distance, place.name)
+        return best[1] if best else None
+
+    def _need(self, base: Base, earlier: str | None) -> Need:
+        """Return what a base will take: its files, and the objects that no older base has."""
+        files = tree_need(self._reader, bytes.fromhex(base.tree))
+        if earlier is None:
+            objects = tree_bytes(self._root / "depot.git" / "objects")[1]
+        else:
+            asked = self._git.run("rev-list", "--objects", "--disk-usage", base.commit, f"^{earlier}")
+            objects = int(asked.text) if asked.code == 0 else 0  # a history with holes: only the commit is packed
+        return Need(bytes=files.bytes + objects, files=files.files)
+
+    def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: str | None) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # brings `logging` along; most runs make no base
+
+        make_owned(fresh)
+        mtime = base_mtime(base.commit)
+        tree = bytes.fromhex(base.tree)
+        # Git packs the objects in a process of its own while the files are written: each takes half of the time.
+        with ThreadPoolExecutor(1) as pool:
+            packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
+            files: list[IndexEntry] = []
+
+            def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
+                files.append(IndexEntry(path, entry.mode, 0 if entry.is_gitlink else info.st_size, entry.id))
+
+            make_owned(fresh / "tree")
+            with open_directory(fresh / "tree") as fd:
+                TreeWriter(self._reader, mtime=mtime, on_file=record).tree(fd, self._reader.tree(tree))
+            self._fault("base:tree")
+            # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
+            with open_directory(fresh / "tree") as fd:
+                _verify(fd, tree, self._reader, b"")
+            index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
+            if not packed.result():
+                shallow = f"{base.commit}\n".encode()
+        _write_git(fresh / "git", base, index=index, shallow=shallow)
+        self._fault("base:git")
+        packs = sum(file.stat().st_blocks * 512 for file in (fresh / "objects/pack").iterdir())
+        meta = _Meta(
+            version=_VERSION,
+            commit=base.commit,
+            tree=base.tree,
+            files=len(files),
+            bytes=sum(entry.size for entry in files),
+            mtime=mtime,
+            submodules=[entry.path.hex() for entry in files if stat.S_IFMT(entry.mode) == 0o160000],
+            lfs=any(
+                b"filter=lfs" in self._reader.blob(entry.id)
+                for entry in files
+                if entry.path.rpartition(b"/")[2] == b".gitattributes" and stat.S_ISREG(entry.mode)
+            ),
+            disk=tree_bytes(fresh)[1] - packs,
+        )
+        replace_file(fresh / "meta.json", msgspec.json.encode(meta))
+
+    def _write_objects(self, objects: Path, commit: str, earlier: str | None) -> bool:
+        """Write the objects; return whether that is the whole history: one with holes in it is left out."""
+        make_owned(objects)
+        pack = objects / "pack"
+        make_owned(pack)
+        make_owned(objects / "info")
+        wanted = commit
+        if earlier is not None:  # hard links, so a base costs only what is new since the nearest older one
+            for file in (self.directory / earlier / "objects" / "pack").iterdir():
+                os.link(file, pack / file.name)
+            wanted = f"{commit}\n^{earlier}"
+        whole = self._pack(pack, wanted).code == 0
+        if not whole and self._pack(pack, f"--shallow {commit}\n{commit}").code:
+            self._pack(pack, wanted, ok=(0,))  # raises what is wrong with it
+        for file in pack.iterdir():
+            file.chmod(0o444)
+        # A store per base and not the depot itself: an agent may read what its base reaches, nobody else's work.
+        give_tree(objects)
+        return whole
+
+    def _pack(self, pack: Path, wanted: str, *, ok: tuple[int, ...] = tuple(range(256))) -> GitResult:
+        # No new deltas: time is dear here and those that the depot has are kept.
+        return self._git(
+            *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
+            input=f"{wanted}\n".encode(),
+            ok=ok,
+        )
+
+
+def base_mtime(commit: str) -> int:
+    """Return the second (2001 to 2010) that all files of a base carry.
+
+    In the past, so that git never takes an entry of the prepared index for one written at the same moment.
+    """
+    return 1_000_000_000 + int(commit[:7], 16)
+
+
+def _verify(fd: int, tree: bytes, reader: ObjectReader, prefix: bytes) -> None:
+    """Read everything back and compare it with the tree: names, kinds, execute bits and content.
+
+    A file system that folds case or normalises names loses files without an error.
+    """
+    expected = reader.tree(tree)
+    if {os.fsencode(name) for name in os.listdir(fd)} != set(expected):
+        raise _mismatch(prefix)
+    for name, entry in expected.items():
+        if entry.is_tree:
+            with open_directory(name, at=fd) as below:
+                _verify(below, entry.id, reader, prefix + name + b"/")
+        elif not entry.is_gitlink and not _is_written(fd, name, entry):
+            raise _mismatch(prefix + name)
+
+
+def _is_written(fd: int, name: bytes, entry: TreeEntry) -> bool:
+    if entry.mode == LINK:
+        return object_id("blob", os.readlink(name, dir_fd=fd)) == entry.id
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        info = os.fstat(file)
+        content = os.read(file, info.st_size + 1)
+        while piece := (os.read(file, 1 << 24) if len(content) < info.st_size else b""):
+            content += piece
+    finally:
+        os.close(file)
+    same_bit = bool(info.st_mode & stat.S_IXUSR) == bool(entry.mode & 0o100)
+    return same_bit and object_id("blob", content) == entry.id
+
+
+def _mismatch(path: bytes) -> InfrastructureError:
+    return InfrastructureError(
+        f"the base on disk differs from its commit at {os.fsdecode(path)!r}",
+        code="base_differs",
+        hint="does the file system fold case or normalise names? Keep CHARGEHAND_HOME on another one",
+    )
+
+
+def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None:
+    make_owned(layer)
+    git = layer / ".git"
+    branch = base.branch or "main"
+    files = {
+        "HEAD": f"ref: refs/heads/{branch}\n".encode(),
+        "config": _CONFIG.encode(),
+        "objects/info/alternates": f"{OBJECTS_TARGET}\n".encode(),
+        f"refs/heads/{branch}": f"{base.commit}\n".encode(),
+        "index": index,
+    }
+    if shallow:
+        files["shallow"] = shallow
+    for name, content in files.items():
+        path = git / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for name in ("objects/pack", "refs/tags", "info", "hooks"):
+        (git / name).mkdir(parents=True, exist_ok=True)
+    give_tree(layer)
+
+
+def copy_git(layers: BaseLayers, target: Path) -> None:
+    """Copy the agent's `.git` into the plain directory `target`, times kept so that its index holds."""
+    shutil.copytree(layers.git / ".git", target / ".git", symlinks=True)
+    give_tree(target / ".git")

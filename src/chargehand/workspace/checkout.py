@@ -1,0 +1,339 @@
+"""The user's own checkout: fast-forward it, write single files, read its index, install its hook."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import RefusedError
+from chargehand.core.records import Base, Change, Export
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import GitError
+from chargehand.workspace.export import bring_objects
+from chargehand.workspace.host.files import replace_file
+from chargehand.workspace.host.git import ZERO, Git
+from chargehand.workspace.repository import Repository
+from chargehand.workspace.tree.history import read_ref
+from chargehand.workspace.tree.objects import ObjectWriter, TreeEntry, edit_tree, object_id
+
+
+class _Journal(msgspec.Struct, frozen=True):
+    branch: str
+    at: str
+    commit: str
+
+
+def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
+    """Fast-forward the checked-out `branch` from `at` to `commit`, files included.
+
+    Local changes, untracked and ignored files in the way are `blocked` with the reason, and nothing is changed.
+    After a crash the next call goes on where it was. Raises `RepositoryError` (`apply_bare`, `apply_detached`).
+    """
+    depot.check_can_apply()
+    ref, git, journal = f"refs/heads/{branch}", depot.repository.git, depot.root / "apply.json"
+    current = read_ref(git, ref)
+    if current == commit:
+        journal.unlink(missing_ok=True)
+        return Export(ref=ref, state="done")
+    reason = _blocking_reason(depot, git, commit, branch=branch, at=at, current=current)
+    reason = reason or bring_objects(depot, commit)
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
+    depot.fault("apply:objects")
+    # Git checks every touched path before it writes the first, writes the files, then the index, then the ref. The
+    # journal goes first, so that files a crash left half way are known as ours and not as the user's changes.
+    _recover(depot, git, _Journal(branch, at, commit), journal)
+    depot.fault("apply:journal")
+    merged = git.run(
+        *("merge", "--ff-only", "--no-squash", "--no-autostash", "--no-overwrite-ignore", "--quiet", commit),
+        detached=True,  # Ctrl-C must not stop git between two files
+    )
+    depot.fault("apply:merged")
+    journal.unlink(missing_ok=True)
+    if read_ref(git, ref) != commit:
+        return Export(ref=ref, state="blocked", reason=f"git refused the fast-forward: {merged.error}")
+    return Export(ref=ref, state="done")
+
+
+def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: str, current: str | None) -> str:
+    head = git.run("symbolic-ref", "--quiet", "HEAD").text
+    if head != f"refs/heads/{branch}":
+        return f"{branch!r} is not checked out any more (HEAD is at {head or 'a commit of its own'})"
+    if current != at:
+        return f"branch {branch!r} moved to {current} since the mission began at {at}"
+    if depot.git.run("merge-base", "--is-ancestor", at, commit).code:
+        return f"{commit} does not follow {at}"
+    return ""
+
+
+def _recover(depot: Depot, git: Git, wanted: _Journal, journal: Path) -> None:
+    """Write the journal; where it was there already, clear away what a crashed fast-forward had written."""
+    try:
+        found = decode_as(journal.read_bytes(), _Journal)
+    except (OSError, msgspec.MsgspecError):
+        found = None
+    if found == wanted:
+        changes = depot.diff(depot.tree_of(wanted.at), depot.tree_of(wanted.commit))
+        # Git writes the index after the files: once it has all changes, only the ref is missing. The paths are
+        # compared here, since they may be too many to be named on a command line.
+        listed = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", wanted.commit, "--")
+        if {os.fsencode(change.path) for change in changes}.intersection(listed.out.split(b"\0")):
+            # What already holds the new content is removed: git takes an absent file for an unchanged one.
+            new = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
+            root = os.fsencode(depot.repository.path)
+            for path, content in _content_ids(git, root, new).items():
+                if content == new[path]:
+                    os.unlink(os.path.join(root, path))
+    replace_file(journal, msgspec.json.encode(wanted))
+
+
+def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, str]:
+    """Return the ids that git would give to the links and files that are there, all in one process."""
+    found: dict[bytes, str] = {}
+    files: list[bytes] = []
+    for path in paths:
+        place = os.path.join(root, path)
+        with suppress(OSError):
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode):
+                found[path] = object_id("blob", os.readlink(place)).hex()
+            elif stat.S_ISREG(mode):
+                files.append(path)
+    # Quoted as git reads a line back to the byte: a name may hold a line break or a quote.
+    lines = b"".join(
+        b'"%s"\n' % b"".join(b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path)
+        for path in files
+    )
+    asked = git.run("hash-object", "--stdin-paths", input=lines)
+    if asked.code == 0 and files:
+        found |= zip(files, asked.text.split("\n"), strict=True)
+    return found
+
+
+# --- single files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedFiles:
+    """Which files were written, and which were left because they differ from what was worked on."""
+
+    written: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
+    """Write each changed file whole, keeping its mode; no index and no branch is touched.
+
+    A file that differs from the old content, is a link or lies behind one, or is no regular file stays as it is.
+    """
+    written, left = [], []
+    for change in changes:
+        path = depot.repository.path / change.path
+        if (
+            change.kind == "modified"
+            and change.new_id
+            and _has_content(path, depot.repository.path, change.old_id)
+        ):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            replace_file(path, depot.read_blob(change.new_id))
+            path.chmod(mode)
+            written.append(change.path)
+        else:
+            left.append(change.path)
+    return AppliedFiles(written=tuple(written), left=tuple(left))
+
+
+def _has_content(path: Path, root: Path, blob: str | None) -> bool:
+    """Return whether a regular file, below no link, has this content."""
+    if blob is None or path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return regular and object_id("blob", file.read()).hex() == blob
+
+
+# --- the index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The tree that is staged on a base, and the paths in which it differs (deleted ones left out)."""
+
+    tree: str
+    changed: tuple[str, ...]
+
+
+def staged_tree(depot: Depot, base: Base) -> Staged:
+    """Return what is staged in the user's repository; `GIT_INDEX_FILE` names another index, as hooks have it.
+
+    Their index and objects are only read. No filter runs and no file of the working tree is opened: the index has
+    what a commit would. Raises `RefusedError` (`index_unmerged`) while a merge has conflicts there.
+    """
+    git = depot.repository.git
+    # `git commit -a` and `git commit PATH` call hooks with an index of their own.
+    index = os.environ.get("GIT_INDEX_FILE")
+    if index is not None:
+        git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
+    listed = git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--abbrev=40", base.commit, "--")
+    entries = dict(_staged_entries(listed.out.split(b"\0")[:-1]))
+    contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
+    with ObjectWriter(depot.reader.objects) as writer:
+        for content in contents:
+            writer.add("blob", content)
+        tree = edit_tree(depot.reader, writer, bytes.fromhex(base.tree), list(entries.items())).hex()
+    return Staged(tree=tree, changed=tuple(os.fsdecode(path) for path, entry in entries.items() if entry))
+
+
+def _staged_entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | None]]:
+    for about, path in zip(fields[::2], fields[1::2], strict=True):
+        _, mode, _, new, status = about.decode().lstrip(":").split(" ")
+        if status == "U":
+            raise RefusedError(
+                f"{os.fsdecode(path)!r} is unmerged in the index",
+                code="index_unmerged",
+                hint="finish the merge first",
+            )
+        if status != "D" and new != ZERO:  # zero: added by intent alone
+            yield path, TreeEntry(int(mode, 8), bytes.fromhex(new))
+        elif status == "D":
+            yield path, None
+
+
+def _read_blobs(git: Git, ids: list[bytes]) -> Iterator[bytes]:
+    """Yield the blobs of these ids, asked for by one process."""
+    if not ids:
+        return
+    asked = "".join(f"{each.hex()}\n" for each in ids).encode()
+    answer, at = git("cat-file", "--batch", input=asked).out, 0
+    for _ in ids:
+        end = answer.index(b"\n", at)
+        words = answer[at:end].split(b" ")
+        if len(words) != 3:
+            raise GitError(f"git cat-file answered {answer[at:end].decode(errors='replace')!r}", exit_status=0)
+        size = int(words[2])
+        yield answer[end + 1 : end + 1 + size]
+        at = end + 2 + size
+
+
+# --- the hook
+
+_MARK = "# Made by `chargehand project hook install`; `chargehand project hook remove` takes it away."
+_CALL = "format --check --staged"
+_SCRIPT = """\
+#!/bin/sh
+{mark}
+# A commit is held back only by files that the project's own formatters would change (exit code 1). Where they
+# cannot be asked (Chargehand is not installed, there is no sandbox) it goes through: checks judge, not this.
+program={program}
+[ -x "$program" ] || program=$(command -v chargehand) || program=
+if [ -z "$program" ]; then
+    echo "pre-commit: chargehand is not installed here, so formatting was not checked" >&2
+    exit 0
+fi
+"$program" {call}
+code=$?
+if [ "$code" -eq 1 ]; then
+    echo "pre-commit: 'chargehand format --staged --apply' formats them; then 'git add' and commit again" >&2
+    exit 1
+fi
+if [ "$code" -ne 0 ]; then
+    echo "pre-commit: formatting could not be checked (exit code $code), and the commit goes on" >&2
+fi
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """Where the hook is, and whether the call changed anything."""
+
+    path: Path
+    changed: bool
+
+
+def install_hook(repository: Repository, program: Path) -> Hook:
+    """Write the hook where the repository's git looks for it (`core.hooksPath` too), or bring ours up to date.
+
+    Raises `RefusedError`: `hook_exists` (another's is there), `hook_shared` (hooks lie outside the repository,
+    where other repositories use them too).
+    """
+    path = _hook_path(repository)
+    content = _SCRIPT.format(mark=_MARK, program=shlex.quote(str(program)), call=_CALL)
+    found = _read_hook(path)
+    if found == content:
+        return Hook(path=path, changed=False)
+    if found is not None and _MARK not in found:
+        raise RefusedError(
+            f"{str(path)!r} is somebody else's hook",
+            code="hook_exists",
+            hint=f"add this line to it: chargehand {_CALL} || [ $? -ne 1 ] || exit 1",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.chargehand-{os.getpid()}")
+    try:
+        fresh.write_text(content)
+        fresh.chmod(0o755)
+        if found is None:
+            os.link(fresh, path)  # unlike a rename it fails where another hook was made in between
+        else:
+            fresh.replace(path)
+    except FileExistsError as problem:
+        raise RefusedError(
+            f"{str(path)!r} was created just now", code="hook_exists", hint="look at it first"
+        ) from problem
+    finally:
+        fresh.unlink(missing_ok=True)
+    return Hook(path=path, changed=True)
+
+
+def remove_hook(repository: Repository) -> Hook:
+    """Remove the hook; where there is none nothing changes. Raises `RefusedError` (`hook_exists`) for others'."""
+    path = _hook_path(repository)
+    found = _read_hook(path)
+    if found is None:
+        return Hook(path=path, changed=False)
+    if _MARK not in found:
+        raise RefusedError(
+            f"{str(path)!r} is somebody else's hook", code="hook_exists", hint="remove our line from it yourself"
+        )
+    path.unlink()
+    return Hook(path=path, changed=True)
+
+
+def _hook_path(repository: Repository) -> Path:
+    """Return the hook's path; our own git has hooks off, so what it overrides is left out of the answer."""
+    listed = repository.git.run("config", "--show-scope", "-z", "--type=path", "--get-all", "core.hooksPath")
+    fields = listed.out.split(b"\0")[:-1]
+    said = [(scope, value) for scope, value in zip(fields[::2], fields[1::2], strict=True) if scope != b"command"]
+    if not said:
+        return repository.common_dir / "hooks" / "pre-commit"
+    directory = (repository.path / os.fsdecode(said[-1][1])).resolve()
+    inside = directory.is_relative_to(repository.path.resolve()) or directory.is_relative_to(repository.common_dir)
+    if not inside:
+        raise RefusedError(
+            f"hooks of this repository lie in {str(directory)!r}, where others use them too",
+            code="hook_shared",
+            hint=f"call `chargehand {_CALL}` from the hook there, or set core.hooksPath for this repository",
+        )
+    return directory / "pre-commit"
+
+
+def _read_hook(path: Path) -> str | None:
+    if not os.path.lexists(path):
+        return None
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # a link that leads nowhere, a directory: somebody's all the same
+        return ""

@@ -1,0 +1,365 @@
+"""The depot: a project's private bare repository, never mounted into a sandbox. Trees, commits, refs, bases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.core.records import Base, Change
+from chargehand.workspace.bases import BaseLayers, Bases
+from chargehand.workspace.errors import Fault, GitError, disk_errors, no_fault
+from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_on_disk
+from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
+from chargehand.workspace.merge import MergeResult, merge_commits
+from chargehand.workspace.repository import Repository, find_repository, resolve
+from chargehand.workspace.tree.history import (
+    Author,
+    Commit,
+    NotesPlace,
+    add_note,
+    is_id,
+    note_bytes,
+    read_commit,
+    read_note,
+    read_ref,
+    read_ref_file,
+    swap_durably,
+    swap_ref,
+    write_commit,
+)
+from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEntry, compare, edit_tree
+
+BASES = "refs/chargehand/bases/"
+_LINKED = "refs/chargehand/linked"  # this commit and all before it are here: fetches need not look further back
+_DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
+_CONFIG = """\
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[core]
+	logAllRefUpdates = false
+[uploadpack]
+	allowAnySHA1InWant = true
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathEntry:
+    """One entry of a tree: its path, git's mode, hex id."""
+
+    path: str
+    mode: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCount:
+    """How many lines a path gained and lost; `None` for binary content."""
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
+class Depot:
+    """A project's trees, commits and refs; made by `open`. Safe to use from several threads and processes.
+
+    Ids are hex, paths `str` as `os.fsdecode` gives them. Reading an id that is not there raises `NotFoundError`.
+    """
+
+    def __init__(
+        self, root: Path, repository: Repository, *, fault: Fault = no_fault, room: Room = room_on_disk
+    ) -> None:
+        self.root = root
+        self.repository = repository
+        self.fault = fault
+        self.room = room
+        self.path = root / "depot.git"
+        self.git: Git = private_git(self.path)
+        self.reader = ObjectReader(self.path / "objects")
+        self.notes_lock = root / "locks" / "notes.lock"
+        self._notes = NotesPlace(self.git, self.reader.objects)
+        self.bases = Bases(root, reader=self.reader, git=self.git, fault=fault, room=room)
+
+    @classmethod
+    def open(
+        cls, root: Path, *, repository: Path | Repository, fault: Fault = no_fault, room: Room = room_on_disk
+    ) -> Depot:
+        """Open the depot of the repository that holds `repository`, made in `root` if it is not there.
+
+        `room` is asked before a base or a workspace is made.
+
+        Raises `RepositoryError` (`not_a_repository`, `repository_empty`, `repository_owner`, `repository_format`)
+        and `InfrastructureError` (`no_space`). The user's repository is only read.
+        """
+        found = repository if isinstance(repository, Repository) else find_repository(repository)
+        root.mkdir(parents=True, exist_ok=True)
+        place = root / "depot.git"
+        if not place.exists():
+            with hold_lock(root / "locks" / "depot.lock"), disk_errors("making the depot"):
+                if not place.exists():
+                    _make_depot(place, found, fault)
+        return cls(root, found, fault=fault, room=room)
+
+    # --- bases
+
+    def resolve_base(self, revision: str | None = None) -> Base:
+        """Return the commit that `revision` (default HEAD) names in the user's repository, now also in the depot.
+
+        A whole id may also be that of a base that the depot holds already. Raises `RepositoryError`
+        (`base_not_found`, `repository_incomplete`).
+        """
+        try:
+            base = resolve(self.repository, revision)
+        except RepositoryError:
+            # A branch that was fetched from a remote is a base that the user's repository may lack.
+            if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
+                raise
+            return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
+        # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.
+        ref = BASES + base.commit
+        with hold_lock(self.root / "locks" / "depot.lock"):
+            if self.read_ref(ref) is None:
+                self._fetch_base(base.commit, ref)
+        return base
+
+    def _fetch_base(self, commit: str, ref: str) -> None:
+        """Fetch a commit with its history or, where that has holes (a partial clone, a lost object), without."""
+        if self.read_ref(_LINKED) == commit:  # the objects came with the depot
+            swap_ref(self.git, ref, new=commit, old=None)
+            return
+        try:
+            self._fetch(f"{commit}:{ref}")
+        except GitError:
+            try:
+                self._fetch("--depth=1", f"{commit}:{ref}")
+            except GitError as problem:
+                raise _incomplete(commit, problem.message) from problem
+
+    def _fetch(self, *words: str) -> None:
+        # `--update-shallow`: a shallow clone is fetched as it is, and the depot is shallow then. The other side
+        # runs without grafts too, or it would send a history other than the ids say.
+        *options, refspec = words
+        self.git(
+            *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--update-shallow"),
+            *("--no-recurse-submodules", f"--upload-pack=GIT_GRAFT_FILE={NO_GRAFTS} git-upload-pack"),
+            *(*options, str(self.repository.git_dir), refspec),
+        )
+
+    def base_layers(self, base: Base) -> BaseLayers:
+        """Return the shared layers of a base, made now if they are not there.
+
+        Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`,
+        `repository_incomplete`).
+        """
+        shallow = self.path / "shallow"
+        try:
+            return self.bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
+        except NotFoundError as problem:
+            raise _incomplete(base.commit, problem.message) from problem
+
+    def check_can_apply(self) -> None:
+        """Raise `RepositoryError` (`apply_bare`, `apply_detached`) if `apply` can never work here."""
+        if self.repository.bare:
+            raise RepositoryError(
+                f"{str(self.repository.path)!r} is bare: there is no working tree to apply to",
+                code="apply_bare",
+                hint="leave out --apply; the result is exported as a branch",
+            )
+        if self.repository.branch is None:
+            raise RepositoryError(
+                f"HEAD is detached in {str(self.repository.path)!r}",
+                code="apply_detached",
+                hint="check out a branch, or leave out --apply",
+            )
+
+    # --- reading trees
+
+    def read_blob(self, id: str, *, limit: int | None = None) -> bytes:
+        """Return a blob's content, at most `limit` bytes of it."""
+        return self.reader.blob(bytes.fromhex(id))[:limit]
+
+    def blob_size(self, id: str) -> int:
+        """Return a blob's size in bytes."""
+        return self.reader.size(bytes.fromhex(id))
+
+    def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
+        """Return all files, links and submodules of a tree, or of its directory `prefix`, in git's order."""
+        start, path = bytes.fromhex(tree), os.fsencode(prefix.strip("/"))
+        if path:
+            found = self.reader.find(start, path)
+            if found is None or not found.is_tree:
+                return ()
+            start, path = found.id, path + b"/"
+        walked = self.reader.walk(start, path)
+        return tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
+
+    def lookup(self, tree: str, path: str) -> PathEntry | None:
+        """Return what a tree has at `path`, a directory included, or `None`."""
+        found = self.reader.find(bytes.fromhex(tree), os.fsencode(path))
+        return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
+
+    def diff(self, old: str, new: str) -> tuple[Change, ...]:
+        """Return the paths that differ between two trees, sorted; renames are not looked for."""
+        return tuple(compare(self.reader, bytes.fromhex(old), bytes.fromhex(new)))
+
+    def patch(self, old: str, new: str, paths: Sequence[str] = ()) -> bytes:
+        """Return the difference of two trees as a patch that `git apply` takes, binary files included."""
+        return self.git("diff-tree", "-p", "--binary", "--full-index", *_DIFF, old, new, "--", *paths).out
+
+    def numstat(self, old: str, new: str) -> tuple[LineCount, ...]:
+        """Return how many lines each differing path gained and lost."""
+        listed = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
+        counts = [line.split(b"\t", 2) for line in listed if line]
+        return tuple(
+            LineCount(
+                path=os.fsdecode(path),
+                added=None if added == b"-" else int(added),
+                removed=None if removed == b"-" else int(removed),
+            )
+            for added, removed, path in counts
+        )
+
+    def renames(self, old: str, new: str) -> dict[str, str]:
+        """Return what each path that is new in `new` was named in `old`, where git sees a rename."""
+        # In raw fields by NUL: a patch would have to be parsed, and content can look like one.
+        words = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", "--submodule=short")
+        fields = self.git(*words, "--no-textconv", "--no-ext-diff", old, new).out.split(b"\0")[:-1]
+        return {os.fsdecode(fields[i + 2]): os.fsdecode(fields[i + 1]) for i in range(0, len(fields), 3)}
+
+    # --- writing trees and commits
+
+    def replace_paths(self, tree: str, paths: Iterable[str], source: str) -> str:
+        """Return `tree` with each path as it is in `source` (a directory whole; absent there: taken out)."""
+        start, other = bytes.fromhex(tree), bytes.fromhex(source)
+        edits: list[tuple[bytes, TreeEntry | None]] = []
+        for path in paths:
+            name = os.fsencode(path)
+            edits.append((name, self.reader.find(other, name)))
+        with ObjectWriter(self.reader.objects) as writer:
+            return edit_tree(self.reader, writer, start, edits).hex()
+
+    def commit(self, tree: str, parents: Sequence[str], message: str, *, author: Author | None = None) -> str:
+        """Write a commit (author and committer alike); no ref moves. Raises `InfrastructureError` (`no_space`)."""
+        return write_commit(
+            self.reader, tree=tree, parents=tuple(parents), message=message, author=author or Author()
+        )
+
+    def read_commit(self, id: str) -> Commit:
+        """Return a commit."""
+        return read_commit(self.reader, id)
+
+    def read_ref(self, ref: str) -> str | None:
+        """Return the commit that a full ref name points to, or `None`."""
+        try:
+            return read_ref_file(self.path, ref)
+        except LookupError:
+            return read_ref(self.git, ref)
+
+    def swap(self, ref: str, new: str | None, old: str | None, *, durable: bool = False) -> None:
+        """Move a ref from `old` to `new` in one step (`None`: absent); `durable` also brings all to the disk.
+
+        Raises `RefMovedError` when the ref is not at `old`.
+        """
+        if durable:
+            swap_durably(self.git, self.path, ref, new=new, old=old)
+        else:
+            swap_ref(self.git, ref, new=new, old=old)
+
+    def merge(self, ours: str, theirs: str, base: str | None = None) -> MergeResult:
+        """Merge commit `theirs` into `ours` without a working tree; nothing but objects is written."""
+        return merge_commits(self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base)
+
+    def annotate(self, commit: str, text: str) -> bool:
+        """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
+
+        On the disk when this returns, beside the notes of others who do so at the same time. Raises
+        `NotFoundError` for an unknown commit, `UsageError` (`note_empty`), `InfrastructureError` (`no_space`).
+        """
+        with hold_lock(self.notes_lock):
+            return add_note(self._notes, commit, note_bytes(text), fault=self.fault)
+
+    def annotation(self, commit: str) -> str | None:
+        """Return the note of a commit, each line with its newline, `None` where there is none."""
+        note = read_note(self._notes, commit)
+        return None if note is None else note.decode("utf-8", "replace")
+
+    def tree_of(self, commit: str) -> str:
+        """Return the tree of a commit."""
+        return self.read_commit(commit).tree
+
+    def check_tree(self, tree: str) -> bytes:
+        """Return the raw id of a tree of the depot; raises `NotFoundError` code `tree_not_found`."""
+        try:
+            raw = bytes.fromhex(tree)
+            self.reader.tree(raw)
+        except (ValueError, NotFoundError) as problem:
+            raise NotFoundError(f"no tree {tree!r} in the depot", code="tree_not_found") from problem
+        return raw
+
+
+def _incomplete(commit: str, why: str) -> RepositoryError:
+    return RepositoryError(
+        f"commit {commit!r} could not be read completely: {why}",
+        code="repository_incomplete",
+        hint="check it out once (a partial clone then fetches what is missing), or see 'git fsck'",
+    )
+
+
+def _make_depot(place: Path, found: Repository, fault: Fault) -> None:
+    fresh = place.with_name(".new-depot.git")
+    remove_tree(fresh)
+    try:
+        private_git(fresh)("init", "--bare", "--quiet", "--template=")
+        with (fresh / "config").open("a") as config:  # by `git config` it would take four processes
+            config.write(_CONFIG)
+        head = read_ref(found.git, "HEAD^{commit}")
+        if _link_objects(found.common_dir, fresh / "objects") and head is not None:
+            linked = fresh / _LINKED  # written as a plain file: nobody sees this depot yet
+            linked.parent.mkdir(parents=True)
+            linked.write_text(f"{head}\n")
+        fault("depot:filled")
+        fresh.rename(place)
+    except BaseException:
+        remove_tree(fresh)
+        raise
+
+
+def _link_objects(common_dir: Path, objects: Path) -> bool:
+    """Hard-link all objects of a repository into ours; `False` where that is impossible or would not be whole.
+
+    An object is never written again, so a shared inode is safe; what the user's gc removes there stays here.
+    """
+    # Borrowed objects, a shallow end, or objects that git fetches on demand: a link would not be whole.
+    source = common_dir / "objects"
+    if (source / "info/alternates").exists() or (common_dir / "shallow").exists():
+        return False
+    if any((source / "pack").glob("*.promisor")):
+        return False
+    packs = _pack_names(source)
+    try:
+        for directory in source.glob("[0-9a-f][0-9a-f]"):
+            (objects / directory.name).mkdir(exist_ok=True)
+            for file in directory.iterdir():
+                os.link(file, objects / directory.name / file.name)
+        for name in packs:
+            for suffix in (".pack", ".idx"):
+                os.link(source / "pack" / (name + suffix), objects / "pack" / (name + suffix))
+        # The user's git may repack meanwhile: what moved from a loose file to a new pack was seen in neither.
+        whole = _pack_names(source) == packs
+    except OSError:  # another file system, protected links, or files that the user's gc takes away right now
+        whole = False
+    if not whole:
+        shutil.rmtree(objects)
+        for name in ("pack", "info"):
+            (objects / name).mkdir(parents=True)
+    return whole
+
+
+def _pack_names(objects: Path) -> set[str]:
+    return {file.name.removesuffix(".idx") for file in (objects / "pack").glob("pack-*.idx")}

@@ -1,0 +1,266 @@
+"""How the files of a workspace lie on disk: the drivers overlay, reflink and worktree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from chargehand.core.ports import Bind, DriverName, MountPlan
+from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
+from chargehand.workspace.host.files import make_owned
+from chargehand.workspace.tree.objects import GITLINK, NOTHING, TREE, Entries, ObjectReader, TreeEntry
+from chargehand.workspace.tree.write import StatCache, TreeWriter, clone_file, open_directory
+
+TARGET = "/workspace"
+_WORTH_SAVING = 1000  # files; writing the cache costs as much as reading some hundred of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One generation of a workspace: a directory of its own, made whole and never rewound."""
+
+    directory: Path
+    layers: BaseLayers
+    environment: Path | None
+
+
+class Driver(Protocol):
+    """How one generation is made, mounted and read. A rollback always makes a new generation."""
+
+    name: DriverName
+
+    def make(self, place: Generation, *, base: bytes, tree: bytes, reader: ObjectReader) -> None:
+        """Make the generation show `tree`; `place.directory` exists and is empty."""
+        ...
+
+    def plan(self, place: Generation) -> MountPlan:
+        """Return how a sandbox mounts it."""
+        ...
+
+    def root(self, place: Generation) -> Path:
+        """Return the directory that a scan walks: an agent's writes and nothing else of ours."""
+        ...
+
+    def load_cache(self, place: Generation) -> StatCache:
+        """Return what is known of its files from earlier."""
+        ...
+
+    def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
+        """Keep what a scan learnt, where that pays."""
+        ...
+
+
+def _bind_objects(layers: BaseLayers) -> Bind:
+    return Bind(source=layers.objects, target=OBJECTS_TARGET)
+
+
+class OverlayDriver:
+    """Kernel overlayfs: the agent's writes land in `upper`, the base is shared and stays as it is.
+
+    The environment lies below the base: what the base tracks wins over what a setup once left at that path.
+    """
+
+    name: DriverName = "overlay"
+
+    def make(self, place: Generation, *, base: bytes, tree: bytes, reader: ObjectReader) -> None:
+        """Make the upper that shows `tree` over the base, and an empty work directory."""
+        upper = self.root(place)
+        make_owned(upper)
+        with open_directory(upper) as fd:
+            _UpperWriter(reader, place.environment).fill(fd, b"", reader.tree(base), reader.tree(tree))
+        make_owned(place.directory / "work")  # overlayfs wants it beside the upper, on the same file system
+
+    def plan(self, place: Generation) -> MountPlan:
+        """Return the overlay: git layer over base over environment."""
+        environment = () if place.environment is None else (place.environment,)
+        return MountPlan(
+            target=TARGET,
+            lowers=(place.layers.git, place.layers.tree, *environment),
+            upper=self.root(place),
+            work=place.directory / "work",
+            binds=(_bind_objects(place.layers),),
+        )
+
+    def root(self, place: Generation) -> Path:
+        """Return the upper."""
+        return place.directory / "upper"
+
+    def load_cache(self, place: Generation) -> StatCache:
+        """Return an empty cache: an upper holds little."""
+        return StatCache()
+
+    def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
+        """Keep nothing."""
+
+
+class _UpperWriter:
+    """Fills an upper so that over a base (and, below that, an environment) it shows a tree.
+
+    No opaque mark is needed: a directory over a base's file hides it, and within a directory every base entry
+    that the tree lacks gets a whiteout.
+    """
+
+    def __init__(self, reader: ObjectReader, environment: Path | None) -> None:
+        self._reader = reader
+        self._writer = TreeWriter(reader)
+        self._environment = None if environment is None else os.fsencode(environment)
+
+    def fill(self, fd: int, path: bytes, base: Entries, tree: Entries) -> None:
+        """Write what differs between two directories into the one open as `fd`."""
+        for name in sorted(base.keys() | tree.keys()):
+            before, after = base.get(name), tree.get(name)
+            if before == after:
+                continue
+            if after is None:
+                below = None if self._environment is None else os.path.join(self._environment, path + name)
+                in_environment = below is not None and os.path.isdir(below) and not os.path.islink(below)
+                if before is not None and before.is_tree and in_environment:
+                    # A whiteout would hide the environment's own files there: the tracked ones go one by one.
+                    self._fill_below(fd, path, name, self._reader.below(before), NOTHING)
+                else:
+                    self._writer.whiteout(fd, name)
+            elif after.is_tree:
+                self._fill_below(fd, path, name, self._reader.below(before), self._reader.below(after))
+            elif not (after.mode == GITLINK and before is not None and before.mode in (GITLINK, TREE)):
+                self._writer.entry(fd, name, after)
+
+    def _fill_below(self, fd: int, path: bytes, name: bytes, base: Entries, tree: Entries) -> None:
+        self._writer.directory(fd, name)
+        with open_directory(name, at=fd) as below:
+            self.fill(below, path + name + b"/", base, tree)
+
+
+class WorktreeDriver:
+    """A plain directory with a copy of the base: for machines without overlayfs. Costs the size of the base."""
+
+    name: DriverName = "worktree"
+    clones = False
+
+    def make(self, place: Generation, *, base: bytes, tree: bytes, reader: ObjectReader) -> None:
+        """Copy the tree, the agent's `.git` and the environment; keep what is known of the files outside.
+
+        What the base has alike is copied from its files with their times. With `clones` it shares their blocks,
+        or `InfrastructureError` (`no_clone`) is raised.
+        """
+        root, layers, cache = self.root(place), place.layers, StatCache()
+
+        def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
+            if not entry.is_gitlink:
+                cache.seed(info, entry.id)
+
+        same = TreeWriter(reader, mtime=layers.mtime, on_file=record, clones=self.clones)
+        other = TreeWriter(reader, on_file=record)
+        make_owned(root)
+        with open_directory(root) as fd, open_directory(layers.tree) as source:
+            _fill_plain(fd, source, reader.tree(base), reader.tree(tree), same, other, b"")
+        copy_git(layers, root)
+        if place.environment is not None:
+            _add_missing(place.environment, root, reader, reader.tree(base), clones=self.clones)
+        # Saved at once: the first scan in another process would else read every file of the base.
+        cache.save(self._cache(place))
+
+    def plan(self, place: Generation) -> MountPlan:
+        """Return the plain directory, bound writable."""
+        return MountPlan(target=TARGET, plain=self.root(place), binds=(_bind_objects(place.layers),))
+
+    def root(self, place: Generation) -> Path:
+        """Return the plain directory."""
+        return place.directory / "plain"
+
+    def load_cache(self, place: Generation) -> StatCache:
+        """Return what is known of its files."""
+        return StatCache.load(self._cache(place))
+
+    def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
+        """Keep it when much was learnt."""
+        if learnt >= _WORTH_SAVING:
+            cache.save(self._cache(place))
+
+    def _cache(self, place: Generation) -> Path:
+        return place.directory / "index.msgpack"
+
+
+class ReflinkDriver(WorktreeDriver):
+    """A plain directory whose unchanged files are clones of the base's: for btrfs, xfs and whatever shares blocks.
+
+    Costs an inode for each file of the base, and the blocks of what is changed. It never copies instead: where
+    the file system cannot clone, `make` raises `InfrastructureError` code `no_clone`.
+    """
+
+    name: DriverName = "reflink"
+    clones = True
+
+
+DRIVERS: dict[DriverName, Driver] = {
+    driver.name: driver for driver in (OverlayDriver(), ReflinkDriver(), WorktreeDriver())
+}
+
+
+def _fill_plain(
+    fd: int, source: int, base: Entries, tree: Entries, same: TreeWriter, other: TreeWriter, path: bytes
+) -> None:
+    """Write a directory of a tree: what the base has alike by `same` from its files, the rest by `other`."""
+    for name, entry in tree.items():
+        before = base.get(name)
+        if before == entry:
+            same.entry(fd, name, entry, path, copy_from=source)
+        elif before is not None and before.is_tree and entry.is_tree:
+            other.directory(fd, name)
+            with open_directory(name, at=fd) as below, open_directory(name, at=source) as below_source:
+                reader = other.reader
+                deeper = path + name + b"/"
+                _fill_plain(below, below_source, reader.below(before), reader.below(entry), same, other, deeper)
+        else:
+            other.entry(fd, name, entry, path)
+
+
+def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries, *, clones: bool) -> None:
+    """Copy what neither `place` has nor `base` tracks; nothing that is there is touched or entered by a link."""
+    for found in os.scandir(environment):
+        target = place / found.name
+        entry = base.get(os.fsencode(found.name))
+        directory = found.is_dir(follow_symlinks=False)
+        if entry is not None and not (directory and entry.is_tree):
+            continue
+        if directory:
+            if not os.path.lexists(target):
+                make_owned(target)
+            if target.is_dir() and not target.is_symlink():
+                _add_missing(environment / found.name, target, reader, reader.below(entry), clones=clones)
+        elif not os.path.lexists(target):
+            _add_leaf(found, target, clones=clones)
+
+
+def _add_leaf(source: os.DirEntry[str], target: Path, *, clones: bool) -> None:
+    if source.is_file(follow_symlinks=False):
+        if clones:
+            with open(source, "rb") as old, open(target, "xb") as new:
+                clone_file(old.fileno(), new.fileno())
+        else:
+            shutil.copyfile(source.path, target)
+        shutil.copystat(source.path, target)
+    else:
+        shutil.copy2(source.path, target, follow_symlinks=False)
+    if os.geteuid() == 0:
+        info = source.stat(follow_symlinks=False)
+        os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
+
+
+@contextmanager
+def open_root(driver: Driver, place: Generation) -> Iterator[int]:
+    """Open the directory that a scan walks; one that an agent closed to its owner is opened to it again.
+
+    The mode of this directory is in no tree, and what lies in it must not be lost with it.
+    """
+    root = driver.root(place)
+    mode = stat.S_IMODE(root.lstat().st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        root.chmod(mode | stat.S_IRWXU)
+    with open_directory(root) as fd:
+        yield fd

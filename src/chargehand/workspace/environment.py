@@ -1,0 +1,215 @@
+"""Environment layers: what a setup command left beside the tracked files, kept to lie below later workspaces."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.records import Base
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import disk_errors
+from chargehand.workspace.host.files import discard_tree, hold_lock, remove_tree, replace_file, tree_bytes
+from chargehand.workspace.tree.objects import Entries, ObjectReader
+from chargehand.workspace.tree.write import open_directory
+from chargehand.workspace.workspace import Workspace
+
+DEFAULT_INPUTS = (
+    "pyproject.toml",
+    "setup.py",
+    "setup.cfg",
+    "requirements*.txt",
+    "constraints*.txt",
+    "Pipfile",
+    "*.lock",
+    "package.json",
+    "package-lock.json",
+    "npm-shrinkwrap.json",
+    "pnpm-lock.yaml",
+    "Cargo.toml",
+    "go.mod",
+    "go.sum",
+    "Gemfile",
+    "composer.json",
+    "environment.yml",
+    ".python-version",
+    ".nvmrc",
+)
+"""File names whose content is part of an environment's key, wherever they lie."""
+_VERSION = 1
+_Input = tuple[str, int, str]
+"""A path, git's mode, the hex id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLayer:
+    """A layer and the tracked paths that setup changed: those changes were dropped."""
+
+    path: Path
+    dropped: tuple[str, ...]
+
+
+class EnvironmentLayers:
+    """The `layers` directory of one project."""
+
+    def __init__(self, depot: Depot) -> None:
+        self._depot = depot
+        self._directory = depot.root / "layers"
+
+    def key(
+        self,
+        base: Base,
+        *,
+        command: str,
+        inputs: Iterable[str] = (),
+        toolchain: str = "",
+        tier: str = "",
+        tree: str | None = None,
+    ) -> str:
+        """Return the key of the layer that `command` makes on `tree` (default: the base's own), as hex.
+
+        It covers the command, the toolchain, the tier and the content of every input in that tree: the default
+        file names, and `inputs` as whole paths or glob patterns.
+        """
+        patterns = tuple(inputs)
+        by_path = {entry[0]: entry for entry in self._base_inputs(base, patterns)}
+        for change in self._depot.diff(base.tree, tree or base.tree):
+            if change.new_mode is None or change.new_id is None:
+                by_path.pop(change.path, None)
+            elif _is_input(change.path, patterns):
+                by_path[change.path] = (change.path, change.new_mode, change.new_id)
+        found = [by_path[path] for path in sorted(by_path, key=os.fsencode)]
+        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
+        # The tier is in it because a setup that ran as another user, or in an image, makes other files.
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def _base_inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
+        """Return the inputs of a base in git's order, kept beside it: walking a large tree takes seconds."""
+        asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
+        name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
+        kept = self._depot.bases.kept(base.commit, name)
+        if kept is not None:
+            with suppress(msgspec.MsgspecError):
+                return decode_as(kept, list[_Input])
+        found = [
+            (entry.path, entry.mode, entry.id)
+            for entry in self._depot.entries(base.tree)
+            if _is_input(entry.path, patterns)
+        ]
+        with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
+            self._depot.bases.keep(base.commit, name, json.dumps(found, ensure_ascii=False).encode())
+        return found
+
+    def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""
+        patterns = tuple(inputs)
+        return tuple(c.path for c in self._depot.diff(base.tree, tree) if _is_input(c.path, patterns))
+
+    def find(self, key: str) -> Path | None:
+        """Return the layer of that key, or `None`; its last use is recorded."""
+        place = self._place(key)
+        with hold_lock(self._lock(key)):  # else `gc` could remove it before it is used
+            try:
+                os.utime(place / "meta.json")
+            except FileNotFoundError:
+                return None
+        return place / "tree"
+
+    def freeze(self, workspace: Workspace, key: str, *, tree: str | None = None) -> FrozenLayer:
+        """Turn what setup left in a closed workspace into the layer of that key; the workspace is used up.
+
+        Tracked paths, whiteouts, `.git`, fifos, sockets and devices are dropped, setuid bits cleared. A layer that
+        exists already is kept and returned. With the `tree` that the workspace was made to show (a candidate's)
+        the layer is private: nobody finds it by its key, and who made it calls `remove`. Raises
+        `InfrastructureError` (`no_space`).
+        """
+        place = self._place(key if tree is None else f"{key}.{workspace.id}")
+        shown = tree or workspace.base.tree
+        changes = self._depot.diff(shown, workspace.scan().tree)
+        dropped = tuple(change.path for change in changes if change.old_id is not None)
+        with hold_lock(self._lock(place.name)), disk_errors("keeping the environment"):
+            # Two missions may run the same setup at once: the first to end wins, the other's files are discarded.
+            if not (place / "meta.json").exists():
+                self._make(place, workspace, dropped, shown)
+        workspace.discard()
+        return FrozenLayer(path=place / "tree", dropped=dropped)
+
+    def remove(self, layer: FrozenLayer) -> None:
+        """Remove a layer; no workspace may stand on it any more. Idempotent."""
+        with hold_lock(self._lock(layer.path.parent.name)):
+            discard_tree(layer.path.parent)
+
+    def _make(self, place: Path, workspace: Workspace, dropped: tuple[str, ...], shown: str) -> None:
+        fresh = place.with_name(f".new-{place.name}")
+        remove_tree(place)
+        remove_tree(fresh)
+        fresh.mkdir(parents=True)
+        self._depot.fault("layer:begin")
+        workspace.scan_root().rename(fresh / "tree")  # moved, not copied: an environment may be gigabytes
+        self._depot.fault("layer:moved")
+        # Against both trees: what a candidate removed from the base must not come back by the layer below it.
+        for tree in dict.fromkeys((workspace.base.tree, shown)):
+            with open_directory(fresh / "tree") as fd:
+                _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)
+        meta = {"dropped": [os.fsencode(path).hex() for path in dropped], "disk": tree_bytes(fresh)[1]}
+        replace_file(fresh / "meta.json", json.dumps(meta).encode())
+        fresh.rename(place)
+        self._depot.fault("layer:made")
+
+    def _lock(self, key: str) -> Path:
+        return self._depot.root / "locks" / f"layer-{key}.lock"
+
+    def _place(self, key: str) -> Path:
+        return self._directory / key
+
+
+def _is_input(path: str, patterns: tuple[str, ...]) -> bool:
+    name = path.rpartition("/")[2]
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in DEFAULT_INPUTS):
+        return True
+    return any(path == pattern or fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
+    """Take out what may not be in a layer: tracked paths, `.git`, whatever is no file; return whether it is empty.
+
+    Every entry is reached relative to its directory and never through a link: setup ran a project's own code.
+    """
+    with os.scandir(fd) as listing:
+        names = [os.fsencode(entry.name) for entry in listing]
+    gone = [_clean_entry(fd, name, tracked, reader, top=top) for name in names]
+    return all(gone)
+
+
+def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
+    """Clean one entry; return whether it is gone."""
+    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
+    is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
+    if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
+        try:
+            os.unlink(name, dir_fd=fd)
+        except IsADirectoryError:
+            remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+        return True
+    if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
+    if kind != stat.S_IFDIR:
+        return False
+    if info.st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o755, dir_fd=fd)
+    with open_directory(name, at=fd) as below:
+        empty = _clean(below, reader.below(entry), reader, top=False)
+    if not empty or entry is None:
+        return False
+    os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
+    return True

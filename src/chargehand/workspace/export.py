@@ -1,0 +1,151 @@
+"""Export into the user's repository: a branch by compare-and-swap, and notes on commits."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.core.records import Export
+from chargehand.core.text import printable
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import GitError, RefMovedError, disk_errors
+from chargehand.workspace.host.files import hold_lock
+from chargehand.workspace.host.git import Git
+from chargehand.workspace.tree.history import NOTES, NotesPlace, add_note, note_bytes, swap_ref
+
+_PREFIX = "tmp_objdir-chargehand-"  # git's own gc removes what a crash leaves under such a name
+_PLAIN_BRANCH = re.compile(r"(?!-)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+
+
+def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
+    """Make `branch` in the user's repository point to `commit`, if it is at `expected_old` (`None`: absent).
+
+    Objects come first, the ref last and in one step: a crash leaves the branch as it was, and the call can be
+    made again. Done already is done. What stands in the way is `blocked` with the reason, what the user's own
+    git does not take (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
+    (`no_space`).
+    """
+    ref, git = f"refs/heads/{branch}", depot.repository.git
+    current, reason = _inspect_branch(git, branch, expected_old)
+    if current == commit:
+        return Export(ref=ref, state="done")
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
+    depot.fault("export:begin")
+    reason = bring_objects(depot, commit)
+    if reason:
+        return Export(ref=ref, state="blocked", reason=reason)
+    depot.fault("export:objects")
+    # By compare-and-swap: between the look at the branch and here a person may have committed to it.
+    try:
+        swap_ref(git, ref, new=commit, old=expected_old)
+    except RefMovedError:
+        return Export(ref=ref, state="blocked", reason=f"branch {branch!r} was changed by someone else just now")
+    except GitError as problem:
+        return Export(ref=ref, state="blocked", reason=problem.message)
+    depot.fault("export:done")
+    return Export(ref=ref, state="done")
+
+
+def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | None, str]:
+    """Return where a branch is, and why it cannot be set from `expected`, or an empty string."""
+    plain = _PLAIN_BRANCH.fullmatch(branch) is not None and branch != "HEAD"
+    if not plain and git.run("check-ref-format", "--branch", branch).code:
+        return None, f"{branch!r} is not a branch name"
+    # One process lists every ref that matters: the branch, and those above and below it in the name space, which
+    # git keeps as directories, so that `a` and `a/b` cannot both be branches.
+    first = branch.partition("/")[0]
+    listed = git("for-each-ref", "--format=%(refname)%00%(objectname)%00%(worktreepath)%00", f"refs/heads/{first}")
+    fields = [os.fsdecode(field).removeprefix("\n") for field in listed.out.split(b"\0")]
+    refs = {
+        ref.removeprefix("refs/heads/"): (commit, worktree)
+        for ref, commit, worktree in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
+    }
+    current, worktree = refs.get(branch, (None, ""))
+    reason = ""
+    if current != expected:
+        if expected is None:
+            reason = f"branch {branch!r} exists already at {current}"
+        else:
+            reason = f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
+    elif worktree:
+        reason = f"branch {branch!r} is checked out in {worktree!r}"
+    else:
+        clash = next((ref for ref in refs if branch.startswith(f"{ref}/") or ref.startswith(f"{branch}/")), None)
+        if clash is not None:
+            reason = f"a branch {clash!r} exists, so git has no room for {branch!r}"
+    return current, reason
+
+
+def bring_objects(depot: Depot, commit: str) -> str:
+    """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags.
+
+    Returns why git would not take them, or an empty string. Raises `InfrastructureError` (`no_space`).
+    """
+    git, objects = depot.repository.git, depot.repository.common_dir / "objects"
+    try:
+        # Git checks some objects (`.gitmodules`) only once it has written them, and the next fetch takes what is
+        # there for good. So it fetches into a directory aside, as receive-pack does it and fetch does not, and
+        # only what it accepted comes to the others.
+        with (
+            disk_errors("bringing objects into the repository"),
+            tempfile.TemporaryDirectory(prefix=_PREFIX, dir=objects, ignore_cleanup_errors=True) as place,
+        ):
+            aside, alternate = Path(place), os.fspath(objects)
+            (aside / "pack").mkdir()
+            (aside / "info").mkdir()
+            if any(character in alternate for character in ':"\n'):  # git splits this list at colons
+                quoted = alternate.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                alternate = f'"{quoted}"'
+            done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=alternate).run(
+                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),
+                *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),
+            )
+            if done.code:
+                return f"git would not take the objects: {' '.join(printable(done.error).split())}"
+            found = [path for path in aside.rglob("*") if path.is_file()]
+            for path in sorted(found, key=lambda path: path.suffix == ".idx"):  # last: an index shows its pack
+                target = objects / path.relative_to(aside)
+                if not target.exists():
+                    with suppress(FileExistsError):
+                        target.parent.mkdir()
+                        target.parent.chmod(objects.stat().st_mode & 0o7777)  # shared repositories: as others may
+                    os.rename(path, target)
+            return ""
+    except OSError as error:
+        return f"the repository cannot be written: {error.strerror}: {str(error.filename or objects)!r}"
+
+
+def export_notes(depot: Depot, commit: str) -> bool:
+    """Add the depot's note of `commit` to the user's `refs/notes/chargehand`; return whether that changed it.
+
+    All notes there stay, that of the commit too: only lines that it lacks are added. No other ref is touched, no
+    hook is run. Done already is done; a commit without a note is nothing to do. The commit itself has to be
+    exported before. Raises `RepositoryError` (`notes_unusable`) when something there is in the way: nothing is
+    changed then, and the call can be made again; `InfrastructureError` (`no_space`).
+    """
+    text = depot.annotation(commit)
+    if text is None:
+        return False
+    place = NotesPlace(depot.repository.git, depot.repository.common_dir / "objects")
+    try:
+        # The lock keeps our own processes from losing rounds to each other; others are seen by compare-and-swap.
+        with hold_lock(depot.notes_lock):
+            return add_note(place, commit, note_bytes(text), fault=depot.fault)
+    except (GitError, RefMovedError, NotFoundError) as problem:
+        raise _notes_unusable(depot, commit, problem.message) from problem
+    except OSError as problem:
+        raise _notes_unusable(depot, commit, str(problem)) from problem
+
+
+def _notes_unusable(depot: Depot, commit: str, why: str) -> RepositoryError:
+    where = str(depot.repository.path)
+    return RepositoryError(
+        f"the note of commit {commit!r} could not be written to {NOTES!r} in {where!r}: {why}",
+        code="notes_unusable",
+        hint=f"look at it with 'git log {NOTES}'; the commit itself is not affected",
+    )

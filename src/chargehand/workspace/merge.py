@@ -1,0 +1,364 @@
+"""Merge two commits of the depot without a working tree, and describe what conflicts.
+
+A conflict is described from the three contents alone. Nothing is read out of a file with conflict markers, so a
+text that holds such markers itself is like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+from pathlib import Path
+
+from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
+from chargehand.core.text import printable, shown_path
+from chargehand.workspace.errors import GitError
+from chargehand.workspace.host.git import Git, git_version
+from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
+from chargehand.workspace.tree.history import is_descendant, read_commit
+from chargehand.workspace.tree.objects import GITLINK, ObjectReader
+
+_MERGE_TREE = (2, 38)  # the git that can merge without a working tree
+_MERGE_TREE_BASE = (2, 40)  # and with a base that is not the merge base
+_CONFLICT = b"CONFLICT ("
+_RENAMED = (b"rename", b"directory rename", b"file location")
+_SET_ASIDE = (b"file/directory", b"distinct modes", b"distinct types")
+_MAX_FILES = 50
+_MAX_HUNKS = 10
+_MAX_LINES = 30
+_MAX_SIDE = 2000
+_MAX_TEXT = 60_000  # characters of all hunks together: the report is part of a prompt
+_WORDS: dict[ConflictKind, str] = {
+    "content": "both changed the same lines",
+    "both_added": "both added it, and not alike",
+    "modify_delete": "one changed it, the other deleted it",
+    "rename": "it was renamed, and the other side did something else to it",
+    "mode": "both changed what kind of file it is",
+    "binary": "both changed it, and it is binary",
+    "file_directory": "a file on one side is a directory on the other",
+    "submodule": "both changed the submodule",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What git reports of one path in conflict; the word for a side of it in the index is stage."""
+
+    path: str
+    base: Side | None = None
+    ours: Side | None = None
+    theirs: Side | None = None
+    renamed: bool = False
+    in_the_way: bool = False
+    others: tuple[str, ...] = ()
+
+
+class MergeConflictError(RefusedError):
+    """Two sides cannot be merged; `conflicts` says where and why, and nothing was changed."""
+
+    default_code = "merge_conflict"
+
+    def __init__(self, message: str, conflicts: Sequence[Conflict], *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.conflicts = tuple(conflicts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """The merged tree, or `None`, the paths in conflict, and the details of the first of them."""
+
+    tree: str | None
+    conflicts: tuple[str, ...] = ()
+    details: tuple[Conflict, ...] = ()
+
+
+@dataclass(slots=True)
+class _PathMessages:
+    """What git's messages say of one path: the kinds of conflict, and the other paths that have part in them."""
+
+    kinds: set[bytes] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+
+
+def merge_commits(
+    git: Git, git_dir: Path, *, reader: ObjectReader, ours: str, theirs: str, base: str | None
+) -> MergeResult:
+    """Merge `theirs` into `ours`; `base` stands in for the merge base that history has.
+
+    Raises `GitError`.
+    """
+    if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, as most merges here are
+        return MergeResult(tree=read_commit(reader, theirs).tree)
+    # A base is passed only where it differs from git's own: git would not merge several bases recursively then.
+    found = git.run("merge-base", ours, theirs).text or None
+    ancestor = base or found
+    version = git_version()
+    if version < _MERGE_TREE or (ancestor != found and version < _MERGE_TREE_BASE):
+        return _merge_in_process(git_dir, reader, ours, theirs, ancestor)
+    extra = (f"--merge-base={ancestor}",) if ancestor != found else ()
+    done = git.run("merge-tree", "--write-tree", "--messages", "-z", *extra, ours, theirs)
+    if done.code not in (0, 1):
+        raise GitError(f"git merge-tree failed: {done.error!r}", exit_status=done.code)
+    tree, *fields = done.out.split(b"\0")
+    if done.code == 0:
+        return MergeResult(tree=tree.decode())
+    return _result_of(reader, _parse_conflicts(fields))
+
+
+def _result_of(reader: ObjectReader, stages: Iterable[Stages]) -> MergeResult:
+    ordered = sorted(stages, key=lambda each: os.fsencode(each.path))
+    paths = tuple(each.path for each in ordered)
+    return MergeResult(tree=None, conflicts=paths, details=describe(reader, ordered))
+
+
+def _parse_conflicts(fields: list[bytes]) -> Iterator[Stages]:
+    """Yield the paths in conflict out of merge-tree's fields: staged entries, an empty field, then messages."""
+    end = fields.index(b"")
+    messages = _parse_messages(fields[end + 1 :])
+    found: dict[str, dict[str, Side]] = {}
+    for entry in fields[:end]:
+        info, _, name = entry.partition(b"\t")
+        mode, blob, stage = info.split(b" ")
+        path = os.fsdecode(name)
+        of = messages.get(path, _PathMessages())
+        if any(kind.startswith(_SET_ASIDE) for kind in of.kinds):
+            # Git put this side under a made-up name (`path~commit`), since the other side is in its way.
+            path = next((other for other in sorted(of.others) if path.startswith(f"{other}~")), path)
+        side = Side(mode=int(mode, 8), id=blob.decode())
+        found.setdefault(path, {})[("base", "ours", "theirs")[int(stage) - 1]] = side
+    for path, sides in found.items():
+        of = messages.get(path, _PathMessages())
+        renamed = any(kind.startswith(_RENAMED) for kind in of.kinds)
+        yield replace(
+            _stages(path, sides),
+            renamed=renamed,
+            in_the_way=b"file/directory" in of.kinds,
+            others=tuple(sorted(of.others)) if renamed else (),
+        )
+
+
+def _stages(path: str, sides: Mapping[str, Side]) -> Stages:
+    return Stages(path=path, base=sides.get("base"), ours=sides.get("ours"), theirs=sides.get("theirs"))
+
+
+def _parse_messages(fields: list[bytes]) -> dict[str, _PathMessages]:
+    """Read git's messages: a count, so many paths, a stable kind, a sentence for people."""
+    messages: dict[str, _PathMessages] = {}
+    at = 0
+    while at < len(fields) and fields[at].isdigit():
+        count = int(fields[at])
+        paths = [os.fsdecode(path) for path in fields[at + 1 : at + 1 + count]]
+        kind = fields[at + 1 + count]
+        at += count + 3
+        if kind.startswith(_CONFLICT):
+            for path in paths:
+                of = messages.setdefault(path, _PathMessages())
+                of.kinds.add(kind.removeprefix(_CONFLICT).rstrip(b")"))
+                of.others.update(other for other in paths if other != path)
+    return messages
+
+
+def _merge_in_process(
+    git_dir: Path, reader: ObjectReader, ours: str, theirs: str, base: str | None
+) -> MergeResult:
+    import pygit2
+
+    repository = pygit2.Repository(str(git_dir))
+    ancestor = repository[base or repository.TreeBuilder().write()].peel(pygit2.Tree)
+    merged = repository.merge_trees(
+        ancestor, repository[ours].peel(pygit2.Tree), repository[theirs].peel(pygit2.Tree)
+    )
+    if not merged.conflicts:
+        return MergeResult(tree=str(merged.write_tree(repository)))
+    found: dict[str, dict[str, Side]] = {}
+    for conflict in merged.conflicts:
+        for name, entry in zip(("base", "ours", "theirs"), conflict, strict=True):
+            if entry is not None:
+                sides = found.setdefault(entry.path, {})
+                sides[name] = Side(mode=int(entry.mode), id=str(entry.id))
+    return _result_of(reader, (_stages(path, sides) for path, sides in found.items()))
+
+
+# --- what conflicts
+
+
+def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, ...]:
+    """Return the details of the first paths in conflict; their texts together are of bounded size."""
+    found: list[Conflict] = []
+    left = _MAX_TEXT
+    for each in islice(stages, _MAX_FILES):
+        conflict = _describe_path(reader, each)
+        kept = 0
+        for hunk in conflict.hunks:
+            size = sum(len(side.text) for side in (hunk.base, hunk.ours, hunk.theirs) if side is not None)
+            if size > left:
+                break
+            left -= size
+            kept += 1
+        left_out = conflict.left_out + len(conflict.hunks) - kept
+        found.append(replace(conflict, hunks=conflict.hunks[:kept], left_out=left_out))
+    return tuple(found)
+
+
+def conflict_report(
+    conflicts: Sequence[Conflict], *, ours: str = "the branch", theirs: str = "your changes"
+) -> str:
+    """Return the conflicts as a text for an agent or a person; `ours` and `theirs` are what the sides are called.
+
+    Every line of a file stands behind a word and a bar, so no text of a file can pass for one of the report.
+    """
+    lines: list[str] = []
+    for conflict in conflicts:
+        lines.append(f"{shown_path(conflict.path)}: {conflict.kind}: {_WORDS[conflict.kind]}")
+        if conflict.others:
+            lines.append(f"  together with {', '.join(map(shown_path, conflict.others))}")
+        for hunk in conflict.hunks:
+            for name, side in (("before", hunk.base), (ours, hunk.ours), (theirs, hunk.theirs)):
+                lines += _excerpt_lines(name, side)
+        if conflict.left_out:
+            lines.append(f"  and {conflict.left_out} more places")
+    return "\n".join(lines) + "\n"
+
+
+def _excerpt_lines(name: str, side: Excerpt | None) -> Iterator[str]:
+    if side is None:
+        return
+    if not side.lines:
+        yield f"  {name}, nothing after line {side.start}"
+        return
+    last = side.start + side.lines - 1
+    yield f"  {name}, " + (f"line {side.start}:" if side.lines == 1 else f"lines {side.start} to {last}:")
+    for line in side.text.split("\n")[: -1 if side.text.endswith("\n") else None]:
+        yield "    | " + printable(line.replace("\r", "\\r"))
+    if side.cut:
+        yield "    (cut)"
+
+
+def _describe_path(reader: ObjectReader, stages: Stages) -> Conflict:
+    sides = (stages.base, stages.ours, stages.theirs)
+    contents = [
+        None if side is None or stat.S_IFMT(side.mode) == GITLINK else reader.blob(bytes.fromhex(side.id))
+        for side in sides
+    ]
+    kind = _conflict_kind(stages, contents)
+    types = {stat.S_IFMT(side.mode) for side in sides if side is not None}
+    readable = kind not in ("submodule", "file_directory") and len(types) == 1
+    hunks = list(_find_clashes(contents[0], contents[1], contents[2])) if readable else []
+    return Conflict(
+        path=stages.path,
+        kind=kind,
+        base=stages.base,
+        ours=stages.ours,
+        theirs=stages.theirs,
+        others=stages.others,
+        hunks=tuple(hunks[:_MAX_HUNKS]),
+        left_out=len(hunks[_MAX_HUNKS:]),
+    )
+
+
+def _conflict_kind(stages: Stages, contents: Sequence[bytes | None]) -> ConflictKind:
+    ours, theirs = stages.ours, stages.theirs
+    if any(side and stat.S_IFMT(side.mode) == GITLINK for side in (stages.base, ours, theirs)):
+        return "submodule"
+    if stages.in_the_way:
+        return "file_directory"
+    if stages.renamed or sum(side is None for side in (stages.base, ours, theirs)) == 2:
+        return "rename"
+    if ours is None or theirs is None:
+        return "modify_delete"
+    if stat.S_IFMT(ours.mode) != stat.S_IFMT(theirs.mode) or ours.id == theirs.id:
+        return "mode"
+    if any(content and b"\0" in content for content in contents):
+        return "binary"
+    return "content" if stages.base is not None else "both_added"
+
+
+def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Iterator[ConflictHunk]:
+    """Yield the lines that clash; none where they cannot be compared."""
+    if ours is not None and theirs is not None:
+        if base is None:
+            yield from _compare_two(None, ours, theirs)
+        else:
+            # Git compares with another algorithm and may see a clash where this comparison sees none.
+            yield from list(_compare_three(base, ours, theirs)) or _compare_middle(base, ours, theirs)
+    elif base is not None and ours is not None:
+        yield from (replace(found, theirs=None) for found in _compare_two(base, ours, base))
+    elif base is not None and theirs is not None:
+        yield from (replace(found, ours=None) for found in _compare_two(base, base, theirs))
+
+
+def _compare_two(base: bytes | None, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
+    """Yield how two contents differ; a base is either of them."""
+    mine, other = split_lines(ours), split_lines(theirs)
+    for hunk in find_hunks(ours, theirs) or ():
+        left = _excerpt(mine, hunk.old, hunk.old_lines)
+        right = _excerpt(other, hunk.new, hunk.new_lines)
+        yield ConflictHunk(base=None if base is None else left if base is ours else right, ours=left, theirs=right)
+
+
+def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
+    """Yield where both sides changed lines of the base that overlap or touch, and not to the same."""
+    mine, other = find_hunks(base, ours), find_hunks(base, theirs)
+    if mine is None or other is None:
+        return
+    texts = split_lines(base), split_lines(ours), split_lines(theirs)
+    shift = [0, 0]  # by how many lines each side is longer before the region
+    for region in _regions(mine, other):
+        low = min(hunk.old for _, hunk in region)
+        high = max(hunk.old + hunk.old_lines for _, hunk in region)
+        grown = [sum(h.new_lines - h.old_lines for side, h in region if side == which) for which in (0, 1)]
+        starts, counts = [low + by for by in shift], [high - low + by for by in grown]
+        shift = [before + by for before, by in zip(shift, grown, strict=True)]
+        left = texts[1][starts[0] : starts[0] + counts[0]]
+        right = texts[2][starts[1] : starts[1] + counts[1]]
+        if {side for side, _ in region} == {0, 1} and left != right:
+            yield ConflictHunk(
+                base=_excerpt(texts[0], low, high - low),
+                ours=_excerpt(texts[1], starts[0], counts[0]),
+                theirs=_excerpt(texts[2], starts[1], counts[1]),
+            )
+
+
+def _compare_middle(base: bytes, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
+    """Yield all between the lines at top and bottom that the three have in common, if they are text.
+
+    Git looks for differences in another way than we do, and may see a clash where we see none.
+    """
+    if find_hunks(ours, theirs) is None:
+        return
+    texts = split_lines(base), split_lines(ours), split_lines(theirs)
+    top = _count_alike(zip(*texts, strict=False))
+    bottom = _count_alike(zip(*(reversed(text[top:]) for text in texts), strict=False))
+    sides = [_excerpt(text, top, len(text) - top - bottom) for text in texts]
+    yield ConflictHunk(base=sides[0], ours=sides[1], theirs=sides[2])
+
+
+def _count_alike(lines: Iterable[tuple[bytes, ...]]) -> int:
+    """Return how many of the first rows have the same line three times."""
+    return sum(1 for _ in takewhile(lambda row: len(set(row)) == 1, lines))
+
+
+def _regions(ours: Sequence[Hunk], theirs: Sequence[Hunk]) -> Iterator[list[tuple[int, Hunk]]]:
+    """Yield the changes of both sides (0 and 1) in groups that overlap or touch in the base."""
+    changes = [(0, hunk) for hunk in ours] + [(1, hunk) for hunk in theirs]
+    region: list[tuple[int, Hunk]] = []
+    high = 0
+    for side, hunk in sorted(changes, key=lambda change: (change[1].old, change[1].old_lines)):
+        if region and hunk.old > high:
+            yield region
+            region = []
+        region.append((side, hunk))
+        high = max(high, hunk.old + hunk.old_lines)
+    if region:
+        yield region
+
+
+def _excerpt(lines: Sequence[bytes], start: int, count: int) -> Excerpt:
+    shown = b"".join(lines[start : start + min(count, _MAX_LINES)])
+    text = shown[:_MAX_SIDE].decode("utf-8", "backslashreplace")
+    cut = count > _MAX_LINES or len(shown) > _MAX_SIDE
+    return Excerpt(start=start + (1 if count else 0), lines=count, text=text, cut=cut)

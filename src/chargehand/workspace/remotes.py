@@ -1,0 +1,208 @@
+"""Remotes of the user's repository, fetched and pushed from the depot, and where branches are now."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from chargehand.core.errors import RepositoryError, nearest
+from chargehand.core.records import Base
+from chargehand.workspace.depot import BASES, Depot
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.host.git import Git
+from chargehand.workspace.repository import Repository
+from chargehand.workspace.tree.history import read_ref
+
+REMOTES = "refs/chargehand/remotes/"
+PROTOCOLS = frozenset({"file", "https", "ssh", "http", "git"})
+"""What may be configured; helpers such as `ext::` run a program of the address and are not among them."""
+_HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SSH = {"git+ssh", "ssh+git"}
+_OWN = r"^(credential\..*|http\..*|core\.sshcommand)$"
+_ENVIRONMENT = (
+    *(
+        "HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_RUNTIME_DIR",
+        "USER",
+        "LOGNAME",
+        "SSH_AUTH_SOCK",
+        "DBUS_SESSION_BUS_ADDRESS",
+    ),
+    *("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO", "GIT_SSH_COMMAND", "GIT_SSH"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A remote by its name and address; `protocol` is how it is reached."""
+
+    name: str
+    url: str
+    protocol: str
+
+    @property
+    def shown_url(self) -> str:
+        """The address without a password."""
+        return re.sub(r"(?<=://)[^/@]*@", "", self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCommand:
+    """A program of the host with all of its environment."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, push: bool = False) -> Remote:
+    """Return a remote that the user's repository has, as it is reached for fetching or pushing.
+
+    Raises `RepositoryError`: `remote_not_found`, `remote_protocol` (not allowed), `remote_inside` (a path inside
+    the repository's own files, which are not the user's word).
+    """
+    known = repository.git("remote").text.splitlines()
+    if name not in known or name.startswith("-"):
+        raise RepositoryError(
+            f"the repository has no remote {name!r}", code="remote_not_found", hint=nearest(name, known)
+        )
+    url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).text.splitlines()[0]
+    if found := _HELPER.match(url):
+        protocol = found[1].lower()
+    elif found := _SCHEME.match(url):
+        protocol = "ssh" if found[1].lower() in _SSH else found[1].lower()
+    else:  # `host:path` is ssh unless a slash comes before the colon
+        colon, slash = url.find(":"), url.find("/")
+        protocol = "ssh" if colon > 0 and (slash < 0 or colon < slash) else "file"
+    allowed = PROTOCOLS & set(protocols)
+    if protocol not in allowed:
+        raise RepositoryError(
+            f"remote {name!r} is reached by {protocol!r}, which is not allowed",
+            code="remote_protocol",
+            hint=f"allowed: {', '.join(sorted(allowed)) or 'none'}; `actions.protocols` says so",
+        )
+    if protocol == "file":
+        path = (repository.path / url.removeprefix("file://")).resolve()
+        # Git runs the hooks of the other side: one among the project's files was made by whoever wrote those.
+        if not repository.bare and path.is_relative_to(repository.path.resolve()):
+            raise RepositoryError(
+                f"remote {name!r} is {str(path)!r}, among the project's own files",
+                code="remote_inside",
+                hint="move it elsewhere: git runs the hooks of the repository it pushes to",
+            )
+        url = str(path)
+    return Remote(name=name, url=url, protocol=protocol)
+
+
+def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
+    """Return the command that fetches all branches of a remote to `refs/chargehand/remotes/NAME/` of the depot."""
+    return _command(
+        depot,
+        remote,
+        *(
+            "fetch",
+            "--verbose",
+            "--prune",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--no-auto-gc",
+            "--update-shallow",
+        ),
+        *("--no-recurse-submodules", "--refmap=", "--", remote.url, f"+refs/heads/*:{REMOTES}{remote.name}/*"),
+    )
+
+
+def remote_tip_command(depot: Depot, remote: Remote, branch: str) -> HostCommand:
+    """Return the command that prints a remote branch as id, tab, ref; nothing where there is none."""
+    return _command(depot, remote, "ls-remote", "--", remote.url, f"refs/heads/{branch}")
+
+
+def push_command(
+    depot: Depot, remote: Remote, branch: str, *, commit: str | None, old: str | None, force: bool
+) -> HostCommand:
+    """Return the command that sets a branch of a remote to `commit`, or removes it for `None`.
+
+    With `force`, and to remove it, the branch must still be at `old`, and history does not matter; without it git
+    accepts only a fast-forward.
+    """
+    ref = f"refs/heads/{branch}"
+    lease = (f"--force-with-lease={ref}:{old or ''}",) if force or commit is None else ()
+    words = ("push", "--porcelain", "--no-verify", "--no-follow-tags", "--no-recurse-submodules", *lease)
+    return _command(depot, remote, *words, "--", remote.url, f"{commit or ''}:{ref}")
+
+
+def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
+    argv, environment = depot.git.command(*words)
+    own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
+    configured = dict(_configured(own))
+    if "core.sshcommand" in configured and "GIT_SSH_COMMAND" not in os.environ:
+        del own["GIT_SSH_COMMAND"]
+    settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process
+    for number, (key, value) in enumerate(configured.items()):
+        settings[f"GIT_CONFIG_KEY_{number}"], settings[f"GIT_CONFIG_VALUE_{number}"] = key, value
+    if settings:
+        settings["GIT_CONFIG_COUNT"] = str(len(configured))
+    return HostCommand(
+        argv=tuple(argv),
+        environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **settings},
+    )
+
+
+def _configured(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what the user's own configuration says of credentials, HTTP and ssh; never a repository's."""
+    base = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **environment}
+    for scope in ("--system", "--global"):
+        found = Git((), environment=base, options=()).run(
+            "config", scope, "--includes", "-z", "--get-regexp", _OWN
+        )
+        for entry in found.out.decode(errors="replace").split("\0"):
+            key, _, value = entry.partition("\n")
+            if key and not found.code:
+                yield key, value
+
+
+def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
+    """Return the branches of a remote as they were last fetched, each with its commit."""
+    prefix = f"{REMOTES}{remote}/"
+    listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).text.splitlines()
+    return {ref.removeprefix(prefix): commit for commit, _, ref in (line.partition(" ") for line in listed)}
+
+
+def find_tip(depot: Depot, revision: str) -> Base:
+    """Return the commit of a fetched branch (`REMOTE/BRANCH`), else of a revision of the user's repository.
+
+    It is in the depot then, and stays there as a base does. Raises `RepositoryError` (`base_not_found`).
+    """
+    is_ref = depot.git.run("check-ref-format", REMOTES + revision).code == 0
+    commit = depot.read_ref(REMOTES + revision) if is_ref else None
+    if commit is None:
+        return depot.resolve_base(revision)
+    if depot.read_ref(BASES + commit) is None:
+        with contextlib.suppress(RefMovedError):  # another one kept it just now
+            depot.swap(BASES + commit, commit, None)
+    return Base(commit=commit, tree=depot.tree_of(commit), revision=revision)
+
+
+def moved_base(depot: Depot, base: Base) -> Base | None:
+    """Return the commit that the branch of `base` has advanced to, now also in the depot.
+
+    `None` where it did not move, is gone, or does not descend from the base (it was reset or rewritten). The
+    user's repository is only read.
+    """
+    if base.branch is None:
+        return None
+    ref = f"refs/heads/{base.branch}"
+    if read_ref(depot.repository.git, ref) in (None, base.commit):
+        return None
+    try:
+        tip = depot.resolve_base(ref)
+    except RepositoryError:  # it went away, or cannot be read whole: nothing to go on from
+        return None
+    follows = depot.git.run("merge-base", "--is-ancestor", base.commit, tip.commit).code == 0
+    return tip if follows and tip.commit != base.commit else None

@@ -1,0 +1,349 @@
+"""Rollback of a tree in whole, by path or by hunk: a plan first, then exactly that plan.
+
+A plan is made from two trees of the depot and writes nothing. What was asked for is kept in it, so that carrying
+it out computes the same tree again, this time into the depot, and can compare the two.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError, UsageError
+from chargehand.core.records import Change, Finding
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.hunks import Hunk, LineRange, find_hunks, hunks_problem, keep_hunks
+from chargehand.workspace.tree.objects import ObjectWriter, TreeEntry, edit_tree
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """What to revert: a path (a directory whole) or, of a file, the hunks that hold these lines of it.
+
+    Lines are those of the file as it is now. `because` names the rule that was broken where a check chose the
+    lines: where no hunk holds them the whole file is reverted, while a person gets an error.
+    """
+
+    path: str
+    lines: tuple[LineRange, ...] = ()
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HunkPlan:
+    """One hunk and whether it stays.
+
+    Lines count from 1 as in a diff: a side without lines names the line before.
+    """
+
+    old_start: int
+    old_lines: int
+    new_start: int
+    new_lines: int
+    kept: bool
+
+
+def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
+    """Return what reverts the findings that block a change: their lines, or the path where they have none."""
+    drops = []
+    for found in findings:
+        if found.path and (found.severity in ("error", "critical") or found.needs_person):
+            lines = () if found.line is None else (LineRange(first=found.line, last=found.line),)
+            drops.append(Drop(path=found.path, lines=lines, because=found.rule))
+    return tuple(drops)
+
+
+RollbackKind = Literal["full", "files", "smart"]
+PathAction = Literal["restored", "deleted", "kept", "partly"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPlan:
+    """What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
+
+    `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
+    its content had before.
+    """
+
+    path: str
+    action: PathAction
+    hunks: tuple[HunkPlan, ...] = ()
+    why: str = ""
+    renamed_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPlan:
+    """What a rollback from tree `source` towards tree `target` does; `result` is the exact tree it leaves.
+
+    `paths` has every path in which the two differ. `unchanged` names what was asked for and is alike already.
+    `drops` is what was asked, `None` for everything.
+    """
+
+    kind: RollbackKind
+    source: str
+    target: str
+    result: str
+    paths: tuple[PathPlan, ...]
+    unchanged: tuple[str, ...] = ()
+    drops: tuple[Drop, ...] | None = None
+
+    @property
+    def reverted(self) -> tuple[PathPlan, ...]:
+        """The paths that it changes; none are named that stay as they are."""
+        return tuple(path for path in self.paths if path.action != "kept")
+
+
+class _DryWriter(ObjectWriter):
+    """Computes the ids of objects and writes none."""
+
+    def add_as(self, id: bytes, kind: object, content: bytes) -> bytes:
+        return id
+
+
+def plan_rollback(depot: Depot, source: str, target: str, *, drops: Sequence[Drop] | None = None) -> RollbackPlan:
+    """Return what rolling `source` back to `target` does: all of it, or only what `drops` name. Writes nothing.
+
+    Raises `NotFoundError` (`tree_not_found`, or a path that neither tree has) and `UsageError` where a person
+    names lines that no change touches.
+    """
+    return _plan(depot, _DryWriter(depot.reader.objects), source, target, drops)
+
+
+def write_rollback(depot: Depot, plan: RollbackPlan) -> str:
+    """Write the tree that a plan promised into the depot; return its id."""
+    with ObjectWriter(depot.reader.objects) as writer:
+        made = _plan(depot, writer, plan.source, plan.target, plan.drops)
+    # A plan is shown to a person or recorded before it is carried out: never do anything but what it said.
+    if made != plan:
+        raise InfrastructureError(f"the plan to roll back to {plan.target!r} came out as {made.result!r}")
+    return made.result
+
+
+def stale_plan(plan: RollbackPlan, found: str) -> RefusedError:
+    """Return the error for a plan that was made for another tree than the one there is."""
+    return RefusedError(
+        f"the plan was made for tree {plan.source!r}, but the tree is now {found!r}",
+        code="plan_stale",
+        hint="nothing was changed; look at the present state and plan again",
+    )
+
+
+def _plan(
+    depot: Depot, writer: ObjectWriter, source: str, target: str, drops: Sequence[Drop] | None
+) -> RollbackPlan:
+    depot.check_tree(source)
+    depot.check_tree(target)
+    if drops is not None:
+        return _PartialRollback(depot, writer, source, target).plan(drops)
+    changes = depot.diff(source, target)
+    paths = tuple(PathPlan(path=change.path, action=_whole_action(change)) for change in changes)
+    return RollbackPlan(kind="full", source=source, target=target, result=target, paths=paths)
+
+
+class _PartialRollback:
+    """Plans a rollback of some paths or hunks: collects the entries to set and a report for each path."""
+
+    def __init__(self, depot: Depot, writer: ObjectWriter, source: str, target: str) -> None:
+        self._depot = depot
+        self._writer = writer
+        self._source, self._target = source, target
+        self._changes = {change.path: change for change in depot.diff(source, target)}
+        self._above = {parent for path in self._changes for parent in _parents(path)}
+        kinds = {change.kind for change in self._changes.values()}
+        # Git is asked only where there can be a rename at all: it compares contents, and is a process.
+        self._renames = depot.renames(target, source) if {"added", "deleted"} <= kinds else {}
+        self._entries: dict[str, TreeEntry | None] = {}
+        self._hunks: dict[str, tuple[HunkPlan, ...]] = {}
+        self._why: dict[str, str] = {}
+        self._unchanged: list[str] = []
+
+    def plan(self, drops: Sequence[Drop]) -> RollbackPlan:
+        for drop in _merge_drops(drops):
+            self._add_drop(drop)
+        raw = bytes.fromhex(self._source)
+        named = [(os.fsencode(path), entry) for path, entry in self._entries.items()]
+        return RollbackPlan(
+            kind="smart" if any(drop.lines for drop in drops) else "files",
+            source=self._source,
+            target=self._target,
+            result=edit_tree(self._depot.reader, self._writer, raw, named).hex(),
+            paths=self._describe_paths(),
+            unchanged=tuple(self._unchanged),
+            drops=tuple(drops),
+        )
+
+    def _add_drop(self, drop: Drop) -> None:
+        matching = self._matching_paths(drop.path)
+        if not matching:
+            depot, path = self._depot, drop.path
+            known = path in ("", ".") or depot.lookup(self._source, path) or depot.lookup(self._target, path)
+            if not known:
+                raise NotFoundError(
+                    f"neither tree has {path!r}", hint="paths are named from the repository's root"
+                )
+            self._unchanged.append(drop.path)
+        elif not drop.lines:
+            self._revert_whole(matching)
+        elif matching == [drop.path]:
+            self._revert_hunks(drop)
+        else:
+            self._why[drop.path] = "is not a file in both"
+            self._revert_whole(matching)
+
+    def _matching_paths(self, path: str) -> list[str]:
+        """Return the differing paths that are `path` or lie below it; all of them for the root."""
+        if path in ("", "."):
+            return list(self._changes)
+        if path not in self._above:
+            return [path] if path in self._changes else []
+        return [other for other in self._changes if other == path or other.startswith(path + "/")]
+
+    def _revert_whole(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._entries[path] = _target_entry(self._changes[path])
+
+    def _revert_hunks(self, drop: Drop) -> None:
+        """Revert hunks of a file; a renamed one is compared with what it was renamed from."""
+        change = self._changes[drop.path]
+        origin = self._renames.get(drop.path)
+        partial = _without_hunks(self._depot, change, drop, old=None if origin is None else self._changes[origin])
+        if partial.content is None or change.old_mode is None:
+            self._why[drop.path] = partial.why
+            self._revert_whole([drop.path] if origin is None else [drop.path, origin])
+            return
+        entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))
+        if entry.id.hex() == change.old_id:
+            self._unchanged.append(drop.path)
+        else:
+            self._entries[drop.path] = entry
+            self._hunks[drop.path] = partial.hunks
+
+    def _describe_paths(self) -> tuple[PathPlan, ...]:
+        made = {path for path, entry in self._entries.items() if entry is not None}
+        replaced = {parent for path in made for parent in _parents(path)}
+        found = []
+        for path, change in self._changes.items():
+            action: PathAction = "kept"
+            if path in self._entries:
+                whole = self._entries[path] == _target_entry(change)
+                action = _whole_action(change) if whole else "partly"
+            elif path in replaced and change.new_id is None:  # a directory takes the file's place
+                action = "deleted"
+            found.append(
+                PathPlan(
+                    path=path,
+                    action=action,
+                    hunks=self._hunks.get(path, ()),
+                    why=self._why.get(path, ""),
+                    renamed_from=self._renames.get(path),
+                )
+            )
+        return tuple(found)
+
+
+def _merge_drops(drops: Sequence[Drop]) -> list[Drop]:
+    """Return one drop per path: lines are joined, and a whole path swallows its lines and all below it."""
+    by_path: dict[str, Drop] = {}
+    for drop in drops:
+        path = drop.path.rstrip("/")
+        before = by_path.get(path)
+        if before is None:
+            by_path[path] = Drop(path=path, lines=drop.lines, because=drop.because)
+        else:
+            lines = (*before.lines, *drop.lines) if before.lines and drop.lines else ()
+            because = ", ".join(dict.fromkeys(filter(None, (before.because, drop.because))))
+            by_path[path] = Drop(path=path, lines=lines, because=because)
+    whole = {path for path, drop in by_path.items() if not drop.lines}
+    return [drop for path, drop in by_path.items() if not drop.lines or not _parents(path) & whole]
+
+
+def _parents(path: str) -> set[str]:
+    parts = path.split("/")
+    return {"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def _target_entry(change: Change) -> TreeEntry | None:
+    if change.new_mode is None or change.new_id is None:
+        return None
+    return TreeEntry(change.new_mode, bytes.fromhex(change.new_id))
+
+
+def _whole_action(change: Change) -> PathAction:
+    return "deleted" if change.new_id is None else "restored"
+
+
+# --- hunks of one file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialFile:
+    """A file without some hunks; `content` is `None` where it has to be reverted whole, and `why` says why."""
+
+    content: bytes | None
+    hunks: tuple[HunkPlan, ...] = ()
+    why: str = ""
+
+
+def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | None = None) -> PartialFile:
+    """Return the file of `change` (from how it is to how it was) without the hunks that `drop` names.
+
+    `old` is the change of the path it was renamed from. Raises `UsageError` where a person's lines are in no hunk.
+    """
+    before_mode, before = (change.new_mode, change.new_id) if old is None else (old.new_mode, old.new_id)
+    if change.old_id is None:
+        return PartialFile(content=None, why="is deleted, which is one hunk")
+    if before is None:
+        return PartialFile(content=None, why="is new, which is one hunk")
+    if not all(mode is not None and stat.S_ISREG(mode) for mode in (change.old_mode, before_mode)):
+        return PartialFile(content=None, why="is not a file in both")
+    past, present = depot.read_blob(before), depot.read_blob(change.old_id)
+    hunks = find_hunks(past, present)
+    if hunks is None:
+        return PartialFile(content=None, why=hunks_problem(past, present) or "has too many hunks")
+    return _drop_lines(past, present, hunks, drop)
+
+
+def _drop_lines(past: bytes, present: bytes, hunks: tuple[Hunk, ...], drop: Drop) -> PartialFile:
+    # A rule names the line that its finding is about. It may be unchanged, and the fault lie in what is missing.
+    missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
+    if missed and drop.because:
+        return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")
+    if missed:
+        raise UsageError(
+            f"no change of {drop.path!r} touches {_format_range(missed[0])}",
+            hint=f"it has: {_format_hunks(hunks)}",
+        )
+    kept = {i for i, hunk in enumerate(hunks) if not any(hunk.meets(lines) for lines in drop.lines)}
+    content = keep_hunks(past, present, hunks, kept)
+    planned = tuple(
+        HunkPlan(
+            old_start=hunk.old + (1 if hunk.old_lines else 0),
+            old_lines=hunk.old_lines,
+            new_start=hunk.new + (1 if hunk.new_lines else 0),
+            new_lines=hunk.new_lines,
+            kept=index in kept,
+        )
+        for index, hunk in enumerate(hunks)
+    )
+    return PartialFile(content=content, hunks=planned)
+
+
+def _format_range(lines: LineRange) -> str:
+    return f"line {lines.first}" if lines.first == lines.last else f"lines {lines.first} to {lines.last}"
+
+
+def _format_hunks(hunks: tuple[Hunk, ...]) -> str:
+    shown = []
+    for hunk in hunks[:_SHOWN]:
+        if hunk.new_lines:
+            shown.append(_format_range(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines)))
+        else:
+            shown.append(f"a deletion after line {hunk.new}")
+    more = len(hunks) - _SHOWN
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "") if shown else "no change of lines"

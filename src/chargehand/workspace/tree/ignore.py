@@ -1,0 +1,244 @@
+"""Git's ignore rules, as its `dir.c` and `wildmatch.c` read them, on raw bytes.
+
+A rule file's patterns are turned into regular expressions one by one, and into one joined expression that tells
+quickly that none of them matches. Not taken: `pathspec`, whose patterns also match everything below a directory,
+so that `*` followed by `!dir/` lets in what git ignores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+_SPECIAL = re.compile(rb"[*?\[\\]")
+_NEVER = rb"(?!)"
+_MEMBERS: dict[bytes, Callable[[str], bool]] = {
+    b"alnum": lambda char: char.isalnum(),
+    b"alpha": lambda char: char.isalpha(),
+    b"blank": lambda char: char in " \t",
+    b"cntrl": lambda char: ord(char) < 32 or ord(char) == 127,
+    b"digit": lambda char: char.isdigit(),
+    b"graph": lambda char: 32 < ord(char) < 127,
+    b"lower": lambda char: char.islower(),
+    b"print": lambda char: 32 <= ord(char) < 127,
+    b"punct": lambda char: 32 < ord(char) < 127 and not char.isalnum(),
+    b"space": lambda char: char in " \t\n\r",
+    b"upper": lambda char: char.isupper(),
+    b"xdigit": lambda char: char in "0123456789abcdefABCDEF",
+}
+_CLASSES = {name: frozenset(code for code in range(128) if test(chr(code))) for name, test in _MEMBERS.items()}
+
+
+class _MalformedError(ValueError):
+    """A pattern that git lets match nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    negative: bool
+    directory_only: bool
+    by_name: bool
+    regex: re.Pattern[bytes]
+    lead: bytes  # the literal beginning of a pattern that is matched by path
+
+    def may_match_below(self, path: bytes) -> bool:
+        if self.negative:
+            return False
+        return self.by_name or self.lead.startswith(path + b"/") or (path + b"/").startswith(self.lead)
+
+
+class IgnoreFile:
+    """The patterns of one `.gitignore`; paths given to it are relative to its directory."""
+
+    def __init__(self, content: bytes) -> None:
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        parsed = [_parse_pattern(line.removesuffix(b"\r")) for line in lines]
+        self._patterns = [pattern for pattern in parsed if pattern is not None]
+        self._names = _join_patterns([pattern for pattern in self._patterns if pattern.by_name])
+        self._paths = _join_patterns([pattern for pattern in self._patterns if not pattern.by_name])
+
+    def decides(self, path: bytes, *, directory: bool) -> bool | None:
+        """Return whether `path` itself is ignored, included again (`False`), or not matched (`None`)."""
+        name = path[path.rfind(b"/") + 1 :]
+        if not (self._names and self._names.fullmatch(name)) and not (self._paths and self._paths.fullmatch(path)):
+            return None
+        for pattern in reversed(self._patterns):
+            if pattern.directory_only and not directory:
+                continue
+            if pattern.regex.fullmatch(name if pattern.by_name else path):
+                return not pattern.negative
+        return None
+
+    def includes(self, path: bytes, *, directory: bool) -> bool:
+        """Return whether `path` or a directory above it is matched: for lists of what to include."""
+        parts = path.split(b"/")
+        return any(
+            self.decides(b"/".join(parts[:depth]), directory=directory or depth < len(parts))
+            for depth in range(1, len(parts) + 1)
+        )
+
+    def may_match_below(self, path: bytes) -> bool:
+        """Return whether something below the directory `path` may be matched."""
+        return any(pattern.may_match_below(path) for pattern in self._patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreChain:
+    """The rule files that hold for one directory, the nearest first, each with the length of its own prefix."""
+
+    files: tuple[tuple[int, IgnoreFile], ...] = ()
+
+    def enter(self, prefix: bytes, file: IgnoreFile | None) -> IgnoreChain:
+        """Return the chain inside the directory `prefix` (empty, or ending in '/')."""
+        return self if file is None else IgnoreChain(((len(prefix), file), *self.files))
+
+    def ignores(self, path: bytes, *, directory: bool) -> bool:
+        """Return whether `path` is ignored, given that no directory above it is."""
+        for length, file in self.files:
+            decided = file.decides(path[length:], directory=directory)
+            if decided is not None:
+                return decided
+        return False
+
+
+def _join_patterns(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
+    if not patterns:
+        return None
+    return re.compile(b"|".join(b"(?:%s)" % pattern.regex.pattern for pattern in patterns), re.DOTALL)
+
+
+def _parse_pattern(line: bytes) -> _Pattern | None:
+    line = line.split(b"\0", 1)[0]
+    if not line or line.startswith(b"#"):
+        return None
+    text = _strip_spaces(line)
+    negative = text.startswith(b"!")
+    text = text[1:] if negative else text
+    directory_only = text.endswith(b"/")
+    text = text[:-1] if directory_only else text
+    if b"/" not in text:  # by name, at any depth; there a star matches whatever a name can hold
+        simple = text.startswith(b"*") and _SPECIAL.search(text, 1) is None
+        regex = b".*" + re.escape(text[1:]) if simple else _glob(text)
+        return _Pattern(negative, directory_only, True, re.compile(regex, re.DOTALL), b"")
+    # Git compares the literal beginning first and matches only the rest: `a**/b` is `a` and then `**/b`.
+    path = text.removeprefix(b"/")
+    special = _SPECIAL.search(path)
+    literal = len(path) if special is None else special.start()
+    regex = re.escape(path[:literal]) + _glob(path[literal:])
+    return _Pattern(negative, directory_only, False, re.compile(regex, re.DOTALL), path[:literal])
+
+
+def _strip_spaces(line: bytes) -> bytes:
+    """Return a line without its trailing spaces, those after a backslash kept, as `trim_trailing_spaces` does."""
+    end, position, kept = len(line), 0, len(line)
+    in_spaces = False
+    while position < end:
+        if line[position] == 0x20:
+            kept = kept if in_spaces else position
+            in_spaces = True
+        else:
+            in_spaces, kept = False, end
+            if line[position] == 0x5C:
+                position += 1
+                if position >= end:
+                    return line
+        position += 1
+    return line[:kept] if in_spaces else line
+
+
+@lru_cache(maxsize=4096)
+def _glob(text: bytes) -> bytes:
+    try:
+        return b"".join(_pieces(text))
+    except _MalformedError:
+        return _NEVER
+
+
+def _pieces(text: bytes) -> list[bytes]:
+    out: list[bytes] = []
+    position = 0
+    while position < len(text):
+        char = text[position : position + 1]
+        if char == b"*":
+            piece, position = _stars(text, position)
+        elif char == b"[":
+            piece, position = _bracket(text, position + 1)
+        elif char == b"\\":
+            if position + 1 >= len(text):
+                raise _MalformedError
+            piece, position = re.escape(text[position + 1 : position + 2]), position + 2
+        else:
+            piece, position = (b"[^/]" if char == b"?" else re.escape(char)), position + 1
+        out.append(piece)
+    return out
+
+
+def _stars(text: bytes, position: int) -> tuple[bytes, int]:
+    end = position
+    while text[end : end + 1] == b"*":
+        end += 1
+    bounded = position == 0 or text[position - 1 : position] == b"/"
+    rest = text[end:]
+    if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
+        return b"[^/]*", end
+    if rest.startswith(b"/"):
+        return b"(?:.*/)?", end + 1
+    return b".*", end
+
+
+def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
+    negative = text[position : position + 1] in (b"!", b"^")
+    position += negative
+    members: set[int] = set()
+    previous = 0
+    first = True
+    while first or text[position : position + 1] != b"]":
+        first = False
+        position, previous = _member(text, position, previous, members)
+    allowed = (set(range(256)) - members if negative else members) - {0x2F}
+    if not allowed:
+        return _NEVER, position + 1
+    return b"[" + b"".join(b"\\x%02x" % code for code in sorted(allowed)) + b"]", position + 1
+
+
+def _member(text: bytes, position: int, previous: int, members: set[int]) -> tuple[int, int]:
+    """Read one member of a bracket at `position`; return (position after it, what a range could start at)."""
+    code = _code(text, position)
+    if code == 0x5C:
+        code = _code(text, position + 1)
+        members.add(code)
+        return position + 2, code
+    if code == 0x2D and previous and text[position + 1 : position + 2] not in (b"", b"]"):
+        position += 1
+        end = _code(text, position)
+        if end == 0x5C:
+            position += 1
+            end = _code(text, position)
+        members.update(range(previous, end + 1))
+        return position + 1, 0
+    if text[position : position + 2] == b"[:":
+        return _named_class(text, position, members)
+    members.add(code)
+    return position + 1, code
+
+
+def _named_class(text: bytes, position: int, members: set[int]) -> tuple[int, int]:
+    end = text.find(b"]", position + 2)
+    if end < 0:
+        raise _MalformedError
+    if end == position + 2 or text[end - 1 : end] != b":":
+        members.add(0x5B)
+        return position + 1, 0x5B
+    name = text[position + 2 : end - 1]
+    if name not in _CLASSES:
+        raise _MalformedError
+    members.update(_CLASSES[name])
+    return end + 1, 0
+
+
+def _code(text: bytes, position: int) -> int:
+    if position >= len(text):
+        raise _MalformedError
+    return text[position]

@@ -1,0 +1,130 @@
+"""What may be in a tree: names, link targets and file modes, and the findings for what may not.
+
+Git and pygit2 each refuse some names and let others through; a name that is harmless here may be `.git` on
+another file system. Sources: git's `utf8.c` (`next_hfs_char`), `path.c` (`is_ntfs_dotgit`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from chargehand.core.records import Change, Finding, Severity
+from chargehand.core.text import printable, shown_path
+from chargehand.workspace.tree.objects import EXECUTABLE
+
+STEERING = (b"config", b"config.worktree", b"commondir", b"hooks")
+"""What in a repository tells git which programs to run, itself or by naming where that is told."""
+# Code points that HFS+ ignores in names, as git lists them.
+_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+# NTFS drops trailing dots and spaces, reads `:` as the start of a stream, and knows `git~1` as a short name.
+_NTFS_GIT = re.compile(r"(\.git|git~1)[. ]*(:.*)?", re.IGNORECASE | re.DOTALL)
+_MAX_NAME = 255
+_MAX_FINDINGS = 1000
+
+
+def is_git_disguise(name: bytes) -> bool:
+    """Return whether some file system takes `name` for `.git` (plain `.git` included)."""
+    text = _IGNORED.sub("", os.fsdecode(name))
+    return any(_NTFS_GIT.fullmatch(part) for part in text.split("\\"))
+
+
+def passes_for_repository(names: Collection[bytes]) -> bool:
+    """Return whether git, run inside a directory that holds these names, would take it for a bare repository.
+
+    It would then do what the `config` there says. Objects and refs may lie elsewhere (`commondir`), and be links.
+    """
+    return b"HEAD" in names and (b"commondir" in names or (b"objects" in names and b"refs" in names))
+
+
+def name_problem(name: bytes) -> str:
+    """Return why a new path may not have this component, or an empty string."""
+    if name in (b"", b".", b"..") or b"/" in name:
+        return "is not a name"
+    if len(name) > _MAX_NAME:
+        return "is too long"
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    if any(part in (".", "..") for part in text.split("\\")):
+        return "climbs out on some systems"
+    if "\n" in text or "\t" in text or printable(text) != text:
+        return "holds control or invisible characters"
+    return ""
+
+
+def link_problem(path: bytes, target: bytes) -> str:
+    """Return why a link at `path` may not point to `target`, or an empty string.
+
+    Only targets of the form `../../name/name` are allowed.
+    """
+    if target.startswith(b"/"):
+        return "is absolute"
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] == b"..":
+        climbs += 1
+    if climbs > path.count(b"/"):
+        return "leaves the workspace"
+    # A `..` after a name may climb out where that name is itself a link: no reading of the text could prove
+    # such a target harmless.
+    if b".." in parts[climbs:]:
+        return "climbs up after a name"
+    if any(is_git_disguise(part) for part in parts[climbs:]):
+        return "points into .git"
+    return ""
+
+
+def file_problem(info: os.stat_result) -> tuple[str, Severity, str] | None:
+    """Return (rule, severity, message) for a regular file whose mode is not allowed."""
+    if info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return ("entry_setuid", "critical", "has a setuid or setgid bit")
+    if not info.st_mode & stat.S_IRUSR:
+        return ("entry_unreadable", "error", "cannot be read by its owner")
+    return None
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects findings; of an agent that makes a million offences only the first thousand are kept."""
+
+    found: list[Finding] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, rule: str, severity: Severity, path: bytes, message: str) -> None:
+        """Record that `path` breaks `rule`; `message` follows the path in a sentence."""
+        if len(self.found) >= _MAX_FINDINGS:
+            self.left_out += 1
+            return
+        text = os.fsdecode(path)
+        self.found.append(
+            Finding(rule=rule, severity=severity, path=text, message=f"{shown_path(text)} {message}")
+        )
+
+    def special(self, path: bytes, mode: int) -> None:
+        """A fifo, socket or device: critical, not in the tree."""
+        kind = "fifo" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+        self.add("entry_special", "critical", path, f"is a {kind}, not a file")
+
+    def quota(self, path: bytes, message: str) -> None:
+        """A limit of the workspace: critical, not in the tree."""
+        self.add("quota", "critical", path, message)
+
+    def result(self, changes: Iterable[Change]) -> tuple[Finding, ...]:
+        """Return all findings, and those that the changes make: new executables, changed ignore rules."""
+        for change in changes:
+            path = os.fsencode(change.path)
+            if change.new_mode == EXECUTABLE and change.old_mode != EXECUTABLE:
+                self.add("entry_executable", "warning", path, "is newly executable")
+            if path.rpartition(b"/")[2] == b".gitignore":
+                self.add("gitignore_changed", "info", path, "takes effect after promotion")
+        if self.left_out:
+            self.left_out, count = 0, self.left_out
+            self.found[-1] = Finding(
+                rule="quota", severity="critical", path="", message=f"{count + 1} further findings were left out"
+            )
+        return tuple(self.found)

@@ -1,0 +1,313 @@
+"""Trees on disk: their need of space, written as files, indexed for git, remembered by their stat data."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from chargehand.core.codec import unpack_as
+from chargehand.core.errors import InfrastructureError, NotFoundError, RepositoryError
+from chargehand.core.ports import sandbox_ids
+from chargehand.workspace.host.files import Need, replace_file, write_all
+from chargehand.workspace.tree.objects import LINK, Entries, ObjectReader, TreeEntry
+
+OnFile = Callable[[bytes, TreeEntry, os.stat_result], None]
+"""Called with path, entry and stat data of each file, link and submodule that was written."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_FICLONE = 0x40049409
+_BLOCK = 4096
+_INDEX_ENTRY = 100  # bytes; what a file of usual path length takes in the agent's index
+_RACY_NS = 20_000_000  # file systems stamp by the kernel's tick: two writes within one look like one
+
+
+@contextmanager
+def open_directory(name: bytes | Path, *, at: int | None = None) -> Iterator[int]:
+    """Open a directory, itself not a link, for as long as the block runs."""
+    fd = os.open(name, _DIRECTORY, dir_fd=at)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+# --- before writing
+
+
+def tree_need(reader: ObjectReader, tree: bytes, *, besides: bytes | None = None) -> Need:
+    """Return what writing a tree out as files takes, from the sizes that git has of its blobs; none is read.
+
+    With `besides` only what differs from that tree is written, and a mark where something of it is missing.
+    """
+    size = files = 0
+    for length in _sizes(reader, reader.tree(tree), reader.tree(besides)):
+        files += 1
+        size += -(-length // _BLOCK) * _BLOCK + _INDEX_ENTRY
+    return Need(bytes=size, files=files)
+
+
+def _sizes(reader: ObjectReader, tree: Entries, besides: Entries) -> Iterator[int]:
+    """Yield the size of everything below a tree that is not in the other, directories included."""
+    yield from (0 for name in besides if name not in tree)
+    for name, entry in tree.items():
+        other = besides.get(name)
+        if entry == other:
+            continue
+        if entry.is_tree:
+            yield _BLOCK
+            yield from _sizes(reader, reader.below(entry), reader.below(other))
+        elif entry.is_gitlink:
+            yield _BLOCK
+        elif entry.mode == LINK:
+            yield 0  # a short target lies in the inode
+        else:
+            try:
+                yield reader.size(entry.id)
+            except NotFoundError:  # whoever writes the tree reports it better
+                yield 0
+
+
+# --- as files
+
+
+class TreeWriter:
+    """Writes entries of trees below open directories: raw blobs, no filters, owned by the sandbox's user.
+
+    `mtime` in whole seconds is given to files and links (`None`: the time of writing). With `clones` a file that
+    comes from another one shares its blocks, or `InfrastructureError` (`no_clone`) is raised.
+    """
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        *,
+        mtime: int | None = None,
+        on_file: OnFile | None = None,
+        clones: bool = False,
+    ) -> None:
+        self.reader = reader
+        self._times = None if mtime is None else (mtime * 1_000_000_000, mtime * 1_000_000_000)
+        self._on_file = on_file
+        self._clones = clones
+        self._ids = sandbox_ids() if os.geteuid() == 0 else None
+
+    def directory(self, at: int, name: bytes) -> None:
+        """Make a directory."""
+        os.mkdir(name, 0o755, dir_fd=at)
+        if self._ids is not None:
+            os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
+
+    def whiteout(self, at: int, name: bytes) -> None:
+        """Make the mark by which an overlay hides what a lower layer has: a character device 0:0."""
+        os.mknod(name, stat.S_IFCHR | 0o600, os.makedev(0, 0), dir_fd=at)
+        if self._ids is not None:
+            os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
+
+    def tree(self, at: int, entries: Entries, prefix: bytes = b"", *, copy_from: int | None = None) -> None:
+        """Write all entries; files come from the directory open as `copy_from` where it is given.
+
+        Raises `RepositoryError` (`base_tree`) for names that only a forged tree holds.
+        """
+        for name, entry in entries.items():
+            if name in (b"", b".", b"..", b".git") or b"/" in name:
+                raise RepositoryError(
+                    f"the tree holds {os.fsdecode(prefix + name)!r}",
+                    code="base_tree",
+                    hint="git cannot check that out either; give another commit (--base)",
+                )
+            self.entry(at, name, entry, prefix, copy_from=copy_from)
+
+    def entry(
+        self, at: int, name: bytes, entry: TreeEntry, prefix: bytes = b"", *, copy_from: int | None = None
+    ) -> None:
+        """Write one entry, a directory with all below it; a submodule is an empty directory."""
+        if entry.is_tree:
+            self.directory(at, name)
+            path, below = prefix + name + b"/", self.reader.tree(entry.id)
+            with open_directory(name, at=at) as fd:
+                if copy_from is None:
+                    self.tree(fd, below, path)
+                else:
+                    with open_directory(name, at=copy_from) as source:
+                        self.tree(fd, below, path, copy_from=source)
+        elif entry.is_gitlink:
+            self.directory(at, name)
+            if self._on_file is not None:
+                self._on_file(prefix + name, entry, os.stat(name, dir_fd=at))
+        elif entry.mode == LINK:
+            os.symlink(self.reader.blob(entry.id), name, dir_fd=at)
+            if self._ids is not None:
+                os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
+            if self._times is not None:
+                os.utime(name, ns=self._times, dir_fd=at, follow_symlinks=False)
+            if self._on_file is not None:
+                self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
+        else:
+            self._file(at, name, entry, prefix, copy_from)
+
+    def _file(self, at: int, name: bytes, entry: TreeEntry, prefix: bytes, copy_from: int | None) -> None:
+        fd = os.open(name, _NEW_FILE, 0o755 if entry.mode & 0o100 else 0o644, dir_fd=at)
+        try:
+            if copy_from is None or not self._copy(copy_from, name, fd):
+                write_all(fd, self.reader.blob(entry.id))
+            if self._ids is not None:
+                os.fchown(fd, *self._ids)
+            if self._times is not None:
+                os.utime(fd, ns=self._times)
+            if self._on_file is not None:
+                self._on_file(prefix + name, entry, os.fstat(fd))
+        finally:
+            os.close(fd)
+
+    def _copy(self, directory: int, name: bytes, target: int) -> bool:
+        """Fill `target` with the file of that name; `False` where the kernel cannot copy between the two."""
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if self._clones:
+                clone_file(source, target)
+                return True
+            left = os.fstat(source).st_size
+            while left > 0 and (copied := os.copy_file_range(source, target, left)):
+                left -= copied
+        except OSError as problem:
+            if problem.errno not in _NO_COPY:
+                raise
+            os.ftruncate(target, 0)
+            os.lseek(target, 0, os.SEEK_SET)
+            return False
+        finally:
+            os.close(source)
+        return True
+
+
+def clone_file(source: int, target: int) -> None:
+    """Make the empty file `target` share the blocks of `source`; raises `InfrastructureError` code `no_clone`."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as problem:
+        if problem.errno not in (*_NO_COPY, errno.ENOTTY):
+            raise
+        raise InfrastructureError(
+            f"the file system of the state directory no longer clones files: {problem.strerror}",
+            code="no_clone",
+            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start anew",
+        ) from problem
+
+
+# --- as an index
+
+
+class IndexEntry(NamedTuple):
+    """One file of an index: path, git's mode, size in bytes, raw blob id."""
+
+    path: bytes
+    mode: int
+    size: int
+    id: bytes
+
+
+_INDEX_HEAD = struct.Struct(">10I20sH")
+
+
+def encode_index(entries: list[IndexEntry], *, mtime: int, reader: ObjectReader, tree: bytes) -> bytes:
+    """Return the git index (version 2) that holds `entries`, in git's order, with one mtime in seconds.
+
+    They are `tree`'s, so its cached-tree extension is written too. Nothing is read from disk: of the stat data
+    only those are filled in that `core.checkStat=minimal` compares, whole seconds of mtime and the size.
+    """
+    parts = [b"DIRC" + struct.pack(">II", 2, len(entries))]
+    for path, mode, size, blob in entries:
+        kind = stat.S_IFMT(mode)
+        if kind == stat.S_IFREG:  # old trees hold 100664, which an index may not
+            kind = 0o100755 if mode & 0o100 else 0o100644
+        head = _INDEX_HEAD.pack(0, 0, mtime, 0, 0, 0, kind, 0, 0, size, blob, min(len(path), 0xFFF))
+        parts.append(head + path + b"\0" * (8 - (len(head) + len(path)) % 8))
+    extension = _cached_tree(reader, tree, b"")[1]
+    parts.append(b"TREE" + struct.pack(">I", len(extension)) + extension)
+    body = b"".join(parts)
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _cached_tree(reader: ObjectReader, tree: bytes, name: bytes) -> tuple[int, bytes]:
+    """Return how many files a tree has in all, and its record of the cached-tree extension with those below."""
+    files, subtrees, below = 0, 0, list[bytes]()
+    for child, entry in reader.tree(tree).items():
+        if entry.is_tree:
+            inside, record = _cached_tree(reader, entry.id, child)
+            subtrees += 1
+            files += inside
+            below.append(record)
+        else:
+            files += 1
+    return files, b"%s\0%d %d\n%s" % (name, files, subtrees, tree) + b"".join(below)
+
+
+# --- remembered
+
+_StatKey = tuple[int, int, int, int]
+
+
+class StatCache:
+    """Raw blob ids by (inode, size, mtime, ctime) of one directory tree.
+
+    The change time is part of the key because a program can set mtime back, but not ctime.
+    """
+
+    def __init__(self, known: dict[_StatKey, bytes] | None = None) -> None:
+        self._known = known if known is not None else {}
+        self._proposed: dict[_StatKey, bytes] = {}
+
+    @classmethod
+    def load(cls, path: Path) -> StatCache:
+        """Return what `save` kept, an empty cache where there is none or it cannot be read."""
+        try:
+            return cls(unpack_as(path.read_bytes(), dict[tuple[int, int, int, int], bytes]))
+        except (OSError, msgspec.MsgspecError):
+            return cls()
+
+    def save(self, path: Path) -> None:
+        """Keep the cache for another process."""
+        replace_file(path, msgspec.msgpack.encode(self._known))
+
+    def get(self, info: os.stat_result) -> bytes | None:
+        """Return the id of the content, where it is known."""
+        return self._known.get(_stat_key(info))
+
+    def propose(self, info: os.stat_result, id: bytes) -> None:
+        """Add an id that counts from `accept` on, when the object is safely in the depot.
+
+        A file that changed within the last 20 ms is left out: it may change again under the same time stamp.
+        """
+        if max(info.st_mtime_ns, info.st_ctime_ns) < time.time_ns() - _RACY_NS:
+            self._proposed[_stat_key(info)] = id
+
+    def seed(self, info: os.stat_result, id: bytes) -> None:
+        """Add the id of a file that we wrote ourselves and that nobody else could reach yet."""
+        self._known[_stat_key(info)] = id
+
+    def accept(self) -> int:
+        """Make the proposed ids count; return how many there were."""
+        count = len(self._proposed)
+        self._known.update(self._proposed)
+        self._proposed.clear()
+        return count
+
+    def forget_proposed(self) -> None:
+        """Drop the proposed ids: their objects may not have been written."""
+        self._proposed.clear()
+
+
+def _stat_key(info: os.stat_result) -> _StatKey:
+    return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

@@ -1,0 +1,414 @@
+"""A workspace: the copy-on-write shadow of a base in which an agent works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, NotFoundError, nearest
+from chargehand.core.ids import new_id
+from chargehand.core.ports import DriverName, MountPlan
+from chargehand.core.records import Base, Checkpoint
+from chargehand.workspace.bases import BaseLayers
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.drivers import DRIVERS, Driver, Generation, open_root
+from chargehand.workspace.errors import disk_errors
+from chargehand.workspace.host.files import (
+    INODE,
+    Need,
+    discard_tree,
+    hold_lock,
+    make_owned,
+    remove_tree,
+    replace_file,
+    tree_bytes,
+)
+from chargehand.workspace.rollback import Drop, RollbackPlan, plan_rollback, stale_plan, write_rollback
+from chargehand.workspace.scan import Scan, ScanRules, WorkspaceLimits, scan
+from chargehand.workspace.tree.history import Author, checkpoint_message, read_checkpoint
+from chargehand.workspace.tree.ignore import IgnoreFile
+from chargehand.workspace.tree.write import StatCache, open_directory, tree_need
+
+WORKSPACES = "refs/chargehand/workspaces/"
+
+
+class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a workspace beside its files; `start` is the tree its present generation was made from."""
+
+    id: str
+    base: Base
+    driver: DriverName
+    start: str
+    generation: int = 0
+    environment: str | None = None
+    include: tuple[str, ...] = ()
+    limits: WorkspaceLimits = WorkspaceLimits()
+
+
+class Workspace:
+    """One agent's workspace; made by `create`, found again by `load`.
+
+    Scans and checkpoints read what is on disk: stop (freeze) whoever writes there first. The host never runs git
+    on these files. Every method may raise `InfrastructureError` (`no_space`).
+    """
+
+    def __init__(self, depot: Depot, state: WorkspaceState, layers: BaseLayers) -> None:
+        self._depot = depot
+        self._state = state
+        self._layers = layers
+        self._driver: Driver = DRIVERS[state.driver]
+        self._cache: StatCache = self._driver.load_cache(self._generation(state.generation))
+        self._known: set[bytes] = set()
+
+    @classmethod
+    def create(
+        cls,
+        depot: Depot,
+        base: Base,
+        *,
+        driver: DriverName,
+        tree: str | None = None,
+        environment: Path | None = None,
+        include: Sequence[str] = (),
+        limits: WorkspaceLimits | None = None,
+        id: str | None = None,
+    ) -> Workspace:
+        """Make a workspace on `base` that shows `tree` (default: the base's own), over an environment layer.
+
+        `include` names ignored paths (patterns as in `.gitignore`) that belong to the tree.
+        Raises `NotFoundError` code `tree_not_found`.
+        """
+        state = WorkspaceState(
+            id=id or new_id("workspace"),
+            base=base,
+            driver=driver,
+            start=tree or base.tree,
+            environment=None if environment is None else str(environment),
+            include=tuple(include),
+            limits=limits or WorkspaceLimits(),
+        )
+        layers = depot.base_layers(base)
+        place = _directory(depot, state.id)
+        fresh = place.with_name(f".new-{state.id}")
+        remove_tree(fresh)
+        try:
+            with disk_errors("making the workspace"):
+                fresh.mkdir(parents=True)
+                _make_generation(depot, state, layers, fresh)
+                replace_file(fresh / "state.json", msgspec.json.encode(state))
+                depot.fault("workspace:filled")
+                fresh.rename(place)  # the one step that makes it a workspace: `gc` knows `.new-…` as litter
+        except BaseException:
+            remove_tree(fresh)
+            raise
+        return cls(depot, state, layers)
+
+    @classmethod
+    def load(cls, depot: Depot, id: str) -> Workspace:
+        """Return the workspace of that id; raises `NotFoundError` code `workspace_not_found`."""
+        state = read_state(depot, id)
+        return cls(depot, state, depot.base_layers(state.base))
+
+    @property
+    def id(self) -> str:
+        """The workspace's id: `w-` and letters."""
+        return self._state.id
+
+    @property
+    def base(self) -> Base:
+        """The base commit that it shows, with its tree."""
+        return self._state.base
+
+    @property
+    def driver(self) -> DriverName:
+        """The name of the driver that its files are made and mounted by."""
+        return self._state.driver
+
+    @property
+    def limits(self) -> WorkspaceLimits:
+        """How many files and bytes may be written in it."""
+        return self._state.limits
+
+    @property
+    def ref(self) -> str:
+        """The depot's ref that holds its checkpoints."""
+        return WORKSPACES + self.id
+
+    @property
+    def directory(self) -> Path:
+        """Where its files lie; only for its driver, `discard` and `gc`."""
+        return _directory(self._depot, self.id)
+
+    def mount_plan(self) -> MountPlan:
+        """Return how a sandbox shows this workspace; after a reset there is a new plan."""
+        return self._driver.plan(self._generation(self._state.generation))
+
+    def scan_root(self) -> Path:
+        """Return the directory that holds what was written inside."""
+        return self._driver.root(self._generation(self._state.generation))
+
+    @property
+    def holds_base(self) -> bool:
+        """Whether its directory holds the base's files too, so that `usage` counts more than what was written."""
+        return self._state.driver != "overlay"
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many entries lie in its directory, ignored ones included, and the bytes they take on disk."""
+        return tree_bytes(self.scan_root())
+
+    # --- reading
+
+    def scan(self, *, trust_cache: bool = True) -> Scan:
+        """Return the present tree, its changes against base and what breaks a rule.
+
+        With `trust_cache=False` every changed file is read anew: a file mapped into memory can be written
+        without a new time stamp, and the last scan before a verdict should not depend on one.
+        """
+        state, place = self._state, self._generation(self._state.generation)
+        # `known` is kept in both cases: it says what the depot has, which no agent can change.
+        cache = self._cache if trust_cache else StatCache()
+        path = _environment_path(state)
+        opened = nullcontext() if path is None else open_directory(path)
+        with open_root(self._driver, place) as root, opened as environment:
+            rules = ScanRules(
+                base=bytes.fromhex(state.base.tree),
+                start=bytes.fromhex(state.start),
+                driver=state.driver,
+                include=IgnoreFile("\n".join(state.include).encode()) if state.include else None,
+                environment=environment,
+                limits=state.limits,
+            )
+            found, learnt = scan(root, rules, reader=self._depot.reader, cache=cache, known=self._known)
+        if trust_cache:
+            self._driver.keep_cache(place, cache, learnt=learnt)
+        return found
+
+    def last(self) -> Checkpoint | None:
+        """Return the last checkpoint, or `None` before the first."""
+        commit = self._depot.read_ref(self.ref)
+        return None if commit is None else read_checkpoint(self._depot.reader, commit)
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield all checkpoints, the last one first."""
+        current = self.last()
+        while current is not None:
+            yield current
+            current = (
+                None if current.parent == self.base.commit else read_checkpoint(self._depot.reader, current.parent)
+            )
+
+    # --- writing
+
+    def checkpoint(self, trigger: str, *, scan: Scan | None = None) -> Checkpoint:
+        """Keep the present tree (or the one of a `scan` just made) as a commit after the last checkpoint.
+
+        The same tree as the last one makes no new commit. Killed at any moment, the ref is at the old or at the
+        new checkpoint, and whole.
+        """
+        with hold_lock(self._lock):
+            self._refresh()
+            return self._commit_tree(trigger, (scan or self.scan()).tree)
+
+    def reset(self, tree: str, trigger: str) -> Checkpoint:
+        """Roll back (or forward) to exactly `tree`; what was there is kept as a checkpoint first, so undoable.
+
+        Ignored and temporary files go. A live mount keeps showing the old files: mount the new plan.
+        Raises `NotFoundError` code `tree_not_found`.
+        """
+        with hold_lock(self._lock):
+            self._refresh()
+            # First what can be refused, then the checkpoint that makes it undoable, then the change.
+            self._depot.check_tree(tree)
+            self._commit_tree(f"before {trigger}", self.scan().tree)
+            return self._reset(tree, trigger)
+
+    def reset_paths(self, paths: Sequence[str], tree: str, trigger: str = "rollback") -> Checkpoint:
+        """Roll back by file: each path (a directory whole) becomes as in `tree`, or goes where `tree` lacks it."""
+        with hold_lock(self._lock):
+            self._refresh()
+            self._depot.check_tree(tree)
+            before = self.scan().tree
+            self._commit_tree(f"before {trigger}", before)
+            return self._reset(self._depot.replace_paths(before, paths, tree), trigger)
+
+    def plan_rollback(self, target: str, *, drops: Sequence[Drop] | None = None) -> RollbackPlan:
+        """Return what `roll_back` would do, which is nothing yet; see `plan_rollback` of this package."""
+        return plan_rollback(self._depot, self.scan().tree, target, drops=drops)
+
+    def roll_back(self, plan: RollbackPlan, trigger: str = "rollback") -> Checkpoint:
+        """Carry out exactly a plan; what was there is kept as a checkpoint first, so `undo` brings it back.
+
+        Ignored and temporary files go, even where the plan changes no path. Raises `RefusedError` (`plan_stale`)
+        where the files are not those any more that the plan was made for.
+        """
+        with hold_lock(self._lock):
+            self._refresh()
+            found = self.scan().tree
+            # Compared under the lock: a person approved the plan for exactly these files.
+            if found != plan.source:
+                raise stale_plan(plan, found)
+            result = write_rollback(self._depot, plan)
+            self._commit_tree(f"before {trigger}", found)
+            return self._reset(result, trigger)
+
+    def undo(self) -> Checkpoint:
+        """Go to the checkpoint before: back to before a rollback, and by a second `undo` forward again.
+
+        Work that no checkpoint holds yet is kept as one, and undone.
+        """
+        with hold_lock(self._lock):
+            self._refresh()
+            self._commit_tree("before undo", self.scan().tree)
+            last = self.last()
+            return self._reset(self._depot.tree_of(last.parent if last else self.base.commit), "undo")
+
+    def fork(self, tree: str | None = None, *, id: str | None = None) -> Workspace:
+        """Make a workspace of its own that shows `tree` of the depot (default: the last checkpoint's).
+
+        It stands on the same base and layers and costs what `tree` differs from base by. Nothing ignored comes
+        along. Raises `NotFoundError` code `tree_not_found`.
+        """
+        last, state = self.last(), self._state
+        return Workspace.create(
+            self._depot,
+            state.base,
+            driver=state.driver,
+            tree=tree or (last.tree if last else None),
+            environment=_environment_path(state),
+            include=state.include,
+            limits=state.limits,
+            id=id,
+        )
+
+    def tidy(self) -> None:
+        """Remove generations that a reset left behind; call it when no sandbox has them mounted."""
+        with hold_lock(self._lock):
+            self._refresh()
+            current = str(self._state.generation)
+            for place in (self.directory / "generations").iterdir():
+                if place.name != current:
+                    remove_tree(place)
+
+    def discard(self) -> None:
+        """Remove its files; its checkpoints stay in the depot. Idempotent."""
+        with hold_lock(self._lock):
+            discard_tree(self.directory)
+
+    def destroy(self) -> None:
+        """Remove its files and its checkpoints' ref: an ordered erasure. Idempotent."""
+        self.discard()
+        commit = self._depot.read_ref(self.ref)
+        if commit is not None:
+            self._depot.swap(self.ref, None, commit)
+
+    # --- inside
+
+    @property
+    def _lock(self) -> Path:
+        return self._depot.root / "locks" / f"workspace-{self.id}.lock"
+
+    def _generation(self, number: int) -> Generation:
+        directory = self.directory / "generations" / str(number)
+        return Generation(directory=directory, layers=self._layers, environment=_environment_path(self._state))
+
+    def _refresh(self) -> None:
+        """Follow a reset that another process may have made since."""
+        state = read_state(self._depot, self.id)
+        if state.generation != self._state.generation:
+            self._switch_to(state)
+
+    def _switch_to(self, state: WorkspaceState) -> None:
+        self._state = state
+        self._cache = self._driver.load_cache(self._generation(state.generation))
+
+    def _commit_tree(self, trigger: str, tree: str) -> Checkpoint:
+        last = self.last()
+        if last is not None and last.tree == tree:
+            return last
+        parent = last.commit if last else self.base.commit
+        changed = len(self._depot.diff(last.tree if last else self.base.tree, tree))
+        trigger = " ".join(trigger.split())
+        message = checkpoint_message(trigger, changed)
+        with disk_errors("making a checkpoint"):
+            # The commit before the ref that names it: killed in between, an object is left that nothing reaches.
+            commit = self._depot.commit(tree, (parent,), message, author=Author())
+            self._depot.fault("checkpoint:written")
+            self._depot.swap(self.ref, commit, last.commit if last else None)
+        os.utime(self.directory / "state.json")  # its last use, for `gc`
+        self._depot.fault("checkpoint:made")
+        return Checkpoint(commit=commit, tree=tree, parent=parent, trigger=trigger, changed=changed)
+
+    def _reset(self, tree: str, trigger: str) -> Checkpoint:
+        state = msgspec.structs.replace(self._state, start=tree, generation=self._state.generation + 1)
+        with disk_errors("rolling back"):
+            # A new generation beside the present one, then the state file that names it: the switch is one rename.
+            # An upper is never rewound, since deleting behind a live mount still shows the old content.
+            _make_generation(self._depot, state, self._layers, self.directory)
+            self._depot.fault("reset:filled")
+            replace_file(self.directory / "state.json", msgspec.json.encode(state))
+        self._depot.fault("reset:switched")
+        self._switch_to(state)
+        return self._commit_tree(trigger, tree)
+
+
+def read_state(depot: Depot, id: str) -> WorkspaceState:
+    """Return what is kept of a workspace; raises `NotFoundError` code `workspace_not_found`."""
+    place = _directory(depot, id)
+    try:
+        content = (place / "state.json").read_bytes()
+    except (OSError, ValueError) as problem:
+        known = [entry.name for entry in place.parent.glob("w-*")] if place.parent.is_dir() else []
+        raise NotFoundError(
+            f"no workspace {id!r}", code="workspace_not_found", hint=nearest(id, known)
+        ) from problem
+    try:
+        return decode_as(content, WorkspaceState)
+    except msgspec.MsgspecError as problem:
+        raise InfrastructureError(f"the state of workspace {id!r} cannot be read", code="workspace") from problem
+
+
+def _directory(depot: Depot, id: str) -> Path:
+    if not id or "/" in id or id.startswith("."):
+        raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
+    return depot.root / "workspaces" / id
+
+
+def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:
+    """Make a generation beside its place and move it there: what a crash leaves is not taken for one."""
+    depot.room(directory, _need(depot, state, layers), "the files of the workspace")
+    generations = directory / "generations"
+    generations.mkdir(exist_ok=True)
+    # What lies there already is left from a reset that a crash cut off before the state file named it.
+    final, fresh = generations / str(state.generation), generations / f".new-{state.generation}"
+    remove_tree(final)
+    remove_tree(fresh)
+    make_owned(fresh)
+    DRIVERS[state.driver].make(
+        Generation(directory=fresh, layers=layers, environment=_environment_path(state)),
+        base=bytes.fromhex(state.base.tree),
+        tree=depot.check_tree(state.start),
+        reader=depot.reader,
+    )
+    depot.fault("generation:filled")
+    fresh.rename(final)
+
+
+def _need(depot: Depot, state: WorkspaceState, layers: BaseLayers) -> Need:
+    """Return what a generation takes: what it differs by over an overlay, all of it in a plain directory."""
+    base, tree = bytes.fromhex(state.base.tree), depot.check_tree(state.start)
+    if state.driver == "overlay":
+        return tree_need(depot.reader, tree, besides=base)
+    files = tree_need(depot.reader, tree).files
+    if state.driver == "reflink":
+        return Need(bytes=files * INODE, files=files)
+    environment = tree_bytes(Path(state.environment)) if state.environment else (0, 0)
+    return Need(bytes=tree_bytes(layers.tree)[1] + environment[1], files=files + environment[0])
+
+
+def _environment_path(state: WorkspaceState) -> Path | None:
+    return None if state.environment is None else Path(state.environment)
