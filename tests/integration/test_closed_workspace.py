@@ -12,9 +12,9 @@ from tests.workspace_kit import Yard, oracle
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.ports import DriverName
-from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import discover
 from chargehand.workspace._quota import AttemptQuota
 from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._workspace import Workspace

@@ -9,9 +9,9 @@ from chargehand.core.attempt_events import NetworkRequested
 from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError
 from chargehand.missions._journal import Notes
-from chargehand.sandbox._contract import REGISTRY_PORT
 from chargehand.sandbox._egress_contract import EgressRequest
 from chargehand.sandbox._mirror_reply import MirrorRequest
+from chargehand.sandbox.contract import REGISTRY_PORT
 
 _BURST, _RATE = 200.0, 20.0
 _MOST = 5_000

@@ -24,9 +24,9 @@ from chargehand.missions._journal import Watch, ignore
 from chargehand.models._contract import CallRecord
 from chargehand.models._replay import Divergence
 from chargehand.policy._rules import Rules
-from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import EgressRequest
 from chargehand.sandbox._mirror_reply import MirrorRequest
+from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store._log import MissionRow
 from chargehand.store._store import Store
 from chargehand.workspace._depot import Depot

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chargehand.core.errors import RefusedError
-from chargehand.sandbox._contract import EGRESS_PORT
 from chargehand.sandbox._egress_address import Address
+from chargehand.sandbox.contract import EGRESS_PORT
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 """Returns the addresses of a name; raises `OSError` where it has none."""

@@ -1,1 +1,1 @@
-"""Conformance suites, fakes and scripted counterparts for tests and extension authors; no product code imports it."""
+"""Conformance suites, fakes and stand-ins for tests and extension authors; no product code imports them."""

@@ -1,0 +1,336 @@
+"""The `container` tier: one podman or docker container per sandbox, our exec server as its process 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import marshal
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chargehand.core.errors import ChargehandError, InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Bind
+from chargehand.sandbox.container import guard as _container_guard
+from chargehand.sandbox.container import start as _container_start
+from chargehand.sandbox.container.engine import ContainerEngine, engine_environment, find_engine
+from chargehand.sandbox.container.layout import (
+    ROOT,
+    ContainerContents,
+    direct_mounts,
+    plan_contents,
+    staged_mounts,
+    write_root,
+)
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.inside import container_init as _container_inside
+from chargehand.sandbox.inside import exec_server as _server
+from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport, try_driver, try_promises
+from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.layout import base_environment, staging_directory
+from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
+from chargehand.sandbox.process.session import ProcessSandbox
+from chargehand.sandbox.process_tier import compiled_server, each_process, start_forwarder
+from chargehand.sandbox.toolchain import Toolchain
+
+_ISOLATED = ("-I", "-S", "-E")
+_OPEN_AT_ONCE = 4
+"""Engines lock their store: more that start at a time only wait for each other."""
+
+
+class ContainerSandbox(ProcessSandbox):
+    """A sandbox of the `container` tier; made by `ContainerTier.open`, keeps the promises of `Sandbox`."""
+
+    tier = "container"
+
+
+@dataclass(slots=True)
+class _Running:
+    """One container from outside: the engine's client, its first process on this machine (0: not known yet)."""
+
+    name: str
+    client: asyncio.subprocess.Process
+    ended: asyncio.Future[int]
+    watching: asyncio.Task[None] | None = None
+    pid: int = 0
+
+
+class ContainerTier:
+    """Opens sandboxes of the `container` tier; close it to end everything it started.
+
+    One instance per Chargehand process; an asynchronous context manager. `program` names the engine, `image` an
+    image that it has; without one containers show the host's own /usr and toolchain. `scratch` is a directory of
+    ours for the containers' root directories. `alive` is a descriptor that is held open until the last container
+    is gone, also where this process is killed. `engine` is one that was found before. Entering raises
+    `TierUnavailableError` where no engine works.
+    """
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        *,
+        program: str = "",
+        image: str = "",
+        scratch: Path | None = None,
+        alive: int | None = None,
+        environ: Mapping[str, str] | None = None,
+        engine: ContainerEngine | None = None,
+    ) -> None:
+        self._toolchain = toolchain
+        self._program = program
+        self._image = image
+        self._scratch = scratch
+        self._alive = alive
+        self._environ = dict(os.environ if environ is None else environ)
+        self._prefix = _container_guard.owner_prefix()
+        self._running: dict[str, _Running] = {}
+        self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
+        self._found = engine
+        self._engine: ContainerEngine | None = None
+        self._guard: asyncio.subprocess.Process | None = None
+        self._roots: tempfile.TemporaryDirectory[str] | None = None
+        self._code = b""
+
+    @property
+    def engine(self) -> ContainerEngine:
+        """The engine in use; raises `InfrastructureError` (`tier_closed`) outside of the context."""
+        if self._engine is None:
+            raise InfrastructureError("the container tier is closed", code="tier_closed")
+        return self._engine
+
+    async def __aenter__(self) -> ContainerTier:
+        engine = self._found
+        if engine is None:
+            engine = await asyncio.to_thread(
+                find_engine, program=self._program, image=self._image, environ=self._environ
+            )
+        await asyncio.to_thread(_container_guard.sweep, engine.argv)
+        self._code = _code_for(engine)
+        self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
+        os.chmod(self._roots.name, 0o755)
+        self._guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, _container_guard.__file__, self._prefix, self._roots.name, *engine.argv),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=engine_environment(self._environ),
+            pass_fds=() if self._alive is None else (self._alive,),
+            start_new_session=True,
+            cwd="/",
+        )
+        self._engine = engine
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self, spec: SandboxSpec) -> ContainerSandbox:
+        """Open one sandbox; raises `TierUnavailableError` with what the engine said where it refuses."""
+        engine = self.engine
+        name = new_id("sandbox")
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            async with self._starting:
+                return await self._open(engine, name, spec, errors)
+        except SandboxDiedError:
+            said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            raise TierUnavailableError(
+                f"the container sandbox cannot start: {said or 'no reason given'}",
+                hint="see what `chargehand doctor` says of the container tier, or use --sandbox process",
+            ) from None
+        finally:
+            os.close(errors)
+
+    async def _open(self, engine: ContainerEngine, name: str, spec: SandboxSpec, errors: int) -> ContainerSandbox:
+        if not engine.image:
+            spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
+        if not engine.image:
+            contents.links.update(self._toolchain.links)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                running = await self._start(engine, name, contents, spec.limits, theirs, errors)
+        except BaseException:
+            ours.close()
+            raise
+        sandbox = ContainerSandbox(
+            name,
+            ours,
+            running.ended,
+            kill=lambda: self._kill(running),
+            first=lambda: running.pid or None,
+            cgroup=None,
+            limits=spec.limits,
+            environment=self._environment(spec, engine),
+            limits_in_force=_limits_in_force(spec.limits, engine),
+        )
+        try:
+            await sandbox.start(self._code)
+            running.pid = await asyncio.to_thread(_container_guard.container_pid, engine.argv, running.name)
+            sandbox.use_cgroup(_cgroup_of(running.pid))
+            for forwarder in contents.forwarders:
+                await start_forwarder(sandbox, forwarder)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def _environment(self, spec: SandboxSpec, engine: ContainerEngine) -> dict[str, str]:
+        if engine.image:
+            return base_environment(spec, path=engine.path)
+        return base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
+
+    async def _start(
+        self,
+        engine: ContainerEngine,
+        name: str,
+        contents: ContainerContents,
+        limits: SandboxLimits,
+        theirs: socket.socket,
+        errors: int,
+    ) -> _Running:
+        assert self._roots is not None
+        place = Path(self._roots.name, name)
+        place.mkdir(mode=0o755)
+        root = place / "root"
+        await asyncio.to_thread(write_root, contents, root)
+        if engine.image:
+            contents.binds += [
+                Bind(source=root / "etc" / each, target=f"/etc/{each}") for each in ("passwd", "group")
+            ]
+        container = f"{self._prefix}{name}"
+        staging = staging_directory() if engine.stages else ""
+        if engine.stages:
+            mounts, words = staged_mounts(contents, root, staging)
+        else:
+            mounts, words = [], direct_mounts(contents, inodes=engine.kind == "docker")
+        argv = engine.run(
+            contents, limits, name=container, root=f"{staging}/{ROOT}" if staging else str(root), mounts=words
+        )
+        request = {"argv": argv, "mounts": mounts, "staging": staging, "stdio": engine.kind == "docker"}
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, _container_start.__file__, json.dumps(request)),
+            stdin=theirs.fileno(),
+            stdout=errors,
+            stderr=errors,
+            env=engine_environment(self._environ),
+            start_new_session=True,
+            cwd="/",
+        )
+        running = _Running(container, client, asyncio.get_running_loop().create_future())
+        self._running[name] = running
+        running.watching = asyncio.create_task(self._watch(name, running, place))
+        return running
+
+    async def _watch(self, name: str, running: _Running, place: Path) -> None:
+        """Wait for the end of a container and remove what is left of it."""
+        code = await running.client.wait()
+        if code < 0:  # the client was killed, which alone ends no container
+            await asyncio.to_thread(_container_guard.remove, self.engine.argv, running.name)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        self._running.pop(name, None)
+        if not running.ended.done():
+            running.ended.set_result(code)
+
+    def _kill(self, running: _Running) -> None:
+        """End a container at once: by its first process where we see it, else through the engine."""
+        if running.ended.done() or running.client.returncode is not None:
+            return
+        if running.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(running.pid, signal.SIGKILL)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            running.client.kill()  # then `_watch` has the engine remove it
+
+    async def close(self) -> None:
+        """End every sandbox that is still open."""
+        engine, guard = self._engine, self._guard
+        if engine is None or guard is None:
+            return
+        for running in list(self._running.values()):
+            await asyncio.to_thread(_container_guard.remove, engine.argv, running.name)
+        watching = [running.watching for running in self._running.values() if running.watching]
+        if watching:
+            await asyncio.wait(watching)
+        self._engine = None
+        assert guard.stdin is not None
+        guard.stdin.close()
+        await guard.wait()
+        if self._roots is not None:
+            self._roots.cleanup()
+
+
+def _code_for(engine: ContainerEngine) -> bytes:
+    """Return what the interpreter inside is sent: our filter of system calls, and below it the exec server.
+
+    An image's interpreter may be of another version, which takes text and no compiled code.
+    """
+    server = compiled_server()
+    if engine.image:
+        server = marshal.dumps(Path(_server.__file__).read_text())
+    inside = Path(_container_inside.__file__).read_text()
+    return marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
+
+
+def _cgroup_of(pid: int) -> Cgroup | None:
+    """Return the control group that the engine made, where this process may freeze it and read what it counts."""
+    directories, unified = _container_guard.cgroup_directories(pid) if pid else ({}, False)
+    group = Cgroup(tuple(directories.values()), unified)
+    writable = group.freezer is not None and os.access(group.freezer, os.W_OK)
+    return group if writable else None
+
+
+def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str, str]:
+    in_force = {
+        **each_process(limits),
+        "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
+        "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
+        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
+        "freeze": f"cgroup of {engine.kind}, or signals to the whole process namespace",
+    }
+    if limits.cpu_percent is not None:
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup of {engine.kind})"
+    return in_force
+
+
+TIER = "container"
+
+
+async def probe_container(
+    toolchain: Toolchain, *, scratch: Path, environ: Mapping[str, str], program: str = "", image: str = ""
+) -> ProbeReport:
+    """Find an engine and try each promise in real containers; nothing is left behind. Takes about 5 s.
+
+    `program` and `image` are those of `ContainerTier`.
+    """
+    try:
+        engine = await asyncio.to_thread(find_engine, program=program, image=image, environ=environ)
+    except TierUnavailableError as error:
+        part = ProbePart(name="engine", ok=False, detail=error.message, mend=error.hint)
+        return ProbeReport(tier=TIER, parts=(part,))
+    parts = [ProbePart(name="engine", ok=True, detail=_described(engine))]
+    try:
+        async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
+            parts += [await try_driver(driver, tier, scratch) for driver in DRIVERS]
+            driver = ProbeReport(tier=TIER, parts=tuple(parts)).driver
+            if driver is not None:
+                parts += await try_promises(driver, tier, scratch)
+    except ChargehandError as error:
+        parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
+    return ProbeReport(tier=TIER, parts=tuple(parts))
+
+
+def _described(engine: ContainerEngine) -> str:
+    options = f" with {' '.join(engine.options)}" if engine.options else ""
+    shown = f"the image {engine.image}" if engine.image else "the host's own /usr"
+    return f"{engine.version}{options}; containers show {shown}"

@@ -1,0 +1,497 @@
+"""The exec server: the first process inside a sandbox, run by the host's own isolated interpreter.
+
+It is process 1 of its namespace, so nothing inside can kill it and `kill(-1)` reaches exactly the untrusted
+processes; it is non-dumpable before it starts anything, so no child can take its socket or write its memory. It
+speaks over one inherited socket in frames (kind, length, body). Every reply carries the nonce of its request,
+which children never see.
+
+Start-up time counts, so only modules written in C are imported (`signal`, `socket`, `json` and `ctypes` would
+double it), and the host sends this module compiled, over that socket, to a bootstrap. Requests are `marshal`led:
+they come from the host, which runs the same interpreter; replies are plain structs, for the host must never decode
+what a sandbox could have written.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import resource
+import select
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+
+    Thread = tuple[int, int, str, int, int]
+else:
+    import _signal as signal
+
+FRAME = struct.Struct(">cI")
+EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
+HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
+NONCE_BYTES = 16
+OUTCOME = struct.Struct(">id????Q")
+"""Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams."""
+SECONDS = struct.Struct(">d")
+"""Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts."""
+_PIECE = 65536
+_LARGEST_PIPE = 1 << 20
+_TAIL = 16384
+_LONGEST_SLEEP = 3600.0
+_PR_SET_DUMPABLE = 4
+
+
+class OutputStream:
+    """One stream of a command: its head goes out as it comes, of the rest the tail at the end."""
+
+    def __init__(self, kind: bytes, limit: int) -> None:
+        self.kind = kind
+        self.keep = min(_TAIL, limit // 4)
+        self.left = limit - self.keep
+        self.dropped = 0
+        self._tail = bytearray()
+
+    def take(self, data: bytes) -> bytes:
+        """Return the part of `data` to send now; keep the rest as tail."""
+        head, rest = data[: self.left], data[self.left :]
+        self.left -= len(head)
+        if rest:
+            self._tail += rest
+            if len(self._tail) > self.keep + _PIECE:
+                self._cut()
+        return head
+
+    def _cut(self) -> None:
+        gone = max(0, len(self._tail) - self.keep)
+        del self._tail[:gone]
+        self.dropped += gone
+
+    def finish(self) -> bytes:
+        """Return the kept tail, after a line that says how much is missing where something is."""
+        self._cut()
+        if self.dropped:
+            return b"\n[... %d bytes left out ...]\n" % self.dropped + self._tail
+        return bytes(self._tail)
+
+
+class RunningCommand:
+    """One running program and its three pipes."""
+
+    def __init__(self, request: dict[str, Any], pid: int, pipes: tuple[int, int, int], started: float) -> None:
+        self.nonce = request["nonce"]
+        self.pid = pid
+        self.started = started
+        self.deadline = self.started + request["timeout"]
+        self.stdin, stdout, stderr = pipes
+        limit = request["output_limit"]
+        self.outputs = {stdout: OutputStream(OUT, limit), stderr: OutputStream(ERR, limit)}
+        self.pending = memoryview(b"")
+        self.more = request["stdin"] < 0
+        """Whether standard input goes on: its end is then a frame of nothing."""
+        self.status = 0
+        self.ended: float | None = None
+        self.killed = False
+        self.timed_out = False
+        self.dropped = False
+        self.most = request["output_most"]
+        self.written = 0
+        self.flooded = False
+
+    def skip(self, seconds: float) -> None:
+        """Do not count `seconds` that just passed, as far as the command was there by then."""
+        seconds = min(seconds, time.monotonic() - self.started)
+        self.started += seconds
+        self.deadline += seconds
+
+
+class ExecServer:
+    """The loop: one command at a time, frames in and out."""
+
+    def __init__(self, sock: int) -> None:
+        self.sock = sock
+        self.out = 1 if sock == 0 else sock
+        """Where replies go: standard output where orders come by standard input, else the same socket."""
+        self.inbox = bytearray()
+        self.command: RunningCommand | None = None
+        self.childless = True
+        self.frozen: tuple[float, set[int]] | None = None
+        self.orders = select.poll()
+        self.orders.register(sock, select.POLLIN)
+        self.poll = select.poll()
+        self.poll.register(sock, select.POLLIN)
+        self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.poll.register(self.wake_read, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+
+    def send(self, kind: bytes, body: bytes) -> None:
+        """Send one frame, waiting where the host reads slowly."""
+        frame = memoryview(FRAME.pack(kind, len(body)) + body)
+        while frame:
+            frame = frame[os.write(self.out, frame) :]
+
+    def run(self) -> None:
+        """Serve until the host closes the socket."""
+        self.send(HELLO, b"")
+        while True:
+            # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
+            for fd, event in self.poll.poll(self._wait()) or self.poll.poll(0):
+                if fd == self.sock:
+                    if not self._receive():
+                        return
+                elif fd == self.wake_read:
+                    os.read(self.wake_read, _PIECE)
+                else:
+                    self._pipe(fd, event)
+            self._reap()
+            self._advance()
+
+    def _wait(self) -> int | None:
+        """Return how many milliseconds the loop may sleep, `None` where only an event matters."""
+        command = self.command
+        if command is None or command.killed or self.frozen is not None:
+            return None
+        left = command.deadline - time.monotonic()
+        return int(min(max(0.0, left), _LONGEST_SLEEP) * 1000) + 1
+
+    def _receive(self) -> bool:
+        data = os.read(self.sock, _PIECE)
+        if not data:
+            return False
+        self.inbox += data
+        while len(self.inbox) >= FRAME.size:
+            kind, size = FRAME.unpack_from(self.inbox)
+            if len(self.inbox) < FRAME.size + size:
+                break
+            body = bytes(self.inbox[FRAME.size : FRAME.size + size])
+            del self.inbox[: FRAME.size + size]
+            self._handle(kind, body)
+        return True
+
+    def _handle(self, kind: bytes, body: bytes) -> None:
+        if kind == EXEC:
+            self._start(marshal.loads(body))
+        elif kind == STDIN and self.command is not None:
+            self._feed(self.command, body)
+        elif kind == KILL:
+            self._kill()
+        elif kind == SKIP and self.command is not None:
+            self.command.skip(SECONDS.unpack(body)[0])
+        elif kind == FREEZE:
+            if self.frozen is None:
+                self.frozen = time.monotonic(), freeze_all()
+            self.send(FROZEN, b"")
+        elif kind == THAW:
+            self._thaw()
+            self.send(THAWED, b"")
+
+    def _kill(self) -> None:
+        """Kill everything; what runs is answered for when nothing lives any more."""
+        if self.command is not None:
+            self.command.killed = True
+        kill_all(signal.SIGKILL)
+
+    def _thaw(self) -> None:
+        if self.frozen is None:
+            return
+        since, resting = self.frozen
+        self.frozen = None
+        if self.command is not None:
+            self.command.skip(time.monotonic() - since)
+        thaw_all(resting)
+
+    def _start(self, request: dict[str, Any]) -> None:
+        nonce, began = request["nonce"], time.monotonic()
+        ours, theirs = _pipes()
+        try:
+            pid = _spawn(request, theirs)
+            self.childless = False
+        except OSError as error:
+            for fd in ours:
+                os.close(fd)
+            self._refuse(nonce, request, error)
+            return
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self.command = RunningCommand(request, pid, ours, began)
+        for fd in ours[1:]:
+            self.poll.register(fd, select.POLLIN)
+        if not request["stdin"]:
+            self._close_stdin(self.command)
+
+    def _refuse(self, nonce: bytes, request: dict[str, Any], error: OSError) -> None:
+        """Answer as a shell would: 127 for a program that is not there, 126 for one that cannot run."""
+        missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
+        subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
+        self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
+        self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
+
+    def _feed(self, command: RunningCommand, data: bytes) -> None:
+        command.more = command.more and bool(data)
+        if command.stdin >= 0:
+            command.pending = memoryview(bytes(command.pending) + data)
+            os.set_blocking(command.stdin, False)
+            self.poll.register(command.stdin, select.POLLOUT)
+
+    def _close_stdin(self, command: RunningCommand) -> None:
+        if command.stdin >= 0:
+            os.close(command.stdin)
+            command.stdin = -1
+
+    def _pipe(self, fd: int, event: int) -> None:
+        command = self.command
+        if command is None:
+            return
+        if fd == command.stdin:
+            self._write_stdin(command)
+        elif fd in command.outputs:
+            data = os.read(fd, _PIECE)
+            if data:
+                self._forward(command, command.outputs[fd], data)
+            else:
+                self._finish_stream(command, fd)
+
+    def _write_stdin(self, command: RunningCommand) -> None:
+        try:
+            sent = os.write(command.stdin, command.pending[:_PIECE])
+            command.pending = command.pending[sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            command.pending = memoryview(b"")
+        if not command.pending:
+            self.poll.unregister(command.stdin)
+            if not command.more:
+                self._close_stdin(command)
+
+    def _forward(self, command: RunningCommand, output: OutputStream, data: bytes) -> None:
+        command.written += len(data)
+        head = output.take(data)
+        if head:
+            self.send(output.kind, command.nonce + head)
+        if command.written > command.most and not command.killed and command.ended is None:
+            command.flooded = True
+            self._kill()
+
+    def _finish_stream(self, command: RunningCommand, fd: int) -> None:
+        output = command.outputs.pop(fd)
+        self.poll.unregister(fd)
+        os.close(fd)
+        tail = output.finish()
+        command.dropped = command.dropped or output.dropped > 0
+        if tail:
+            self.send(output.kind, command.nonce + tail)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            if self.command is not None and pid == self.command.pid:
+                self.command.status = status
+                self.command.ended = time.monotonic()
+
+    def _advance(self) -> None:
+        """Enforce the time limit, and answer when the program has ended."""
+        command = self.command
+        if command is None:
+            return
+        if command.ended is None and self._overdue(command):
+            command.timed_out = True
+            self._kill()
+        if command.ended is not None and (self.childless or not command.killed):
+            self._drain(command)
+            self.command = None
+            self.send(DONE, command.nonce + _outcome(command))
+
+    def _overdue(self, command: RunningCommand) -> bool:
+        if command.killed or self.frozen is not None or time.monotonic() < command.deadline:
+            return False
+        # A freeze from outside stops this process too: what the host has to say of it is heard before judging.
+        return not self.orders.poll(0)
+
+    def _drain(self, command: RunningCommand) -> None:
+        """Take what lies in the pipes: a daemon may hold them open, or write for ever."""
+        for fd in list(command.outputs):
+            os.set_blocking(fd, False)
+            for _ in range(_LARGEST_PIPE // _PIECE):
+                data = _read_ready(fd)
+                if not data:
+                    break
+                self._forward(command, command.outputs[fd], data)
+            self._finish_stream(command, fd)
+        if command.stdin >= 0:
+            self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be taken out
+            self.poll.unregister(command.stdin)
+        self._close_stdin(command)
+
+
+def _read_ready(fd: int) -> bytes:
+    try:
+        return os.read(fd, _PIECE)
+    except BlockingIOError:
+        return b""
+
+
+def _outcome(command: RunningCommand) -> bytes:
+    status = os.waitstatus_to_exitcode(command.status)
+    seconds = (command.ended or command.started) - command.started
+    code = 128 - status if status < 0 else status
+    told = (command.dropped, command.timed_out, command.flooded, True, command.written)
+    return OUTCOME.pack(code, seconds, *told)
+
+
+def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Return our three ends and the child's three ends."""
+    stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
+    stdout_read, stdout_write = os.pipe2(os.O_CLOEXEC)
+    stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
+    return (stdin_write, stdout_read, stderr_read), (stdin_read, stdout_write, stderr_write)
+
+
+class _DirectoryError(FileNotFoundError):
+    """The working directory cannot be entered."""
+
+
+def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
+    environment = request["environment"]
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        raise _DirectoryError(error.errno, error.strerror) from None
+    try:
+        program = _find(request["argv"][0], environment.get(b"PATH", b""))
+        return os.posix_spawn(
+            program,
+            request["argv"],
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)],
+            setsid=True,
+            setsigmask=(),
+            # All of them: whoever started Chargehand may ignore some, and that would come along.
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+        )
+    finally:
+        os.chdir("/")
+
+
+def _find(name: bytes, path: bytes) -> bytes:
+    if b"/" in name:
+        return name
+    for directory in path.split(b":"):
+        candidate = directory + b"/" + name
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise FileNotFoundError(2, "command not found")
+
+
+def kill_all(number: int) -> None:
+    """Send a signal to every process of the namespace but this one."""
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        return
+
+
+def freeze_all() -> set[int]:
+    """Stop every process; return when no thread of one runs, with the processes that stood still before.
+
+    Two looks in a row must find the same threads, all stopped, none of which has run in between: then there was a
+    moment at which all stood still, and nobody was left to wake another.
+    """
+    resting = {pid for pid, _, state, *_ in _threads() if state == "T"}
+    before: set[tuple[int, int, int]] = set()
+    while True:
+        kill_all(signal.SIGSTOP)
+        seen = _threads()
+        now = {(pid, task, switches) for pid, task, _, _, switches in seen}
+        if now == before and _settled(seen):
+            return resting
+        before = now
+        time.sleep(0.0005)
+
+
+def thaw_all(resting: set[int]) -> None:
+    """Let every process run on but those of `resting`."""
+    for pid in {thread[0] for thread in _threads()} - resting:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            continue
+
+
+def _settled(threads: list[Thread]) -> bool:
+    """Tell whether no thread runs or can run on; a parent in vfork() waits in state D for its stopped child."""
+    parents = {parent for _, _, state, parent, _ in threads if state == "T"}
+    return all(state in "TtZX" or (state == "D" and pid in parents) for pid, _, state, _, _ in threads)
+
+
+def _threads() -> list[Thread]:
+    """Return pid, thread id, state, parent and how often it was switched away from, of every thread but ours."""
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and pid != "1"]
+    found = [_thread(pid, int(task)) for pid in pids for task in _listed(f"/proc/{pid}/task")]
+    return [thread for thread in found if thread is not None]
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _thread(pid: int, task: int) -> Thread | None:
+    try:
+        with open(f"/proc/{pid}/task/{task}/status", "rb", 0) as file:
+            lines = file.read(_PIECE).split(b"\n")
+    except OSError:
+        return None
+    facts = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+    switches = int(facts[b"voluntary_ctxt_switches"]) + int(facts[b"nonvoluntary_ctxt_switches"])
+    return pid, task, chr(facts[b"State"][0]), int(facts[b"PPid"]), switches
+
+
+def _make_unreadable() -> None:
+    """Let no other process attach to, read or write this one (PR_SET_DUMPABLE, prctl(2))."""
+    import _ctypes
+
+    prctl = _ctypes.dlsym(_ctypes.dlopen("", 0), "prctl")
+    if _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+        raise OSError("prctl(PR_SET_DUMPABLE) was refused")
+
+
+def _limit(limits: dict[str, int]) -> None:
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (wanted, wanted))
+
+
+def main() -> None:
+    """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
+    sock = int(sys.argv[1])
+    os.set_inheritable(sock, False)
+    os.set_inheritable(1 if sock == 0 else sock, False)
+    _make_unreadable()
+    _limit({name: int(value) for name, value in (word.split("=") for word in sys.argv[3:])})
+    os.umask(0o022)
+    try:
+        ExecServer(sock).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        kill_all(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
