@@ -1,24 +1,34 @@
-"""Control groups, versions 1 and 2: limits, freezing and counters of one sandbox."""
+"""Control groups, versions 1 and 2, where this process may make them: limits, freezing and counters of a sandbox.
+
+Where it may not, rlimits bind memory per process and the process count per sandbox, and the exec server freezes by
+signals; `limits_in_force` says which.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import re
 import signal
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox.contract import SandboxLimits
 
+_ROOT = Path("/sys/fs/cgroup")
+_PREFIX = "chargehand-"
+_V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
+_V2 = ("memory", "pids", "cpu")
+_PERIOD_MICROSECONDS = 100_000
+_REMOVE_ROUNDS = 1000
+_COUNTER_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Of everything that ever ran in a group, `None` for what no controller of it counts.
+    """What the kernel counted of everything that ever ran in a group; `None` for what no controller counts.
 
     Memory in bytes, page cache and temporary files included; `memory_kills` and `refused_forks` say how often a
     limit was enforced.
@@ -30,66 +40,22 @@ class Counters:
     memory_kills: int | None = None
     refused_forks: int | None = None
 
+    def or_else(self, before: Counters) -> Counters:
+        """Return these, each that is unknown as it was `before`: a group may go between two readings."""
 
-NOTHING = Counters()
+        def latest(now: int | None, earlier: int | None) -> int | None:
+            return earlier if now is None else now
 
-
-def read_counters(directories: Iterable[Path]) -> Counters:
-    """Return what a group's directories tell; one that is gone tells nothing."""
-    places = tuple(directories)
-    return replace(
-        read_enforced(places),
-        cpu_seconds=_cpu(places),
-        peak_memory=_first(places, ("memory.peak", "memory.max_usage_in_bytes")),
-        peak_processes=_first(places, ("pids.peak",)),
-    )
-
-
-def read_enforced(directories: Iterable[Path]) -> Counters:
-    """Return how often a group's limits were enforced, and nothing else: this is asked at every command."""
-    places = tuple(directories)
-    return Counters(
-        memory_kills=_first(places, ("memory.events", "memory.oom_control"), "oom_kill"),
-        refused_forks=_first(places, ("pids.events",), "max"),
-    )
+        return Counters(
+            cpu_seconds=before.cpu_seconds if self.cpu_seconds is None else self.cpu_seconds,
+            peak_memory=latest(self.peak_memory, before.peak_memory),
+            peak_processes=latest(self.peak_processes, before.peak_processes),
+            memory_kills=latest(self.memory_kills, before.memory_kills),
+            refused_forks=latest(self.refused_forks, before.refused_forks),
+        )
 
 
-def _cpu(places: tuple[Path, ...]) -> float | None:
-    nanoseconds = _first(places, ("cpuacct.usage",))
-    if nanoseconds is not None:
-        return nanoseconds / 1e9
-    microseconds = _first(places, ("cpu.stat",), "usage_usec")
-    return None if microseconds is None else microseconds / 1e6
-
-
-def _first(places: tuple[Path, ...], names: tuple[str, ...], field: str = "") -> int | None:
-    """Return the number that the first of these files holds, in the line of `field` where one is named."""
-    path = _where(places, names, field)
-    return None if path is None else _number(path, field)
-
-
-@functools.lru_cache(maxsize=512)
-def _where(places: tuple[Path, ...], names: tuple[str, ...], field: str) -> Path | None:
-    # Looked for once: a command would pay for each file that is not there.
-    paths = (place / name for place in places for name in names)
-    return next((path for path in paths if _number(path, field) is not None), None)
-
-
-def _number(path: Path, field: str) -> int | None:
-    try:
-        text = path.read_text()
-    except OSError:
-        return None
-    found = re.search(rf"^{field} (\d+)$" if field else r"^(\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
-_ROOT = Path("/sys/fs/cgroup")
-_PREFIX = "chargehand-"
-_V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
-_V2 = ("memory", "pids", "cpu")
-_PERIOD_MICROSECONDS = 100_000
-_REMOVE_ROUNDS = 1000
+NOT_COUNTED = Counters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +69,8 @@ class Cgroup:
     @property
     def freezer(self) -> Path | None:
         """The file that orders a freeze, `None` where this group has no freezer."""
-        names = ("cgroup.freeze",) if self.unified else ("freezer.state",)
-        files = (directory / name for directory in self.directories for name in names)
+        name = "cgroup.freeze" if self.unified else "freezer.state"
+        files = (directory / name for directory in self.directories)
         return next((file for file in files if file.exists()), None)
 
     def freeze(self, wanted: bool, *, seconds: float = 5.0) -> None:
@@ -114,7 +80,7 @@ class Cgroup:
         """
         control = self.freezer
         if control is None:
-            raise InfrastructureError("this group cannot freeze", code="freeze_unavailable")
+            raise InfrastructureError("this control group cannot freeze", code="freeze_unavailable")
         order = str(int(wanted)) if self.unified else ("FROZEN" if wanted else "THAWED")
         state = control.with_name("cgroup.events") if self.unified else control
         goal = f"frozen {order}" if self.unified else order
@@ -127,27 +93,60 @@ class Cgroup:
             time.sleep(0.0005)
             control.write_text(order)  # version 1 may stay at FREEZING until asked again
 
-    @property
-    def counters(self) -> Counters:
-        """What the kernel has counted of the group up to now."""
-        return read_counters(self.directories)
+    def read_counters(self) -> Counters:
+        """Return what the kernel has counted up to now; nothing of a group that is gone."""
+        nanoseconds = self._read(("cpuacct.usage",))
+        microseconds = self._read(("cpu.stat",), b"usage_usec") if nanoseconds is None else None
+        seconds = None if nanoseconds is None else nanoseconds / 1e9
+        return replace(
+            self.read_enforced(),
+            cpu_seconds=seconds if microseconds is None else microseconds / 1e6,
+            peak_memory=self._read(("memory.peak", "memory.max_usage_in_bytes")),
+            peak_processes=self._read(("pids.peak",)),
+        )
 
-    @property
-    def enforced(self) -> Counters:
-        """How often the kernel enforced a limit of the group up to now."""
-        return read_enforced(self.directories)
+    def read_enforced(self) -> Counters:
+        """Return how often limits were enforced, and nothing else: this is read before every command."""
+        return Counters(
+            memory_kills=self._read(("memory.events", "memory.oom_control"), b"oom_kill"),
+            refused_forks=self._read(("pids.events",), b"max"),
+        )
+
+    def _read(self, names: tuple[str, ...], label: bytes = b"") -> int | None:
+        """Return the number in the first of these files that exists; with `label`, the one in that line."""
+        path = _find_counter(self.directories, names, label)
+        return None if path is None else _read_number(path, label)
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
-        with contextlib.suppress(OSError):
-            for pid in (self.directories[0] / "cgroup.procs").read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        _kill_members(self.directories[0])
 
     def remove(self) -> None:
         """Remove the directories once the kernel has let go of the last process; kills what still lives there."""
         for directory in self.directories:
             _remove_group(directory)
+
+
+@functools.lru_cache(maxsize=512)
+def _find_counter(directories: tuple[Path, ...], names: tuple[str, ...], label: bytes) -> str | None:
+    # Looked for once: a command would pay for each file that is not there.
+    paths = (str(directory / name) for directory in directories for name in names)
+    return next((path for path in paths if _read_number(path, label) is not None), None)
+
+
+def _read_number(path: str, label: bytes) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs five system calls more
+    except OSError:
+        return None
+    try:
+        lines = os.read(fd, _COUNTER_BYTES).splitlines()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    pairs = (line.rpartition(b" ") for line in lines)
+    return next((int(value) for name, _, value in pairs if name == label and value.isdigit()), None)
 
 
 class Cgroups:
@@ -157,18 +156,15 @@ class Cgroups:
         self._parents, self._unified = _find_parents()
         self._prefix = f"{_PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
         self.reason = ""
-        self.available = self._prove()
-
-    def _prove(self) -> bool:
+        self.available = False
         if not self._parents:
             self.reason = "no control group of this process can be written to"
-            return False
+            return
         try:
             self.create("probe", SandboxLimits()).remove()
+            self.available = True
         except OSError as error:
             self.reason = f"control groups cannot be made here: {error}"
-            return False
-        return True
 
     def create(self, name: str, limits: SandboxLimits) -> Cgroup:
         """Make the group of one sandbox and set its limits; raises `OSError`."""
@@ -209,20 +205,21 @@ def _remove_group(directory: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            _kill_group(directory)
-            time.sleep(0.002)
+            for name, order in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                with contextlib.suppress(OSError):
+                    if (directory / name).exists():
+                        (directory / name).write_text(order)
+            _kill_members(directory)
+            time.sleep(0.002)  # the kernel lets go of a dead process only after its last file and page
         else:
             return
 
 
-def _kill_group(directory: Path) -> None:
-    for name, order in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-        with contextlib.suppress(OSError):
-            if (directory / name).exists():
-                (directory / name).write_text(order)
+def _kill_members(directory: Path) -> None:
     with contextlib.suppress(OSError):
         for pid in (directory / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def _find_parents() -> tuple[dict[str, Path], bool]:
@@ -239,12 +236,12 @@ def _find_parents() -> tuple[dict[str, Path], bool]:
     for _, controllers, place in lines:
         directory = _ROOT / place.lstrip("/")
         if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
-            hand_down(directory)
+            delegate_controllers(directory)
             return {"unified": directory}, True
     return {}, False
 
 
-def hand_down(directory: Path) -> None:
+def delegate_controllers(directory: Path) -> None:
     """Let groups below a group of version 2 have its controllers, as far as the kernel lets us.
 
     It does not while processes live in the group itself, unless that is the root: then the groups below count
@@ -262,6 +259,7 @@ def hand_down(directory: Path) -> None:
 
 
 def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict[str, str]:
+    """Set the limits of one controller; return those that are in force by it."""
     if controller == "memory":
         (directory / "memory.limit_in_bytes").write_text(str(limits.memory_mb << 20))
         with contextlib.suppress(OSError):  # where swap is counted, none on top
@@ -271,7 +269,7 @@ def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict
         (directory / "pids.max").write_text(str(limits.processes))
         return {"processes": f"{limits.processes} for the sandbox (cgroup v1)"}
     if controller == "unified":
-        return _set_unified(directory, limits)
+        return _set_unified_limits(directory, limits)
     if controller == "cpu" and limits.cpu_percent is not None:
         quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
         (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
@@ -280,7 +278,7 @@ def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict
     return {"freeze": "cgroup v1"} if controller == "freezer" else {}
 
 
-def _set_unified(directory: Path, limits: SandboxLimits) -> dict[str, str]:
+def _set_unified_limits(directory: Path, limits: SandboxLimits) -> dict[str, str]:
     in_force = {"freeze": "cgroup v2"}
     if (directory / "memory.max").exists():
         (directory / "memory.max").write_text(str(limits.memory_mb << 20))

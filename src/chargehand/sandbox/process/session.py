@@ -1,12 +1,9 @@
-"""The host's side of the exec protocol: one open sandbox, one command at a time."""
+"""One open sandbox from the host's side: commands one after another, freezing, usage, the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import marshal
-import math
-import os
 import secrets
 import socket
 import time
@@ -15,126 +12,35 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from chargehand.core.errors import InfrastructureError, SandboxDiedError, UsageError
+from chargehand.core.errors import InfrastructureError, SandboxDiedError
 from chargehand.sandbox.contract import (
     WORKSPACE,
     ExecResult,
-    LimitName,
     OnOutput,
     RunningProcess,
     SandboxLimits,
     SandboxUsage,
-    processes_below,
 )
-from chargehand.sandbox.inside import exec_server as _server
+from chargehand.sandbox.inside import exec_server
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.usage import UsageMeter
-
-
-def encode_request(
-    nonce: bytes,
-    argv: Sequence[str],
-    *,
-    cwd: str,
-    environment: Mapping[str, str],
-    timeout: float,
-    output_limit: int,
-    output_most: int,
-    stdin: int,
-) -> bytes:
-    """Return the body of an EXEC frame; raises `UsageError` (`command_invalid`) for what no kernel would take."""
-    if not argv:
-        raise UsageError("a command needs at least a program", code="command_invalid")
-    if math.isnan(timeout) or output_limit < 0:
-        raise UsageError(f"wrong limits: timeout {timeout!r}, output {output_limit!r}", code="command_invalid")
-    request: dict[str, Any] = {
-        "nonce": nonce,
-        "argv": [_encoded(word) for word in argv],
-        "cwd": _encoded(cwd),
-        "environment": {_name(name): _encoded(value) for name, value in environment.items()},
-        "timeout": float(timeout),
-        "output_limit": output_limit,
-        "output_most": output_most,
-        "stdin": stdin,
-    }
-    return marshal.dumps(request)
-
-
-def _encoded(word: str) -> bytes:
-    try:
-        data = os.fsencode(word)
-    except UnicodeEncodeError:
-        data = b"\0"
-    if b"\0" in data:
-        raise UsageError(
-            f"{word!r} cannot be handed to a program",
-            code="command_invalid",
-            hint="leave out NUL characters and lone surrogates",
-        )
-    return data
-
-
-def _name(name: str) -> bytes:
-    if not name or "=" in name:
-        raise UsageError(f"{name!r} is no name for an environment variable", code="command_invalid")
-    return _encoded(name)
-
-
-class ExecReply:
-    """What has come back of the command that runs."""
-
-    def __init__(self, nonce: bytes, on_output: OnOutput | None) -> None:
-        self.nonce = nonce
-        self.done: asyncio.Future[ExecResult] = asyncio.get_running_loop().create_future()
-        self.ended = False
-        self.stopped: LimitName | None = None
-        """The limit at which we have everything killed, once there is one."""
-        self._on_output = on_output
-        self._kept: dict[bytes, list[bytes]] = {_server.OUT: [], _server.ERR: []}
-
-    def take(self, kind: bytes, body: bytes) -> None:
-        """Add one frame that carries our nonce."""
-        if kind == _server.DONE:
-            self.ended = True
-            if not self.done.done():
-                self.done.set_result(self._result(body))
-            return
-        self._kept[kind].append(body)
-        if self._on_output and not self.done.done():
-            try:
-                self._on_output("stdout" if kind == _server.OUT else "stderr", body)
-            except Exception as error:  # the listener's fault: it goes to who gave it to us
-                self.done.set_exception(error)
-
-    def abandon(self) -> None:
-        """Take what still comes, for nobody: a listener that fails once more must not end the wait for the end."""
-        self._on_output = None
-        self.done = asyncio.get_running_loop().create_future()
-
-    def _result(self, body: bytes) -> ExecResult:
-        code, seconds, truncated, timed_out, flooded, _, written = _server.OUTCOME.unpack(body)
-        return ExecResult(
-            exit_code=code,
-            stdout=b"".join(self._kept[_server.OUT]),
-            stderr=b"".join(self._kept[_server.ERR]),
-            seconds=seconds,
-            truncated=truncated,
-            timed_out=timed_out,
-            limit="wall_time" if timed_out else "output" if flooded else None,
-            written=written,
-        )
-
+from chargehand.sandbox.process.exec_protocol import (
+    ExecChannel,
+    ExecReply,
+    encode_environment,
+    encode_request,
+)
+from chargehand.sandbox.process.usage import UsageMeter, processes_below
 
 _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _LATEST_SECONDS = 30.0
-_LONGEST_WAIT = 86_400.0
-_LARGEST_FRAME = 1 << 20
+"""After a command's own time limit: only then does the host give up on an exec server that does not answer."""
+_LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
 _MOST_FREEZES = 256
 
 
-async def _to_the_end(what: Awaitable[_T]) -> _T:
+async def _finish(what: Awaitable[_T]) -> _T:
     """Await `what` to its end even where the caller is cancelled meanwhile; the cancellation comes after."""
     task = asyncio.ensure_future(what)
     cancelled: asyncio.CancelledError | None = None
@@ -150,18 +56,24 @@ async def _to_the_end(what: Awaitable[_T]) -> _T:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _ExecRequest:
     """What a program is started with; `more` is the input that comes while it runs, instead of `stdin`."""
 
     argv: Sequence[str]
     cwd: str
     environment: Mapping[str, str]
+    timeout: float
+    output_limit: int
     stdin: bytes = b""
     more: AsyncIterator[bytes] | None = None
 
 
 class ServedSandbox:
-    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier."""
+    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier.
+
+    `sock` leads to the exec server; `ended` is done when the sandbox is gone; `kill` ends it at once; `first`
+    returns its process 1 as this machine numbers it, `None` where it cannot be known.
+    """
 
     tier = ""
     start_seconds = START_SECONDS
@@ -181,8 +93,8 @@ class ServedSandbox:
     ) -> None:
         self.id = name
         self.limits_in_force = limits_in_force
-        self._environment = environment
-        self._sock = sock
+        self._environment = encode_environment(environment)
+        self._channel = ExecChannel(sock, self._take_frame)
         self._ended = ended
         self._kill = kill
         self._first = first
@@ -199,14 +111,20 @@ class ServedSandbox:
         self._turn = asyncio.Lock()
         self._reply: ExecReply | None = None
         self._signals: asyncio.Queue[bytes] = asyncio.Queue()
-        self._died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reading: asyncio.Task[None] | None = None
+        for end in (ended, self._channel.lost):
+            end.add_done_callback(self._on_end)
+
+    def _on_end(self, _: asyncio.Future[Any]) -> None:
+        """End what is left where either the sandbox or its exec server ended, and whoever waits for a command."""
+        if not self._ended.done():
+            self._kill()
+        if self._reply is not None:
+            self._reply.wake()
 
     async def start(self, server: bytes) -> None:
         """Send the exec server and wait for its greeting; raises `SandboxDiedError` where none comes."""
-        self._reader, self._writer = await asyncio.open_connection(sock=self._sock, limit=_LARGEST_FRAME)
-        self._reading = asyncio.create_task(self._read())
-        self._writer.write(server)
+        await self._channel.open()
+        self._channel.send(server)
         await self._wait(self._signals.get(), seconds=self.start_seconds)
 
     def use_cgroup(self, cgroup: Cgroup | None) -> None:
@@ -214,36 +132,30 @@ class ServedSandbox:
         self._cgroup = cgroup
         self._meter.use(cgroup)
 
-    async def _read(self) -> None:
-        """Hand each frame to whom it concerns until the sandbox ends."""
-        try:
-            while True:
-                kind, size = _server.FRAME.unpack(await self._reader.readexactly(_server.FRAME.size))
-                if size > _LARGEST_FRAME:
-                    self._kill()  # no exec server of ours sends this
-                    return
-                body = await self._reader.readexactly(size)
-                if kind in (_server.OUT, _server.ERR, _server.DONE):
-                    self._take(kind, body)
-                else:
-                    self._signals.put_nowait(kind)
-        except (asyncio.IncompleteReadError, ConnectionError):
+    def _take_frame(self, kind: bytes, body: bytes) -> None:
+        """Handle one frame that arrived."""
+        if kind not in (exec_server.OUT, exec_server.ERR, exec_server.DONE):
+            self._signals.put_nowait(kind)
             return
-        finally:
-            if not self._died.done():
-                self._died.set_result(None)
-
-    def _take(self, kind: bytes, body: bytes) -> None:
-        nonce, body = body[: _server.NONCE_BYTES], body[_server.NONCE_BYTES :]
+        nonce = body[: exec_server.NONCE_BYTES]
         if self._reply is None or not secrets.compare_digest(nonce, self._reply.nonce):
             self._kill()  # nobody but the exec server knows the nonce: this is not it
-            return
-        self._reply.take(kind, body)
+        else:
+            self._reply.take(kind, body[exec_server.NONCE_BYTES :])
+
+    @property
+    def _dead(self) -> bool:
+        return self._closing is not None or self._channel.lost.done() or self._ended.done()
+
+    def _send(self, kind: bytes, body: bytes = b"") -> None:
+        if self._dead:
+            raise SandboxDiedError(f"sandbox {self.id!r} is closed")
+        self._channel.send_frame(kind, body)
 
     async def _wait(self, what: Awaitable[_T], *, seconds: float | None) -> _T:
         """Await `what` unless the sandbox ends, or says nothing for `seconds`."""
         task = asyncio.ensure_future(what)
-        waited: list[asyncio.Future[Any]] = [task, self._died, self._ended]
+        waited: list[asyncio.Future[Any]] = [task, self._channel.lost, self._ended]
         try:
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -252,27 +164,22 @@ class ServedSandbox:
         if task.done():
             return task.result()
         task.cancel()
+        raise self._give_up()
+
+    def _give_up(self) -> SandboxDiedError:
+        """Kill the sandbox; return the error that says why it can no longer be used."""
         why = "ended while in use" if self._dead else "no longer answers"
         self._kill()
         self._meter.refresh()
         if self._dead and self._meter.memory_ran_out:
-            raise SandboxDiedError(
+            return SandboxDiedError(
                 f"sandbox {self.id!r} ended: all of its {self._limits.memory_mb} MiB of memory were used up",
                 code="sandbox_memory",
                 hint="raise sandbox.memory_mb, or lower sandbox.tmp_mb: temporary files are memory too",
             )
-        raise SandboxDiedError(
+        return SandboxDiedError(
             f"sandbox {self.id!r} {why}", hint="it was killed from outside; run the mission again"
         )
-
-    @property
-    def _dead(self) -> bool:
-        return self._closing is not None or self._died.done() or self._ended.done()
-
-    def _send(self, kind: bytes, body: bytes = b"") -> None:
-        if self._dead:
-            raise SandboxDiedError(f"sandbox {self.id!r} is closed")
-        self._writer.write(_server.FRAME.pack(kind, len(body)) + body)
 
     async def exec(
         self,
@@ -286,8 +193,15 @@ class ServedSandbox:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run one program to its end; see `Sandbox.exec`."""
-        given = _Given(argv=argv, cwd=cwd, environment=environment or {}, stdin=stdin)
-        return await self._run(given, on_output, timeout=timeout, output_limit=output_limit)
+        request = _ExecRequest(
+            argv=argv,
+            cwd=cwd,
+            environment=environment or {},
+            timeout=timeout,
+            output_limit=output_limit,
+            stdin=stdin,
+        )
+        return await self._run(request, on_output)
 
     async def converse(
         self,
@@ -301,62 +215,76 @@ class ServedSandbox:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run one program to its end and hand it what comes meanwhile; see `Converses.converse`."""
-        given = _Given(argv=argv, cwd=cwd, environment=environment or {}, more=stdin)
-        return await self._run(given, on_output, timeout=timeout, output_limit=output_limit)
-
-    async def _run(
-        self, given: _Given, on_output: OnOutput | None, *, timeout: float, output_limit: int
-    ) -> ExecResult:
-        reply = ExecReply(secrets.token_bytes(_server.NONCE_BYTES), on_output)
-        request = encode_request(
-            reply.nonce,
-            given.argv,
-            cwd=given.cwd,
-            environment={**self._environment, **given.environment},
+        request = _ExecRequest(
+            argv=argv,
+            cwd=cwd,
+            environment=environment or {},
             timeout=timeout,
             output_limit=output_limit,
+            more=stdin,
+        )
+        return await self._run(request, on_output)
+
+    async def _run(self, request: _ExecRequest, on_output: OnOutput | None) -> ExecResult:
+        reply = ExecReply(secrets.token_bytes(exec_server.NONCE_BYTES), on_output)
+        body = encode_request(
+            reply.nonce,
+            request.argv,
+            cwd=request.cwd,
+            environment=self._environment | encode_environment(request.environment),
+            timeout=request.timeout,
+            output_limit=request.output_limit,
             output_most=self._limits.output_mb << 20,
-            stdin=len(given.stdin) if given.more is None else -1,
+            stdin=len(request.stdin) if request.more is None else -1,
         )
         async with self._turn:
             if not self._thawed.is_set():
                 await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
-            before = self._meter.mark()
-            minding = asyncio.create_task(self._mind(reply)) if self._meter.minds else None
+            before = self._meter.read_enforced()
+            sampling = asyncio.create_task(self._sample(reply)) if self._meter.needs_samples else None
             try:
-                self._send(_server.EXEC, request)
-                if given.stdin:
-                    self._send(_server.STDIN, given.stdin)
-                async with self._feeding(given.more):
-                    result = await self._wait_for(reply, timeout)
-                return self._meter.judged(result, before, reply.stopped)
+                self._send(exec_server.EXEC, body)
+                if request.stdin:
+                    self._send(exec_server.STDIN, request.stdin)
+                if request.more is None:
+                    result = await self._wait_for(reply, request.timeout)
+                else:
+                    async with self._feeding(request.more):
+                        result = await self._wait_for(reply, request.timeout)
+                return self._meter.name_limit(result, before, reply.stopped)
             except SandboxDiedError:
                 raise
             except BaseException:  # cancelled, or the listener failed
-                await _to_the_end(self._abandon(reply))
+                await _finish(self._abandon(reply))
                 raise
             finally:
                 self._reply = None
-                if minding is not None:
-                    minding.cancel()
+                if sampling is not None:
+                    sampling.cancel()
 
-    async def _mind(self, reply: ExecReply) -> None:
+    async def _sample(self, reply: ExecReply) -> None:
         """Look now and then at what a command takes, and kill everything where that is too much."""
         while reply.stopped is None:
             await asyncio.sleep(self._meter.pause)
             if self._thawed.is_set() and not self._dead:
-                reply.stopped = await asyncio.to_thread(self._meter.look)
+                reply.stopped = await asyncio.to_thread(self._meter.find_passed_limit)
         with contextlib.suppress(SandboxDiedError):
-            self._send(_server.KILL)
+            self._send(exec_server.KILL)
 
     @contextlib.asynccontextmanager
-    async def _feeding(self, stdin: AsyncIterator[bytes] | None) -> AsyncIterator[None]:
+    async def _feeding(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[None]:
         """Hand on what comes for the command until it ends."""
-        if stdin is None:
-            yield
-            return
-        feeding = asyncio.create_task(self._feed(stdin))
+
+        async def feed() -> None:
+            with contextlib.suppress(SandboxDiedError):  # whoever waits for the command is told
+                async for piece in stdin:
+                    if piece:  # a frame of nothing is the end
+                        self._send(exec_server.STDIN, piece)
+                        await self._channel.drain()
+                self._send(exec_server.STDIN, b"")
+
+        feeding = asyncio.create_task(feed())
         try:
             yield
         finally:
@@ -365,27 +293,19 @@ class ServedSandbox:
         if not feeding.cancelled():
             feeding.result()
 
-    async def _feed(self, stdin: AsyncIterator[bytes]) -> None:
-        with contextlib.suppress(SandboxDiedError, ConnectionError):  # whoever waits for the command is told
-            async for piece in stdin:
-                if piece:  # a frame of nothing is the end
-                    self._send(_server.STDIN, piece)
-                    await self._writer.drain()
-            self._send(_server.STDIN, b"")
-
     async def _wait_for(self, reply: ExecReply, timeout: float) -> ExecResult:
         """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
         left = max(0.0, timeout) + _LATEST_SECONDS
         while True:
-            before = self._frozen_seconds()
-            waited: list[asyncio.Future[Any]] = [reply.done, self._died, self._ended]
-            await asyncio.wait(waited, timeout=min(left, _LONGEST_WAIT), return_when=asyncio.FIRST_COMPLETED)
-            frozen = self._frozen_seconds() - before
-            left = left - min(left, _LONGEST_WAIT) + frozen
-            if reply.done.done():
-                return reply.done.result()
+            began, frozen = time.monotonic(), self._frozen_seconds()
+            await reply.wait(min(left, _LONGEST_WAIT))
+            if reply.failure is not None:
+                raise reply.failure
+            if reply.result is not None:
+                return reply.result
+            left -= time.monotonic() - began - (self._frozen_seconds() - frozen)
             if left <= 0 or self._dead:
-                return await self._wait(reply.done, seconds=0)
+                raise self._give_up()
 
     def _frozen_seconds(self) -> float:
         """Return for how long this sandbox has been frozen in all."""
@@ -395,18 +315,20 @@ class ServedSandbox:
         """Kill what runs and wait for its last frame, so that the next command starts clean."""
         with contextlib.suppress(SandboxDiedError, InfrastructureError):
             await self.thaw()
-            self._send(_server.KILL)
+            self._send(exec_server.KILL)
             if not reply.ended:
                 reply.abandon()
-                await self._wait(reply.done, seconds=_GRACE_SECONDS)
+                await reply.wait(_GRACE_SECONDS)
+                if not reply.ended:
+                    self._give_up()
 
     async def freeze(self) -> None:
         """Stop every process inside; see `Sandbox.freeze`."""
-        await _to_the_end(self._set_frozen(True))
+        await _finish(self._set_frozen(True))
 
     async def thaw(self) -> None:
         """Let frozen processes run on; see `Sandbox.thaw`."""
-        await _to_the_end(self._set_frozen(False))
+        await _finish(self._set_frozen(False))
 
     async def _set_frozen(self, wanted: bool) -> None:
         async with self._freezing:
@@ -432,16 +354,16 @@ class ServedSandbox:
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, True)
         else:
-            self._send(_server.FREEZE)
+            self._send(exec_server.FREEZE)
             await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
 
     async def _order_thaw(self) -> None:
         if self._cgroup is not None and self._cgroup.freezer is not None:
             # Sent first: the exec server must not take the time it stood still for time its command had.
-            self._send(_server.SKIP, _server.SECONDS.pack(time.monotonic() - self._frozen_since))
+            self._send(exec_server.SKIP, exec_server.SECONDS.pack(time.monotonic() - self._frozen_since))
             await asyncio.to_thread(self._cgroup.freeze, False)
         else:
-            self._send(_server.THAW)
+            self._send(exec_server.THAW)
             await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
 
     def usage(self) -> SandboxUsage:
@@ -453,7 +375,7 @@ class ServedSandbox:
         """Kill everything inside and release what it held; see `Sandbox.close`."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._release())
-        await _to_the_end(self._closing)
+        await _finish(self._closing)
 
     async def _release(self) -> None:
         self.usage()  # a group that an engine made goes with its container
@@ -464,13 +386,8 @@ class ServedSandbox:
                 await asyncio.to_thread(self._cgroup.freeze, False)  # version 1 holds back SIGKILL while frozen
         self._kill()
         await asyncio.wait([self._ended], timeout=_GRACE_SECONDS)
-        if self._reading is None:
-            self._sock.close()
-        else:
-            self._reading.cancel()
-            self._writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
+        self._channel.abort()
+        await asyncio.wait([self._channel.lost])
         if self._cgroup is not None:
             self.usage()
             await asyncio.to_thread(self._cgroup.remove)
