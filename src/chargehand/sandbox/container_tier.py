@@ -19,8 +19,7 @@ from pathlib import Path
 from chargehand.core.errors import ChargehandError, InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.ids import new_id
 from chargehand.core.ports import Bind
-from chargehand.sandbox.container import guard as _container_guard
-from chargehand.sandbox.container import start as _container_start
+from chargehand.sandbox.container import guard, start
 from chargehand.sandbox.container.engine import ContainerEngine, engine_environment, find_engine
 from chargehand.sandbox.container.layout import (
     ROOT,
@@ -31,14 +30,13 @@ from chargehand.sandbox.container.layout import (
     write_root,
 )
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import container_init as _container_inside
-from chargehand.sandbox.inside import exec_server as _server
-from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport, try_driver, try_promises
+from chargehand.sandbox.inside import container_init, exec_server
+from chargehand.sandbox.probe import ProbePart, ProbeReport, try_tier
 from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.launched_tier import compiled_server, limits_of_exec_server, start_forwarder
 from chargehand.sandbox.process.layout import base_environment, staging_directory
 from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import ProcessSandbox
-from chargehand.sandbox.process_tier import compiled_server, each_process, start_forwarder
 from chargehand.sandbox.toolchain import Toolchain
 
 _ISOLATED = ("-I", "-S", "-E")
@@ -90,7 +88,7 @@ class ContainerTier:
         self._scratch = scratch
         self._alive = alive
         self._environ = dict(os.environ if environ is None else environ)
-        self._prefix = _container_guard.owner_prefix()
+        self._prefix = guard.owner_prefix()
         self._running: dict[str, _Running] = {}
         self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
         self._found = engine
@@ -112,12 +110,12 @@ class ContainerTier:
             engine = await asyncio.to_thread(
                 find_engine, program=self._program, image=self._image, environ=self._environ
             )
-        await asyncio.to_thread(_container_guard.sweep, engine.argv)
+        await asyncio.to_thread(guard.sweep, engine.argv)
         self._code = _code_for(engine)
         self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
         os.chmod(self._roots.name, 0o755)
         self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, *_ISOLATED, _container_guard.__file__, self._prefix, self._roots.name, *engine.argv),
+            *(sys.executable, *_ISOLATED, guard.__file__, self._prefix, self._roots.name, *engine.argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -175,7 +173,7 @@ class ContainerTier:
         )
         try:
             await sandbox.start(self._code)
-            running.pid = await asyncio.to_thread(_container_guard.container_pid, engine.argv, running.name)
+            running.pid = await asyncio.to_thread(guard.container_pid, engine.argv, running.name)
             sandbox.use_cgroup(_cgroup_of(running.pid))
             for forwarder in contents.forwarders:
                 await start_forwarder(sandbox, forwarder)
@@ -218,7 +216,7 @@ class ContainerTier:
         )
         request = {"argv": argv, "mounts": mounts, "staging": staging, "stdio": engine.kind == "docker"}
         client = await asyncio.create_subprocess_exec(
-            *(sys.executable, *_ISOLATED, _container_start.__file__, json.dumps(request)),
+            *(sys.executable, *_ISOLATED, start.__file__, json.dumps(request)),
             stdin=theirs.fileno(),
             stdout=errors,
             stderr=errors,
@@ -235,7 +233,7 @@ class ContainerTier:
         """Wait for the end of a container and remove what is left of it."""
         code = await running.client.wait()
         if code < 0:  # the client was killed, which alone ends no container
-            await asyncio.to_thread(_container_guard.remove, self.engine.argv, running.name)
+            await asyncio.to_thread(guard.remove, self.engine.argv, running.name)
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         self._running.pop(name, None)
         if not running.ended.done():
@@ -254,18 +252,18 @@ class ContainerTier:
 
     async def close(self) -> None:
         """End every sandbox that is still open."""
-        engine, guard = self._engine, self._guard
-        if engine is None or guard is None:
+        engine, beside = self._engine, self._guard
+        if engine is None or beside is None:
             return
         for running in list(self._running.values()):
-            await asyncio.to_thread(_container_guard.remove, engine.argv, running.name)
+            await asyncio.to_thread(guard.remove, engine.argv, running.name)
         watching = [running.watching for running in self._running.values() if running.watching]
         if watching:
             await asyncio.wait(watching)
         self._engine = None
-        assert guard.stdin is not None
-        guard.stdin.close()
-        await guard.wait()
+        assert beside.stdin is not None
+        beside.stdin.close()
+        await beside.wait()
         if self._roots is not None:
             self._roots.cleanup()
 
@@ -277,14 +275,14 @@ def _code_for(engine: ContainerEngine) -> bytes:
     """
     server = compiled_server()
     if engine.image:
-        server = marshal.dumps(Path(_server.__file__).read_text())
-    inside = Path(_container_inside.__file__).read_text()
+        server = marshal.dumps(Path(exec_server.__file__).read_text())
+    inside = Path(container_init.__file__).read_text()
     return marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
 
 
 def _cgroup_of(pid: int) -> Cgroup | None:
     """Return the control group that the engine made, where this process may freeze it and read what it counts."""
-    directories, unified = _container_guard.cgroup_directories(pid) if pid else ({}, False)
+    directories, unified = guard.cgroup_directories(pid) if pid else ({}, False)
     group = Cgroup(tuple(directories.values()), unified)
     writable = group.freezer is not None and os.access(group.freezer, os.W_OK)
     return group if writable else None
@@ -292,7 +290,7 @@ def _cgroup_of(pid: int) -> Cgroup | None:
 
 def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str, str]:
     in_force = {
-        **each_process(limits),
+        **limits_of_exec_server(limits),
         "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
         "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
         "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
@@ -321,10 +319,7 @@ async def probe_container(
     parts = [ProbePart(name="engine", ok=True, detail=_described(engine))]
     try:
         async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
-            parts += [await try_driver(driver, tier, scratch) for driver in DRIVERS]
-            driver = ProbeReport(tier=TIER, parts=tuple(parts)).driver
-            if driver is not None:
-                parts += await try_promises(driver, tier, scratch)
+            parts += await try_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
     return ProbeReport(tier=TIER, parts=tuple(parts))

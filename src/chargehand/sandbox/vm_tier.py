@@ -18,14 +18,12 @@ from pathlib import Path
 from chargehand.core.errors import ChargehandError, InfrastructureError, TierUnavailableError
 from chargehand.core.ports import sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import exec_server as _server
-from chargehand.sandbox.inside import vm_init as _vm_inside
-from chargehand.sandbox.inside import vm_relay as _vm_relay
-from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport, scratch_plan, try_driver, try_promises
+from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
+from chargehand.sandbox.probe import ProbePart, ProbeReport, scratch_plan, try_tier
 from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server
 from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, base_environment, forwarded
 from chargehand.sandbox.process.session import ServedSandbox
-from chargehand.sandbox.process_tier import LaunchedTier, each_process
 from chargehand.sandbox.toolchain import Toolchain
 from chargehand.sandbox.vm.host_relay import HostRelay
 from chargehand.sandbox.vm.layout import KERNEL_MB, VirtualMachine, plan_machine, qemu_limits
@@ -59,7 +57,7 @@ class VmSandbox(ServedSandbox):
             await self._outlet.close()
 
     async def _order_freeze(self) -> None:
-        self._send(_server.FREEZE)
+        self._send(exec_server.FREEZE)
         await self._wait(self._signals.get(), seconds=self.grace_seconds)
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, True)
@@ -71,7 +69,7 @@ class VmSandbox(ServedSandbox):
             await asyncio.to_thread(self._cgroup.freeze, False)
         else:
             _signal(self._first(), signal.SIGCONT)
-        self._send(_server.THAW)
+        self._send(exec_server.THAW)
         await self._wait(self._signals.get(), seconds=self.grace_seconds)
 
 
@@ -118,7 +116,7 @@ class VmTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> VmSandbox:
         """Open one sandbox; raises `TierUnavailableError` with what QEMU said where it does not start."""
-        return await self._opened(spec, self._boot, _did_not_start)
+        return await self._open_with_toolchain(spec, self._boot, _did_not_start)
 
     async def _boot(self, name: str, spec: SandboxSpec, errors: int) -> VmSandbox:
         limits = qemu_limits(spec.limits)
@@ -174,8 +172,8 @@ def _did_not_start(said: str) -> TierUnavailableError:
 
 def _code(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
     """Return what the interpreter inside is sent."""
-    inside = Path(_vm_inside.__file__).read_text()
-    relay = marshal.dumps(compile(Path(_vm_relay.__file__).read_text(), "relay", "exec")) if ports else b""
+    inside = Path(vm_init.__file__).read_text()
+    relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if ports else b""
     words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={ports!r}"
     call = f"run({bpf!r}, {server!r}, {words})"
     return marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
@@ -185,7 +183,7 @@ def _limits_in_force(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, 
     counted = ", counted by a cgroup" if cgroup and "memory" in cgroup.limits_in_force else ""
     stopped = "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
     in_force = {
-        **each_process(limits),
+        **limits_of_exec_server(limits),
         "memory": f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
         "processes": f"{limits.processes} for the sandbox (rlimit in the machine)",
         "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
@@ -313,10 +311,7 @@ async def probe_vm(
     parts = [ProbePart(name="machine", ok=True, detail=describe_machine(machine))]
     try:
         async with VmTier(toolchain, machine) as tier:
-            parts += [await try_driver(driver, tier, scratch) for driver in DRIVERS]
-            driver = ProbeReport(tier=TIER, parts=tuple(parts)).driver
-            if driver is not None:
-                parts += await try_promises(driver, tier, scratch)
+            parts += await try_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="machines", ok=False, detail=error.message, mend=error.hint))
     return ProbeReport(tier=TIER, parts=tuple(parts))

@@ -101,6 +101,13 @@ class RunningCommand:
         self.written = 0
         self.flooded = False
 
+    def pack_outcome(self, ended: float) -> bytes:
+        """Return the body of the last frame, after the nonce: how the program ended, at which time."""
+        status = os.waitstatus_to_exitcode(self.status)
+        code = 128 - status if status < 0 else status
+        told = (self.dropped, self.timed_out, self.flooded, True, self.written)
+        return OUTCOME.pack(code, ended - self.started, *told)
+
     def skip(self, seconds: float) -> None:
         """Do not count `seconds` that just passed, as far as the command was there by then."""
         seconds = min(seconds, time.monotonic() - self.started)
@@ -138,30 +145,26 @@ class ExecServer:
         """Serve until the host closes the socket."""
         self.send(HELLO, b"")
         while True:
+            command, wait = self.command, None
+            if command is not None and not command.killed and self.frozen is None:
+                left = min(max(0.0, command.deadline - time.monotonic()), _LONGEST_SLEEP)
+                wait = int(left * 1000) + 1
             # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
-            for fd, event in self.poll.poll(self._wait()) or self.poll.poll(0):
+            for fd, _ in self.poll.poll(wait) or self.poll.poll(0):
                 if fd == self.sock:
-                    if not self._receive():
+                    data = os.read(self.sock, _PIECE)
+                    if not data:
                         return
+                    self._receive(data)
                 elif fd == self.wake_read:
                     os.read(self.wake_read, _PIECE)
-                else:
-                    self._pipe(fd, event)
+                elif self.command is not None:
+                    self._serve_pipe(self.command, fd)
             self._reap()
-            self._advance()
+            if self.command is not None:
+                self._advance(self.command)
 
-    def _wait(self) -> int | None:
-        """Return how many milliseconds the loop may sleep, `None` where only an event matters."""
-        command = self.command
-        if command is None or command.killed or self.frozen is not None:
-            return None
-        left = command.deadline - time.monotonic()
-        return int(min(max(0.0, left), _LONGEST_SLEEP) * 1000) + 1
-
-    def _receive(self) -> bool:
-        data = os.read(self.sock, _PIECE)
-        if not data:
-            return False
+    def _receive(self, data: bytes) -> None:
         self.inbox += data
         while len(self.inbox) >= FRAME.size:
             kind, size = FRAME.unpack_from(self.inbox)
@@ -170,17 +173,21 @@ class ExecServer:
             body = bytes(self.inbox[FRAME.size : FRAME.size + size])
             del self.inbox[: FRAME.size + size]
             self._handle(kind, body)
-        return True
 
     def _handle(self, kind: bytes, body: bytes) -> None:
+        command = self.command
         if kind == EXEC:
             self._start(marshal.loads(body))
-        elif kind == STDIN and self.command is not None:
-            self._feed(self.command, body)
+        elif kind == STDIN and command is not None:
+            command.more = command.more and bool(body)
+            if command.stdin >= 0:
+                command.pending = memoryview(bytes(command.pending) + body)
+                os.set_blocking(command.stdin, False)
+                self.poll.register(command.stdin, select.POLLOUT)
         elif kind == KILL:
             self._kill()
-        elif kind == SKIP and self.command is not None:
-            self.command.skip(SECONDS.unpack(body)[0])
+        elif kind == SKIP and command is not None:
+            command.skip(SECONDS.unpack(body)[0])
         elif kind == FREEZE:
             if self.frozen is None:
                 self.frozen = time.monotonic(), freeze_all()
@@ -202,70 +209,60 @@ class ExecServer:
         self.frozen = None
         if self.command is not None:
             self.command.skip(time.monotonic() - since)
-        thaw_all(resting)
+        for pid in {thread[0] for thread in _list_threads()} - resting:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue
 
     def _start(self, request: dict[str, Any]) -> None:
         nonce, began = request["nonce"], time.monotonic()
-        ours, theirs = _pipes()
+        (stdin, ours_in), (ours_out, stdout), (ours_err, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
         try:
-            pid = _spawn(request, theirs)
+            pid = _spawn(request, (stdin, stdout, stderr))
             self.childless = False
         except OSError as error:
-            for fd in ours:
+            for fd in (ours_in, ours_out, ours_err):
                 os.close(fd)
-            self._refuse(nonce, request, error)
+            # As a shell answers: 127 for a program that is not there, 126 for one that cannot run.
+            missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
+            subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
+            self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
+            self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
             return
         finally:
-            for fd in theirs:
+            for fd in (stdin, stdout, stderr):
                 os.close(fd)
-        self.command = RunningCommand(request, pid, ours, began)
-        for fd in ours[1:]:
-            self.poll.register(fd, select.POLLIN)
+        self.command = RunningCommand(request, pid, (ours_in, ours_out, ours_err), began)
+        self.poll.register(ours_out, select.POLLIN)
+        self.poll.register(ours_err, select.POLLIN)
         if not request["stdin"]:
             self._close_stdin(self.command)
-
-    def _refuse(self, nonce: bytes, request: dict[str, Any], error: OSError) -> None:
-        """Answer as a shell would: 127 for a program that is not there, 126 for one that cannot run."""
-        missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
-        subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
-        self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
-        self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
-
-    def _feed(self, command: RunningCommand, data: bytes) -> None:
-        command.more = command.more and bool(data)
-        if command.stdin >= 0:
-            command.pending = memoryview(bytes(command.pending) + data)
-            os.set_blocking(command.stdin, False)
-            self.poll.register(command.stdin, select.POLLOUT)
 
     def _close_stdin(self, command: RunningCommand) -> None:
         if command.stdin >= 0:
             os.close(command.stdin)
             command.stdin = -1
 
-    def _pipe(self, fd: int, event: int) -> None:
-        command = self.command
-        if command is None:
-            return
-        if fd == command.stdin:
-            self._write_stdin(command)
-        elif fd in command.outputs:
+    def _serve_pipe(self, command: RunningCommand, fd: int) -> None:
+        if fd in command.outputs:
             data = os.read(fd, _PIECE)
             if data:
                 self._forward(command, command.outputs[fd], data)
             else:
                 self._finish_stream(command, fd)
-
-    def _write_stdin(self, command: RunningCommand) -> None:
+            return
+        if fd != command.stdin:
+            return
         try:
-            sent = os.write(command.stdin, command.pending[:_PIECE])
+            sent = os.write(fd, command.pending[:_PIECE])
             command.pending = command.pending[sent:]
         except BlockingIOError:
             return
-        except OSError:
+        except OSError:  # the program closed its end: nobody wants the rest
             command.pending = memoryview(b"")
         if not command.pending:
-            self.poll.unregister(command.stdin)
+            self.poll.unregister(fd)
             if not command.more:
                 self._close_stdin(command)
 
@@ -288,6 +285,7 @@ class ExecServer:
             self.send(output.kind, command.nonce + tail)
 
     def _reap(self) -> None:
+        # All that ended, and not only the command: as process 1 this inherits every orphan.
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -300,31 +298,27 @@ class ExecServer:
                 self.command.status = status
                 self.command.ended = time.monotonic()
 
-    def _advance(self) -> None:
+    def _advance(self, command: RunningCommand) -> None:
         """Enforce the time limit, and answer when the program has ended."""
-        command = self.command
-        if command is None:
-            return
-        if command.ended is None and self._overdue(command):
+        overdue = not command.killed and self.frozen is None and time.monotonic() >= command.deadline
+        # A freeze from outside stops this process too: what the host has to say of it is heard before judging.
+        if command.ended is None and overdue and not self.orders.poll(0):
             command.timed_out = True
             self._kill()
         if command.ended is not None and (self.childless or not command.killed):
             self._drain(command)
             self.command = None
-            self.send(DONE, command.nonce + _outcome(command))
-
-    def _overdue(self, command: RunningCommand) -> bool:
-        if command.killed or self.frozen is not None or time.monotonic() < command.deadline:
-            return False
-        # A freeze from outside stops this process too: what the host has to say of it is heard before judging.
-        return not self.orders.poll(0)
+            self.send(DONE, command.nonce + command.pack_outcome(command.ended))
 
     def _drain(self, command: RunningCommand) -> None:
         """Take what lies in the pipes: a daemon may hold them open, or write for ever."""
         for fd in list(command.outputs):
             os.set_blocking(fd, False)
             for _ in range(_LARGEST_PIPE // _PIECE):
-                data = _read_ready(fd)
+                try:
+                    data = os.read(fd, _PIECE)
+                except BlockingIOError:
+                    break
                 if not data:
                     break
                 self._forward(command, command.outputs[fd], data)
@@ -335,56 +329,36 @@ class ExecServer:
         self._close_stdin(command)
 
 
-def _read_ready(fd: int) -> bytes:
-    try:
-        return os.read(fd, _PIECE)
-    except BlockingIOError:
-        return b""
-
-
-def _outcome(command: RunningCommand) -> bytes:
-    status = os.waitstatus_to_exitcode(command.status)
-    seconds = (command.ended or command.started) - command.started
-    code = 128 - status if status < 0 else status
-    told = (command.dropped, command.timed_out, command.flooded, True, command.written)
-    return OUTCOME.pack(code, seconds, *told)
-
-
-def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Return our three ends and the child's three ends."""
-    stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
-    stdout_read, stdout_write = os.pipe2(os.O_CLOEXEC)
-    stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
-    return (stdin_write, stdout_read, stderr_read), (stdin_read, stdout_write, stderr_write)
-
-
 class _DirectoryError(FileNotFoundError):
     """The working directory cannot be entered."""
 
 
+# All of them: whoever started Chargehand may ignore some, and that would come along.
+_RESET_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
 def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
     environment = request["environment"]
+    # posix_spawn() cannot change the directory: this process does, for the moment in which the child is made.
     try:
         os.chdir(request["cwd"])
     except OSError as error:
         raise _DirectoryError(error.errno, error.strerror) from None
     try:
-        program = _find(request["argv"][0], environment.get(b"PATH", b""))
         return os.posix_spawn(
-            program,
+            _find_program(request["argv"][0], environment.get(b"PATH", b"")),
             request["argv"],
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)],
             setsid=True,
             setsigmask=(),
-            # All of them: whoever started Chargehand may ignore some, and that would come along.
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            setsigdef=_RESET_SIGNALS,
         )
     finally:
         os.chdir("/")
 
 
-def _find(name: bytes, path: bytes) -> bytes:
+def _find_program(name: bytes, path: bytes) -> bytes:
     if b"/" in name:
         return name
     for directory in path.split(b":"):
@@ -408,82 +382,59 @@ def freeze_all() -> set[int]:
     Two looks in a row must find the same threads, all stopped, none of which has run in between: then there was a
     moment at which all stood still, and nobody was left to wake another.
     """
-    resting = {pid for pid, _, state, *_ in _threads() if state == "T"}
+    resting = {pid for pid, _, state, *_ in _list_threads() if state == "T"}
     before: set[tuple[int, int, int]] = set()
     while True:
         kill_all(signal.SIGSTOP)
-        seen = _threads()
-        now = {(pid, task, switches) for pid, task, _, _, switches in seen}
-        if now == before and _settled(seen):
+        threads = _list_threads()
+        now = {(pid, task, switches) for pid, task, _, _, switches in threads}
+        stopped_by = {parent for _, _, state, parent, _ in threads if state == "T"}
+        # A parent in vfork() waits in state D for its stopped child, and cannot run on before that does.
+        settled = all(s in "TtZX" or (s == "D" and pid in stopped_by) for pid, _, s, _, _ in threads)
+        if now == before and settled:
             return resting
         before = now
         time.sleep(0.0005)
 
 
-def thaw_all(resting: set[int]) -> None:
-    """Let every process run on but those of `resting`."""
-    for pid in {thread[0] for thread in _threads()} - resting:
-        try:
-            os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            continue
-
-
-def _settled(threads: list[Thread]) -> bool:
-    """Tell whether no thread runs or can run on; a parent in vfork() waits in state D for its stopped child."""
-    parents = {parent for _, _, state, parent, _ in threads if state == "T"}
-    return all(state in "TtZX" or (state == "D" and pid in parents) for pid, _, state, _, _ in threads)
-
-
-def _threads() -> list[Thread]:
+def _list_threads() -> list[Thread]:
     """Return pid, thread id, state, parent and how often it was switched away from, of every thread but ours."""
-    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and pid != "1"]
-    found = [_thread(pid, int(task)) for pid in pids for task in _listed(f"/proc/{pid}/task")]
-    return [thread for thread in found if thread is not None]
-
-
-def _listed(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
-
-
-def _thread(pid: int, task: int) -> Thread | None:
-    try:
-        with open(f"/proc/{pid}/task/{task}/status", "rb", 0) as file:
-            lines = file.read(_PIECE).split(b"\n")
-    except OSError:
-        return None
-    facts = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
-    switches = int(facts[b"voluntary_ctxt_switches"]) + int(facts[b"nonvoluntary_ctxt_switches"])
-    return pid, task, chr(facts[b"State"][0]), int(facts[b"PPid"]), switches
-
-
-def _make_unreadable() -> None:
-    """Let no other process attach to, read or write this one (PR_SET_DUMPABLE, prctl(2))."""
-    import _ctypes
-
-    prctl = _ctypes.dlsym(_ctypes.dlopen("", 0), "prctl")
-    if _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
-        raise OSError("prctl(PR_SET_DUMPABLE) was refused")
-
-
-def _limit(limits: dict[str, int]) -> None:
-    for name, value in limits.items():
-        number = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(number)[1]
-        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (wanted, wanted))
+    found: list[Thread] = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or pid == "1":
+            continue
+        try:
+            tasks = os.listdir(f"/proc/{pid}/task")
+        except OSError:  # it ended meanwhile, as may each of its threads
+            continue
+        for task in tasks:
+            try:
+                with open(f"/proc/{pid}/task/{task}/status", "rb", 0) as file:
+                    lines = file.read(_PIECE).split(b"\n")
+            except OSError:
+                continue
+            facts = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+            switches = int(facts[b"voluntary_ctxt_switches"]) + int(facts[b"nonvoluntary_ctxt_switches"])
+            found.append((int(pid), int(task), chr(facts[b"State"][0]), int(facts[b"PPid"]), switches))
+    return found
 
 
 def main() -> None:
     """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
+    import _ctypes
+
     sock = int(sys.argv[1])
     os.set_inheritable(sock, False)
     os.set_inheritable(1 if sock == 0 else sock, False)
-    _make_unreadable()
-    _limit({name: int(value) for name, value in (word.split("=") for word in sys.argv[3:])})
+    # Before anything is started: no other process may attach to this one, read its memory or take its socket.
+    prctl = _ctypes.dlsym(_ctypes.dlopen("", 0), "prctl")
+    if _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+        raise OSError("prctl(PR_SET_DUMPABLE) was refused")
+    for name, _, value in (word.partition("=") for word in sys.argv[3:]):
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(number, (wanted, wanted))
     os.umask(0o022)
     try:
         ExecServer(sock).run()
