@@ -19,7 +19,7 @@ BROAD_EXCEPTS = {
     "cli/_mcp_calls.py": 1,
     "sandbox/process/sandbox_launcher.py": 1,
     "app/_worker.py": 1,
-    "sandbox/process/session.py": 1,
+    "sandbox/process/exec_protocol.py": 1,
     "sandbox/inside/snippet.py": 2,
     "sandbox/_mirror_http.py": 3,
     "models/_gateway_clerk.py": 1,
