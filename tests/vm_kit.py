@@ -36,7 +36,7 @@ def guest() -> VmKernel:
 
 def machine() -> VirtualMachine:
     """Return how test machines are run: without KVM, as everywhere."""
-    return VirtualMachine(qemu=shutil.which(QEMU) or QEMU, guest=guest(), accelerator="tcg", cpus=1)
+    return VirtualMachine(qemu=shutil.which(QEMU) or QEMU, boot=guest(), accelerator="tcg", cpus=1)
 
 
 def provide(images: Path) -> None:

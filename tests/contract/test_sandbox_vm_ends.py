@@ -66,7 +66,7 @@ async def test_qemu_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
     guest = vm_kit.guest()
     wrong = VirtualMachine(
         qemu=vm_kit.machine().qemu,
-        guest=type(guest)(kernel=tmp_path / "empty", initramfs=tmp_path / "empty", version="0"),
+        boot=type(guest)(kernel=tmp_path / "empty", initramfs=tmp_path / "empty", version="0"),
         accelerator="tcg",
         cpus=1,
     )

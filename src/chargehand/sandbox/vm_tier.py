@@ -234,7 +234,7 @@ async def find_machine(
             f"{qemu!r} lies outside of /usr, where the machine's confinement does not show it",
             hint="install QEMU from your distribution",
         )
-    machine = VirtualMachine(qemu=qemu, guest=find_kernel(images), accelerator="tcg", cpus=1)
+    machine = VirtualMachine(qemu=qemu, boot=find_kernel(images), accelerator="tcg", cpus=1)
     if not may_open(device):
         return machine
     fast = replace(machine, accelerator="kvm", cpus=min(_MOST_CPUS, os.cpu_count() or 1))
@@ -257,7 +257,7 @@ def may_open(device: Path) -> bool:
 async def _proven(toolchain: Toolchain, machine: VirtualMachine, images: Path) -> bool:
     place = images / _PROVEN
     system = os.uname()
-    key = [system.release, system.version, machine.qemu, os.stat(machine.qemu).st_mtime, machine.guest.version]
+    key = [system.release, system.version, machine.qemu, os.stat(machine.qemu).st_mtime, machine.boot.version]
     try:
         known = json.loads(place.read_text())
         if known["key"] == key:
@@ -325,4 +325,4 @@ def describe_machine(machine: VirtualMachine) -> str:
         how = f"no KVM (a machine did not start with it in time), so it computes slowly; {machine.cpus} processor"
     else:
         how = f"no KVM ({KVM} may not be opened), so it computes slowly; {machine.cpus} processor"
-    return f"{machine.qemu}, Linux {machine.guest.version}, {how}"
+    return f"{machine.qemu}, Linux {machine.boot.version}, {how}"

@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -127,7 +127,7 @@ def find_engine(*, program: str = "", image: str = "", environ: Mapping[str, str
     """Return the first engine that really runs a container; blocks, about 0.5 s with podman.
 
     `program` is the user's choice, a name or a path; without it podman is tried before docker. `image` is an image
-    that the engine has. Raises `TierUnavailableError` with what each engine said and the mend.
+    that the engine has. Raises `TierUnavailableError` with what each engine said and the remedy.
     """
     said: list[str] = []
     for wanted in [program] if program else ["podman", "docker"]:
@@ -139,17 +139,17 @@ def find_engine(*, program: str = "", image: str = "", environ: Mapping[str, str
         for options in _VARIANTS if kind == "podman" else ((),):
             engine = ContainerEngine(kind=kind, program=path, options=options, image=image)
             try:
-                return _proven(engine, environ)
+                return _prove(engine, environ)
             except _RefusedError as error:
                 said.append(f"{' '.join((wanted, *options))}: {error}")
-    raise TierUnavailableError(f"no container engine works here: {'; '.join(said)}", hint=_mend(said))
+    raise TierUnavailableError(f"no container engine works here: {'; '.join(said)}", hint=_remedy_for(said))
 
 
 class _RefusedError(Exception):
     """What an engine said when it did not run."""
 
 
-def _mend(said: Sequence[str]) -> str:
+def _remedy_for(said: Sequence[str]) -> str:
     if all("not found" in each for each in said):
         tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
         return f"install podman: {tools[0] if tools else 'with your package manager'}"
@@ -162,13 +162,13 @@ def _mend(said: Sequence[str]) -> str:
         )
     if "No such image" in text or "no such image" in text or "image not known" in text:
         return "pull or build the image of sandbox.container_image first: Chargehand never pulls one"
-    return "run the command by hand to see more, or use --sandbox process"
+    return "run that command yourself to see more, or use --sandbox process"
 
 
-def _proven(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngine:
+def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngine:
     """Return the engine with what it was found to be, once a container of it ran; raises `_RefusedError`."""
     variables = engine_environment(environ)
-    version = _ask([*engine.argv, "--version"], variables).strip()
+    version = _run([*engine.argv, "--version"], variables).strip()
     path: tuple[str, ...] = ()
     with tempfile.TemporaryDirectory(prefix="chargehand-root-") as name:
         root = Path(name, "root")
@@ -181,25 +181,17 @@ def _proven(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEng
             path = _image_path(engine, variables)
         elif engine.kind == "docker":
             base = _empty_image(engine, contents, root, variables)
-        engine = ContainerEngine(
-            kind=engine.kind,
-            program=engine.program,
-            options=engine.options,
-            image=engine.image,
-            path=path,
-            base=base,
-            version=version,
-        )
+        engine = replace(engine, path=path, base=base, version=version)
         contents.command = ["-c", "pass"]
         label = f"chargehand-probe-{os.getpid()}"
         mounts = direct_mounts(contents, inodes=engine.kind == "docker")
         limits = SandboxLimits(tmp_mb=4)
-        _ask(engine.run(contents, limits, name=label, root=str(root), mounts=mounts, served=False), variables)
+        _run(engine.run(contents, limits, name=label, root=str(root), mounts=mounts, served=False), variables)
     return engine
 
 
 def _image_path(engine: ContainerEngine, variables: Mapping[str, str]) -> tuple[str, ...]:
-    said = _ask([*engine.argv, "image", "inspect", "--format", "{{json .Config.Env}}", engine.image], variables)
+    said = _run([*engine.argv, "image", "inspect", "--format", "{{json .Config.Env}}", engine.image], variables)
     try:
         listed = json.loads(said) or []
     except ValueError:
@@ -216,7 +208,7 @@ def _empty_image(
     parts.append([(str(path.relative_to(root)), f"{path.lstat().st_mode:o}") for path in sorted(root.rglob("*"))])
     key = json.dumps(parts)
     tag = f"chargehand-root:{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if _ask([*engine.argv, "images", "-q", tag], variables).strip():
+    if _run([*engine.argv, "images", "-q", tag], variables).strip():
         return tag
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -225,11 +217,11 @@ def _empty_image(
             info.uid = info.gid = info.mtime = 0
             info.uname = info.gname = ""
             tar.addfile(info, io.BytesIO(path.read_bytes()) if info.isreg() else None)
-    _ask([*engine.argv, "import", "-", tag], variables, archive.getvalue())
+    _run([*engine.argv, "import", "-", tag], variables, archive.getvalue())
     return tag
 
 
-def _ask(argv: Sequence[str], environment: Mapping[str, str], data: bytes = b"") -> str:
+def _run(argv: Sequence[str], environment: Mapping[str, str], data: bytes = b"") -> str:
     try:
         done = subprocess.run(
             argv, input=data, capture_output=True, env=environment, check=False, timeout=_SECONDS

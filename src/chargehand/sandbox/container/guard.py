@@ -71,10 +71,15 @@ def thaw(pid: int) -> None:
 
 def sweep(engine: Sequence[str]) -> int:
     """Remove the containers whose owner is dead; returns how many went."""
-    dead = [name for name in container_names(engine, PREFIX) if not _owner_lives(name)]
-    for name in dead:
-        remove(engine, name)
-    return len(dead)
+    removed = 0
+    for name in container_names(engine, PREFIX):
+        owner, _, rest = name.removeprefix(PREFIX).partition("-")
+        started = rest.partition("-")[0]
+        ours = owner.isdigit() and started.isdigit()
+        if ours and _start_time(owner) != started:
+            remove(engine, name)
+            removed += 1
+    return removed
 
 
 def owner_prefix() -> str:
@@ -82,13 +87,8 @@ def owner_prefix() -> str:
     return f"{PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
 
 
-def _owner_lives(name: str) -> bool:
-    owner, _, rest = name.removeprefix(PREFIX).partition("-")
-    started = rest.partition("-")[0]
-    return not (owner.isdigit() and started.isdigit()) or _start_time(owner) == started
-
-
 def _start_time(pid: str) -> str:
+    # With the pid it names one process for ever: a number that the kernel gives out again has another time.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,7 +1,8 @@
-"""What one container sees, as data: its root directory, its mounts, and the engine's command line."""
+"""What one container sees, as data: its root directory, its mounts, and the words of the engine's command line."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -14,7 +15,7 @@ from typing import Any
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import forward as _forward
+from chargehand.sandbox.inside import forward
 from chargehand.sandbox.process.layout import (
     BOOTSTRAP,
     ETC,
@@ -28,6 +29,7 @@ from chargehand.sandbox.process.layout import (
     SYSTEM_LINKS,
     forwarded,
     forwarder,
+    python_inside,
 )
 from chargehand.sandbox.toolchain import SHIMS
 
@@ -59,16 +61,31 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
 
     The exec server listens on descriptor `fd` and gets `code_size` bytes of code there.
     """
+    uid, gid = sandbox_ids()
     contents = ContainerContents()
-    _texts(contents)
+    for name, text in FILES.items():
+        own = text.replace(f"x:{INSIDE_ID}:{INSIDE_ID}:", f"x:{uid}:{gid}:")
+        contents.texts[f"/etc/{name.removeprefix('etc-')}"] = own.replace(f"x:{INSIDE_ID}:\n", f"x:{gid}:\n")
     if image:
         contents.python = ["python3", "-I", "-S", "-E", "-B"]
     else:
-        _system(contents)
-        _host_python(contents)
-    _scratch(contents, spec.limits)
-    _forwarded(contents, spec)
-    contents.command = ["-c", BOOTSTRAP, str(fd), str(code_size), *_rlimits(spec.limits)]
+        _add_host_system(contents)
+        contents.python, libraries = python_inside()
+        if libraries:  # away from the project's PATH
+            prefix = Path(os.path.realpath(sys.base_prefix))
+            contents.binds.append(Bind(source=prefix, target=f"{RUN}/python"))
+            contents.variables["LD_LIBRARY_PATH"] = libraries
+    limits = spec.limits
+    contents.scratch = {"/tmp": limits.tmp_mb, HOME: limits.tmp_mb, "/dev/shm": max(1, limits.tmp_mb // 4)}
+    for name, port, socket in forwarded(spec):
+        if not contents.forwarders:
+            contents.binds.append(Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"))
+        target = f"{RUN}/{name}.sock"
+        contents.binds.append(Bind(source=socket, target=target, writable=True))
+        contents.forwarders.append(forwarder(contents.python, port, target))
+    # Limits of each process; the engine's control groups limit memory and processes.
+    rlimits = [f"NOFILE={limits.open_files}", f"FSIZE={limits.file_mb << 20}", "CORE=0"]
+    contents.command = ["-c", BOOTSTRAP, str(fd), str(code_size), *rlimits]
     if spec.mounts.plain is not None:
         writable = not spec.mounts.read_only
         contents.binds.append(Bind(source=spec.mounts.plain, target=spec.mounts.target, writable=writable))
@@ -78,19 +95,9 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
     return contents
 
 
-def _texts(contents: ContainerContents) -> None:
-    uid, gid = sandbox_ids()
-    for name, text in FILES.items():
-        own = text.replace(f"x:{INSIDE_ID}:{INSIDE_ID}:", f"x:{uid}:{gid}:").replace(
-            f"x:{INSIDE_ID}:\n", f"x:{gid}:\n"
-        )
-        contents.texts[f"/etc/{name.removeprefix('etc-')}"] = own
-
-
-def _system(contents: ContainerContents) -> None:
+def _add_host_system(contents: ContainerContents) -> None:
     contents.binds.append(Bind(source=Path("/usr"), target="/usr"))
-    for name in SYSTEM_LINKS:
-        path = f"/{name}"
+    for path in (f"/{name}" for name in SYSTEM_LINKS):
         if os.path.islink(path):
             contents.links[path] = os.readlink(path)
         elif os.path.isdir(path):
@@ -102,39 +109,11 @@ def _system(contents: ContainerContents) -> None:
         contents.links[f"{SHIMS}/python"] = "/usr/bin/python3"
 
 
-def _host_python(contents: ContainerContents) -> None:
-    """Show the interpreter that runs Chargehand, away from the project's PATH; say how to start it isolated."""
-    prefix = Path(os.path.realpath(sys.base_prefix))
-    executable = Path(os.path.realpath(sys.executable))
-    if not executable.is_relative_to("/usr"):
-        contents.binds.append(Bind(source=prefix, target=f"{RUN}/python"))
-        contents.variables["LD_LIBRARY_PATH"] = f"{RUN}/python/lib"
-        executable = Path(f"{RUN}/python") / executable.relative_to(prefix)
-    contents.python = [str(executable), "-I", "-S", "-E", "-B"]
-
-
-def _scratch(contents: ContainerContents, limits: SandboxLimits) -> None:
-    contents.scratch = {"/tmp": limits.tmp_mb, HOME: limits.tmp_mb}
-    contents.scratch["/dev/shm"] = max(1, limits.tmp_mb // 4)
-
-
-def _forwarded(contents: ContainerContents, spec: SandboxSpec) -> None:
-    """Show the host's sockets, and what makes ports of them inside."""
-    for name, port, socket in forwarded(spec):
-        if not contents.forwarders:
-            contents.binds.append(Bind(source=Path(_forward.__file__), target=f"{RUN}/forward.py"))
-        target = f"{RUN}/{name}.sock"
-        contents.binds.append(Bind(source=socket, target=target, writable=True))
-        contents.forwarders.append(forwarder(contents.python, port, target))
-
-
-def _rlimits(limits: SandboxLimits) -> list[str]:
-    """Return what is limited for each process; the engine's control groups limit memory and processes."""
-    return [f"NOFILE={limits.open_files}", f"FSIZE={limits.file_mb << 20}", "CORE=0"]
-
-
 def write_root(contents: ContainerContents, root: Path) -> None:
-    """Make the container's root directory: links, small files, and a place for every mount."""
+    """Make the container's root directory: links, small files, and a place for every mount.
+
+    Adds mounts to `contents` that show package clients' own settings below mounted prefixes as empty.
+    """
     root.mkdir(mode=0o755)
     for name in _DIRECTORIES:
         (root / name).mkdir(mode=0o755)
@@ -149,14 +128,19 @@ def write_root(contents: ContainerContents, root: Path) -> None:
     places += [(path, True) for path in contents.scratch]
     places += [(contents.plan.target, True)] if contents.plan else []
     for path, directory in places:
-        _make_place(_below(root, path), directory=directory)
+        place = _below(root, path)
+        if place.exists() or place.is_symlink():
+            continue
+        # What is below a link of the root lies in what is mounted there, and needs no place.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir() if directory else place.touch()
     for path in contents.scratch:
         if _below(root, path).is_dir():
             _below(root, path).chmod(0o1777)  # runc gives a file system the mode of the place it covers
 
 
 def _hide_settings(contents: ContainerContents, root: Path) -> None:
-    """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens."""
     empty, none = root / "etc/.empty", root / "etc/.no-settings"
     empty.touch()
     none.write_text(NO_SETTINGS)
@@ -164,27 +148,13 @@ def _hide_settings(contents: ContainerContents, root: Path) -> None:
     if Path("/usr") in prefixes:
         prefixes[Path("/usr/local")] = "/usr/local"
     for source, target in prefixes.items():
-        found = [name for name in SETTINGS if (source / name).is_file()]
-        contents.binds += [Bind(source=empty, target=f"{target}/{name}") for name in found]
-        found = [name for name in MAVEN_SETTINGS if (source / name).is_file()]
-        contents.binds += [Bind(source=none, target=f"{target}/{name}") for name in found]
+        for names, shown in ((SETTINGS, empty), (MAVEN_SETTINGS, none)):
+            found = [name for name in names if (source / name).is_file()]
+            contents.binds += [Bind(source=shown, target=f"{target}/{name}") for name in found]
 
 
 def _below(root: Path, path: str) -> Path:
     return root / path.lstrip("/")
-
-
-def _make_place(place: Path, *, directory: bool) -> None:
-    if place.exists() or place.is_symlink():
-        return
-    try:
-        if directory:
-            place.mkdir(parents=True)
-        else:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.touch()
-    except (FileNotFoundError, NotADirectoryError):
-        return  # below a link of the root: it lies in what is mounted there
 
 
 def staged_mounts(contents: ContainerContents, root: Path, staging: str) -> tuple[list[dict[str, Any]], list[str]]:

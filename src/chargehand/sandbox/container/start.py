@@ -8,26 +8,16 @@ leaves no mount. The request is one JSON document, the first argument. Standard 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import json
 import os
 import resource
 import sys
+import types
 from pathlib import Path
-from typing import Any
 
 SOCKET_FD = 3
-
-
-def _launcher() -> Any:
-    """Return the launcher's module by its file: no package can be imported here."""
-    path = Path(__file__).parents[1] / "process/sandbox_launcher.py"
-    spec = importlib.util.spec_from_file_location("_launcher", path)
-    if spec is None or spec.loader is None:
-        raise OSError(2, f"{path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+_LAUNCHER = Path(__file__).parents[1] / "process/sandbox_launcher.py"
 
 
 def main() -> None:
@@ -35,7 +25,10 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     try:
         if request["mounts"]:
-            launcher = _launcher()
+            # By its file: this interpreter is isolated and finds no package of ours.
+            loader = importlib.machinery.SourceFileLoader("sandbox_launcher", str(_LAUNCHER))
+            launcher = types.ModuleType(loader.name)
+            loader.exec_module(launcher)
             launcher.enter_namespaces(os.geteuid(), os.getegid())
             launcher.stage(request["mounts"], request["staging"])
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -14,8 +14,8 @@ from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.sandbox._egress_contract import egress_environment
 from chargehand.sandbox.contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import forward as _forward
-from chargehand.sandbox.process import sandbox_launcher as _launcher
+from chargehand.sandbox.inside import forward
+from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.toolchain import SHIMS
 
 BOOTSTRAP = """
@@ -46,6 +46,7 @@ ETC = (
     "protocols",
     "services",
 )
+# What the kernel shows of the whole machine, to anybody who can read /proc.
 HIDDEN = tuple(
     f"/proc/{name}"
     for name in (
@@ -53,6 +54,7 @@ HIDDEN = tuple(
         *("acpi", "asound", "scsi"),
     )
 )
+# Package clients' own settings, which may hold the user's tokens.
 SETTINGS = (
     *("etc/npmrc", "lib/node_modules/npm/npmrc", "npm/npmrc", ".npmrc"),
     *("pip.conf", "etc/pip.conf", ".condarc", "condarc", "uv-receipt.toml", "pipx_metadata.json"),
@@ -69,6 +71,13 @@ FILES: Mapping[str, str] = {
     "etc-hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "etc-nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+# --clearenv alone would leave the secrets of our own environment in
+# /proc/1/environ, so the launcher starts from an empty one; --as-pid-1 makes the exec server process 1.
+ISOLATION = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
+    *("--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
+    *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)),
+)
 
 
 @dataclass(slots=True)
@@ -85,22 +94,16 @@ class Layout:
 
     def file(self, name: str, text: str, target: str) -> None:
         """Show `text` as a read-only file."""
-        self.mounts.append({"kind": "file", "name": name, "text": text})
-        self.arguments += ["--ro-bind", f"{self.staging}/{name}", target]
+        self.arguments += ["--ro-bind", self._stage_file(name, text), target]
+
+    def _stage_file(self, name: str, text: str) -> str:
+        if not any(entry["name"] == name for entry in self.mounts):
+            self.mounts.append({"kind": "file", "name": name, "text": text})
+        return f"{self.staging}/{name}"
 
     def empty(self) -> str:
         """Return the path of an empty file to show in place of another."""
-        path = f"{self.staging}/empty"
-        if not any(entry["name"] == "empty" for entry in self.mounts):
-            self.mounts.append({"kind": "file", "name": "empty", "text": ""})
-        return path
-
-    def no_settings(self) -> str:
-        """Return the path of Maven settings that set nothing."""
-        path = f"{self.staging}/no-settings"
-        if not any(entry["name"] == "no-settings" for entry in self.mounts):
-            self.mounts.append({"kind": "file", "name": "no-settings", "text": NO_SETTINGS})
-        return path
+        return self._stage_file("empty", "")
 
     def bind(self, name: str, bind: Bind) -> None:
         """Show a host path; read-only unless it says otherwise."""
@@ -117,10 +120,37 @@ class Layout:
     def overlay(self, name: str, plan: MountPlan) -> None:
         """Show the layers of a workspace as one tree, writable unless the plan says otherwise."""
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
-        # A distribution may build other defaults in, and whoever reads the upper knows none of these marks.
+        # A distribution may build other defaults in, and whoever reads the upper knows none of these marks. As an
+        # ordinary user overlayfs needs userxattr: without it removing a lower directory ends in EIO.
         options = ",redirect_dir=off,metacopy=off,index=off" if os.geteuid() == 0 else ",userxattr"
         self.mounts.append({"kind": "overlay", "name": name, "sources": sources, "options": options})
         self.arguments += ["--ro-bind" if plan.read_only else "--bind", f"{self.staging}/{name}", plan.target]
+
+    def system_links(self) -> None:
+        """Show the host's /usr, and /bin, /lib and their like as they are: links into it, or directories."""
+        self.arguments += ["--ro-bind", "/usr", "/usr"]
+        for path in (f"/{name}" for name in SYSTEM_LINKS):
+            if os.path.islink(path):
+                self.arguments += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                self.arguments += ["--ro-bind", path, path]
+
+    def hide_credentials(self, binds: Sequence[Bind], *, root: str = "") -> None:
+        """Show package clients' own settings below mounted prefixes as empty.
+
+        `root` is where the root directory of the sandbox lies, "" for the root directory itself.
+        """
+        prefixes = [("/usr", "/usr"), ("/usr/local", "/usr/local"), *((str(b.source), b.target) for b in binds)]
+        for source, target in prefixes:
+            for name in (*SETTINGS, *MAVEN_SETTINGS):
+                if os.path.isfile(f"{source}/{name}"):
+                    maven = name in MAVEN_SETTINGS
+                    nothing = self._stage_file("no-settings", NO_SETTINGS) if maven else self.empty()
+                    self.arguments += ["--ro-bind", nothing, f"{root}{target}/{name}"]
+
+    def seal(self) -> None:
+        """Make what is not mounted writable read-only, and have the filter of system calls put on."""
+        self.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
 
     def as_request(self) -> dict[str, Any]:
         """Return what the launcher needs."""
@@ -148,20 +178,69 @@ def plan_layout(
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION]
-    _system(layout)
-    _scratch(layout, spec.limits)
-    layout.python = _host_python(layout)
-    rlimits = _rlimits(spec.limits, memory_bound=memory_bound)
-    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
-    _forwarded(layout, spec)
-    _workspace(layout, spec.mounts)
-    for number, bind in enumerate((*spec.mounts.binds, *spec.binds)):
+    _add_system(layout)
+    _add_scratch(layout, spec.limits)
+    layout.python, libraries = python_inside()
+    if libraries:
+        # Away from the project's PATH, with the libpython that lies beside it and no other.
+        prefix = Path(os.path.realpath(sys.base_prefix))
+        layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
+        layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
+    rlimits = {
+        "NPROC": spec.limits.processes,
+        "NOFILE": spec.limits.open_files,
+        "FSIZE": spec.limits.file_mb << 20,
+        "CORE": 0,
+    }
+    if not memory_bound:
+        # Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
+        rlimits["DATA"] = spec.limits.memory_mb << 20
+    words = [f"{name}={value}" for name, value in rlimits.items()]
+    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *words]
+    for name, port, socket in forwarded(spec):
+        if not layout.forwarders:
+            layout.bind("forward.py", Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"))
+        layout.bind(name, Bind(source=socket, target=f"{RUN}/{name}.sock", writable=True))
+        layout.forwarders.append(forwarder(layout.python, port, f"{RUN}/{name}.sock"))
+    plan = spec.mounts
+    if plan.plain is not None:
+        layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
+    else:
+        layout.overlay("workspace", plan)
+    for number, bind in enumerate((*plan.binds, *spec.binds)):
         layout.bind(f"bind-{number}", bind)
     for path, target in links:
         layout.arguments += ["--symlink", target, path]
-    hide_credentials(layout, spec.binds)
-    layout.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
+    layout.hide_credentials(spec.binds)
+    layout.seal()
     return layout
+
+
+def _add_system(layout: Layout) -> None:
+    for directory in ("/etc", "/home", "/opt", "/var", "/run"):
+        layout.arguments += ["--perms", "0755", "--dir", directory]
+    layout.system_links()
+    if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
+        # Distributions leave `python` to the user; checks are written with it, so it comes last on PATH.
+        layout.arguments += ["--symlink", "/usr/bin/python3", f"{SHIMS}/python"]
+    for name in ETC:
+        layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name, text in FILES.items():
+        layout.file(name, text, f"/etc/{name.removeprefix('etc-')}")
+
+
+def _add_scratch(layout: Layout, limits: SandboxLimits) -> None:
+    layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
+    for path in HIDDEN:
+        if os.path.isdir(path):
+            layout.arguments += ["--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH:
+            # On a mount without devices a device cannot even be read.
+            layout.arguments += ["--ro-bind", "/dev/null", path]
+    layout.tmpfs("tmp", "/tmp", limits.tmp_mb)
+    layout.tmpfs("home", HOME, limits.tmp_mb)
+    layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
+    layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", RUN]
 
 
 def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
@@ -180,23 +259,6 @@ def forwarder(python: Sequence[str], port: int, target: str) -> list[str]:
     libraries = f"LD_LIBRARY_PATH={RUN}/python/lib"
     listening = ["/usr/bin/env", libraries, *python, f"{RUN}/forward.py", str(port), target]
     return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
-
-
-def _forwarded(layout: Layout, spec: SandboxSpec) -> None:
-    """Show the host's sockets, and what makes ports of them inside."""
-    for name, port, socket in forwarded(spec):
-        if not layout.forwarders:
-            layout.bind("forward.py", Bind(source=Path(_forward.__file__), target=f"{RUN}/forward.py"))
-        target = f"{RUN}/{name}.sock"
-        layout.bind(name, Bind(source=socket, target=target, writable=True))
-        layout.forwarders.append(forwarder(layout.python, port, target))
-
-
-ISOLATION = (
-    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
-    *("--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
-    *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)),
-)
 
 
 def base_environment(
@@ -222,64 +284,12 @@ def base_environment(
 
 def staging_directory() -> str:
     """Return the directory that is covered in a mount namespace of its own; raises `TierUnavailableError`."""
-    for candidate in _launcher.STAGING:
+    for candidate in sandbox_launcher.STAGING:
         if os.path.isdir(candidate):
             return candidate
     raise TierUnavailableError(
-        f"none of {', '.join(_launcher.STAGING)} exists", hint="make an empty directory /mnt"
+        f"none of {', '.join(sandbox_launcher.STAGING)} exists", hint="make an empty directory /mnt"
     )
-
-
-def _system(layout: Layout) -> None:
-    for directory in ("/etc", "/home", "/opt", "/var", "/run"):
-        layout.arguments += ["--perms", "0755", "--dir", directory]
-    layout.arguments += ["--ro-bind", "/usr", "/usr"]
-    if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
-        # Distributions leave `python` to the user; checks are written with it, so it comes last on PATH.
-        layout.arguments += ["--symlink", "/usr/bin/python3", f"{SHIMS}/python"]
-    for name in SYSTEM_LINKS:
-        path = f"/{name}"
-        if os.path.islink(path):
-            layout.arguments += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            layout.arguments += ["--ro-bind", path, path]
-    for name in ETC:
-        layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name, text in FILES.items():
-        layout.file(name, text, f"/etc/{name.removeprefix('etc-')}")
-
-
-def _scratch(layout: Layout, limits: SandboxLimits) -> None:
-    layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
-    _hide(layout)
-    layout.tmpfs("tmp", "/tmp", limits.tmp_mb)
-    layout.tmpfs("home", HOME, limits.tmp_mb)
-    layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
-    layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", RUN]
-
-
-def _hide(layout: Layout) -> None:
-    """Cover what the kernel shows of the whole machine to anybody: on a mount without devices none can be read."""
-    for path in HIDDEN:
-        if os.path.isdir(path):
-            layout.arguments += ["--tmpfs", path, "--remount-ro", path]
-        elif os.path.exists(path) and os.stat(path).st_mode & stat.S_IROTH:
-            layout.arguments += ["--ro-bind", "/dev/null", path]
-
-
-def hide_credentials(layout: Layout, binds: Sequence[Bind], *, root: str = "") -> None:
-    """Show package clients' own settings below mounted prefixes as empty: they may hold the user's tokens.
-
-    `root` is where the root directory of the sandbox lies, "" for the root directory itself.
-    """
-    prefixes = [("/usr", "/usr"), ("/usr/local", "/usr/local"), *((str(b.source), b.target) for b in binds)]
-    for source, target in prefixes:
-        for name in SETTINGS:
-            if os.path.isfile(f"{source}/{name}"):
-                layout.arguments += ["--ro-bind", layout.empty(), f"{root}{target}/{name}"]
-        for name in MAVEN_SETTINGS:
-            if os.path.isfile(f"{source}/{name}"):
-                layout.arguments += ["--ro-bind", layout.no_settings(), f"{root}{target}/{name}"]
 
 
 def python_inside() -> tuple[list[str], str]:
@@ -290,33 +300,3 @@ def python_inside() -> tuple[list[str], str]:
         executable = Path(f"{RUN}/python") / executable.relative_to(os.path.realpath(sys.base_prefix))
         libraries = f"{RUN}/python/lib"
     return [str(executable), "-I", "-S", "-E", "-B"], libraries
-
-
-def _host_python(layout: Layout) -> list[str]:
-    """Show the interpreter that runs Chargehand, away from the project's PATH; return how to start it isolated."""
-    command, libraries = python_inside()
-    if libraries:
-        prefix = Path(os.path.realpath(sys.base_prefix))
-        layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
-        # Where the interpreter is linked against a libpython, the one beside it and no other may be found.
-        layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
-    return command
-
-
-def _rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:
-    values = {
-        "NPROC": limits.processes,
-        "NOFILE": limits.open_files,
-        "FSIZE": limits.file_mb << 20,
-        "CORE": 0,
-    }
-    if not memory_bound:
-        values["DATA"] = limits.memory_mb << 20  # per process; node, Go and Java reserve more than they use
-    return [f"{name}={value}" for name, value in values.items()]
-
-
-def _workspace(layout: Layout, plan: MountPlan) -> None:
-    if plan.plain is not None:
-        layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
-    else:
-        layout.overlay("workspace", plan)

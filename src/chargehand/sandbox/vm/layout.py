@@ -7,7 +7,6 @@ written. The workspace's layers are joined on the host, so what is written lies 
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +21,8 @@ from chargehand.sandbox.process.layout import (
     INSIDE_ID,
     ISOLATION,
     RUN,
-    SYSTEM_LINKS,
     Layout,
     forwarded,
-    hide_credentials,
     staging_directory,
 )
 from chargehand.sandbox.vm_kernel import VmKernel
@@ -54,7 +51,7 @@ class VirtualMachine:
     """How machines are run here: QEMU's program, what it starts, what it computes with, how many processors."""
 
     qemu: str
-    guest: VmKernel
+    boot: VmKernel
     accelerator: Accelerator
     cpus: int
 
@@ -74,17 +71,17 @@ def plan_machine(
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION]
-    _for_qemu(layout, machine)
+    _add_qemu(layout, machine)
     alone = replace(spec, registries=None, gateway=None, egress=None)
     contents = plan_contents(alone, image="", fd=3, code_size=code_size)
     contents.command.append(f"NPROC={spec.limits.processes}")
     contents.links.update(links)
     contents.texts = {f"/etc/{name.removeprefix('etc-')}": text for name, text in FILES.items()}
-    writable = _system(layout, contents, spec)
-    _work(layout, contents, spec)
+    writable = _add_root(layout, contents, spec)
+    _add_work(layout, contents, spec)
     script = start_script(contents, writable, relayed=bool(forwarded(spec)))
     layout.file("start.sh", script, f"{SYSTEM}{RUN}/start.sh")
-    layout.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
+    layout.seal()
     layout.command = qemu_command(spec.limits, machine, relayed=bool(forwarded(spec)))
     return layout
 
@@ -95,25 +92,19 @@ def qemu_limits(limits: SandboxLimits) -> SandboxLimits:
     return replace(limits, memory_mb=memory, processes=_OWN_PROCESSES)
 
 
-def _for_qemu(layout: Layout, machine: VirtualMachine) -> None:
+def _add_qemu(layout: Layout, machine: VirtualMachine) -> None:
     """Show QEMU itself: its program and libraries, a few devices, and the kernel it starts."""
-    layout.arguments += ["--ro-bind", "/usr", "/usr"]
-    for name in SYSTEM_LINKS:
-        path = f"/{name}"
-        if os.path.islink(path):
-            layout.arguments += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            layout.arguments += ["--ro-bind", path, path]
+    layout.system_links()
     for name in _ETC:
         layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
     if machine.accelerator == "kvm":
         layout.arguments += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
-    layout.bind("kernel", Bind(source=machine.guest.kernel, target="/kernel"))
-    layout.bind("first-files", Bind(source=machine.guest.initramfs, target="/first-files"))
+    layout.bind("kernel", Bind(source=machine.boot.kernel, target="/kernel"))
+    layout.bind("first-files", Bind(source=machine.boot.initramfs, target="/first-files"))
 
 
-def _system(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> list[tuple[str, str]]:
+def _add_root(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> list[tuple[str, str]]:
     """Show the root directory; return, of what may be written, its name below `WORK` and its place inside."""
     for name in ("proc", "dev", "etc", "home", "opt", "var", "run", "usr", *contents.scratch):
         layout.arguments += ["--perms", "0755", "--dir", f"{SYSTEM}/{name.lstrip('/')}"]
@@ -133,11 +124,11 @@ def _system(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> l
         layout.arguments += ["--symlink", target, f"{SYSTEM}{path}"]
     for number, (path, text) in enumerate(contents.texts.items()):
         layout.file(f"text-{number}", text, f"{SYSTEM}{path}")
-    hide_credentials(layout, spec.binds, root=SYSTEM)
+    layout.hide_credentials(spec.binds, root=SYSTEM)
     return writable
 
 
-def _work(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> None:
+def _add_work(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> None:
     """Show the workspace, and what is mounted within it."""
     target = f"{WORK}/workspace"
     if spec.mounts.plain is None:
