@@ -33,7 +33,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import container_init, exec_server
 from chargehand.sandbox.probe import ProbePart, ProbeReport, try_tier
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import compiled_server, limits_of_exec_server, start_forwarder
+from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarder
 from chargehand.sandbox.process.layout import base_environment, staging_directory
 from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import ProcessSandbox
@@ -273,7 +273,7 @@ def _code_for(engine: ContainerEngine) -> bytes:
 
     An image's interpreter may be of another version, which takes text and no compiled code.
     """
-    server = compiled_server()
+    server = compile_program(exec_server)
     if engine.image:
         server = marshal.dumps(Path(exec_server.__file__).read_text())
     inside = Path(container_init.__file__).read_text()
@@ -301,9 +301,6 @@ def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str
     return in_force
 
 
-TIER = "container"
-
-
 async def probe_container(
     toolchain: Toolchain, *, scratch: Path, environ: Mapping[str, str], program: str = "", image: str = ""
 ) -> ProbeReport:
@@ -315,14 +312,14 @@ async def probe_container(
         engine = await asyncio.to_thread(find_engine, program=program, image=image, environ=environ)
     except TierUnavailableError as error:
         part = ProbePart(name="engine", ok=False, detail=error.message, mend=error.hint)
-        return ProbeReport(tier=TIER, parts=(part,))
+        return ProbeReport(tier="container", parts=(part,))
     parts = [ProbePart(name="engine", ok=True, detail=_described(engine))]
     try:
         async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
             parts += await try_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
-    return ProbeReport(tier=TIER, parts=tuple(parts))
+    return ProbeReport(tier="container", parts=tuple(parts))
 
 
 def _described(engine: ContainerEngine) -> str:

@@ -10,15 +10,15 @@ import marshal
 import os
 import tempfile
 from collections.abc import AsyncIterator
-from importlib.abc import InspectLoader
 from pathlib import Path
 from typing import Any
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError, UsageError
 from chargehand.core.ports import Bind, MountPlan
-from chargehand.sandbox.contract import WORKSPACE, ExecResult, Sandbox, SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import snippet as _isolate_child
+from chargehand.sandbox.contract import WORKSPACE, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.inside import snippet
 from chargehand.sandbox.probe import ProbePart
+from chargehand.sandbox.process.launched_tier import compile_program
 from chargehand.sandbox.process.layout import python_inside
 from chargehand.sandbox.process.seccomp import compile_snippet_filter, host_architecture
 from chargehand.sandbox.process_tier import ProcessTier
@@ -35,86 +35,16 @@ from chargehand.sandbox.snippets import (
 )
 from chargehand.sandbox.toolchain import Toolchain
 
-PRELUDE = r"""
-((print, finish, input) => {
-  const {stringify} = JSON, {apply} = Reflect, {isArray} = Array, {isView} = ArrayBuffer;
-  const evaluate = eval, Text = String, Fault = TypeError, then = Promise.prototype.then;
-  const whole = String.prototype.toWellFormed, finite = Number.isFinite, Pending = Promise, Broken = Error;
-  const boxes = [Map, Set, WeakMap, WeakSet, ArrayBuffer, SharedArrayBuffer, Promise, RegExp];
-  const clean = (text) => apply(whole, Text(text), []);
-  const kind = (value) => {
-    for (const box of boxes) if (value instanceof box) return box.name;
-    return isView(value) ? 'typed array' : '';
-  };
-  const refuse = (what) => { throw new Fault(what + ' is not JSON'); };
-  function checked(key, value) {
-    switch (typeof value) {
-      case 'number': return finite(value) ? value : refuse(Text(value));
-      case 'undefined': return isArray(this) ? refuse('undefined in an array') : value;
-      case 'bigint': case 'function': case 'symbol': return refuse('a ' + typeof value);
-      case 'object': return value !== null && kind(value) ? refuse('a ' + kind(value)) : value;
-      default: return value;
-    }
-  }
-  const shown = (value) => {
-    if (typeof value === 'string') return value;
-    if (typeof value === 'bigint') return Text(value) + 'n';
-    if (typeof value === 'function') return '[function ' + value.name + ']';
-    if (typeof value !== 'object' || value === null) return Text(value);
-    if (value instanceof Broken) return Text(value) + (value.stack ? '\n' + value.stack : '');
-    const large = (key, item) => typeof item === 'bigint' ? Text(item) + 'n' : item;
-    try { return stringify(value, large) ?? Text(value); } catch { return Text(value); }
-  };
-  const line = (level) => (...values) => {
-    let text = '';
-    for (let i = 0; i < values.length; i++) text += (i ? ' ' : '') + shown(values[i]);
-    print(level, clean(text));
-  };
-  globalThis.console = {
-    debug: line('debug'), log: line('log'), info: line('info'), warn: line('warn'), error: line('error'),
-    trace: line('debug'), dir: line('log'), table: line('log'),
-    assert: (held, ...values) => { if (!held) console.error('assertion failed:', ...values); },
-  };
-  globalThis.input = input;
-  const failed = (error) => {
-    let name = '', message = '', stack = '';
-    try {
-      if (error instanceof Broken) {
-        name = Text(error.name); message = Text(error.message); stack = Text(error.stack);
-      } else { name = error === null ? 'null' : typeof error; message = shown(error); }
-    } catch { message = 'the thrown value cannot be shown'; }
-    finish('exception', clean(name), clean(message), clean(stack));
-  };
-  const deliver = (value) => {
-    let text;
-    try { text = value === undefined ? 'null' : stringify(value, checked) ?? refuse('undefined'); }
-    catch (error) {
-      if (error === null || error?.message === 'out of memory') return failed(error);
-      return finish('not_json', clean(error?.name), clean(error?.message), '');
-    }
-    finish('value', text, '', '');
-  };
-  return (source) => {
-    let value;
-    try {
-      value = evaluate(source);
-      if (value instanceof Pending) apply(then, value, [deliver, failed]);
-      else deliver(value);
-    } catch (error) { failed(error); }
-  };
-})
-"""
-
-
 _START_SECONDS = 30.0
 _PROBE_SECONDS = 20.0
 _AFTER = 10.0
 """Seconds after which the exec server ends a snippet where this process did not."""
 _TRIES = 2
 _ENGINE = "_quickjs"
+_PRELUDE = Path(snippet.__file__).with_name("snippet_prelude.js")
 _INSTALL = 'pip install "quickjs-ng>=0.17"'
 _LIMITS = SandboxLimits(memory_mb=4 * MOST_MEMORY_MB, processes=16, tmp_mb=1, open_files=64, file_mb=1)
-_NOTHING = Toolchain(binds=(), path=(), id="isolate")
+_NO_TOOLS = Toolchain(binds=(), path=(), id="isolate")
 
 
 class SnippetPool:
@@ -134,13 +64,15 @@ class SnippetPool:
         self._changing = asyncio.Lock()
         self._filter = b""
         self._child = b""
+        self._prelude = ""
         self._engine: Path | None = None
 
     async def __aenter__(self) -> SnippetPool:
         self._filter = compile_snippet_filter(host_architecture())
-        self._child = _compiled_child()
+        self._child = compile_program(snippet)
+        self._prelude = _PRELUDE.read_text()
         self._engine = _find_engine()
-        self._tier = await ProcessTier(_NOTHING).__aenter__()
+        self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -154,7 +86,7 @@ class SnippetPool:
             await tier.close()
 
     async def probe(self, language: Language) -> ProbePart:
-        """Run a snippet that adds one; the part says what was seen, and the mend where it cannot be had."""
+        """Run a snippet that adds one; the part says what was seen, and the remedy where it cannot be had."""
         spec = SnippetSpec(language=language, source="input + 1", input=1, seconds=_PROBE_SECONDS)
         try:
             result = await self.run(spec)
@@ -169,32 +101,35 @@ class SnippetPool:
         """Run one snippet to its end; waits while `size` others run.
 
         However the snippet ends is in the result. Raises `SnippetEngineError` where its engine does not start,
-        `SandboxDiedError` where sandboxes die under it again and again, `TierUnavailableError` with the mend where
-        this machine has no sandbox or not the language. Cancelling the call kills the snippet.
+        `SandboxDiedError` where sandboxes die under it again and again, `TierUnavailableError` with the remedy
+        where this machine has no sandbox or not the language. Cancelling the call kills the snippet.
         """
-        request = self._request(spec)
+        if spec.language == "javascript" and self._engine is None:
+            raise TierUnavailableError("no engine for JavaScript snippets is installed", hint=_INSTALL)
+        try:
+            text = json.dumps(spec.input, allow_nan=False)
+            value = json.loads(text) if spec.language == "python" else text
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"the input of a snippet is not JSON: {error}", hint="give a JSON value") from error
+        request: dict[str, Any] = {
+            "language": spec.language,
+            "source": spec.source,
+            "input": value,
+            "memory": spec.memory_mb << 20,
+            "filter": self._filter,
+            "prelude": self._prelude,
+        }
+        stdin = self._child + marshal.dumps(request)
         async with self._turns:
             for _ in range(_TRIES - 1):
                 # A snippet has no effect outside, so it may run again where the sandbox died under it.
                 with contextlib.suppress(SandboxDiedError):
-                    return await self._run(spec, request)
-            return await self._run(spec, request)
+                    return await self._run(spec, stdin)
+            return await self._run(spec, stdin)
 
-    def _request(self, spec: SnippetSpec) -> bytes:
-        if spec.language == "javascript" and self._engine is None:
-            raise TierUnavailableError("no engine for JavaScript snippets is installed", hint=_INSTALL)
-        request: dict[str, Any] = {
-            "language": spec.language,
-            "source": spec.source,
-            "input": _given(spec),
-            "memory": spec.memory_mb << 20,
-            "filter": self._filter,
-            "prelude": PRELUDE,
-        }
-        return self._child + marshal.dumps(request)
-
-    async def _run(self, spec: SnippetSpec, request: bytes) -> SnippetResult:
-        async with self._sandbox() as sandbox:
+    async def _run(self, spec: SnippetSpec, stdin: bytes) -> SnippetResult:
+        python, libraries = python_inside()
+        async with self._lend_sandbox() as sandbox:
             loop = asyncio.get_running_loop()
             try:
                 async with asyncio.timeout(_START_SECONDS) as limit:
@@ -202,7 +137,15 @@ class SnippetPool:
                         output_limit=spec.output_limit,
                         on_ready=lambda: limit.reschedule(loop.time() + spec.seconds),
                     )
-                    done = await self._exec(sandbox, spec, request, report)
+                    done = await sandbox.exec(
+                        [*python, "-c", snippet.BOOTSTRAP, str(len(self._child))],
+                        timeout=_START_SECONDS + spec.seconds + _AFTER,
+                        cwd="/",
+                        environment={"LD_LIBRARY_PATH": libraries, "PYTHONHASHSEED": "0"},
+                        stdin=stdin,
+                        output_limit=1 << 40,  # the report counts, and stops it
+                        on_output=report.take,
+                    )
             except TimeoutError:
                 if not report.ready:
                     raise _engine_failed(f"not ready after {_START_SECONDS:.0f} s", report) from None
@@ -215,22 +158,8 @@ class SnippetPool:
             raise _engine_failed(f"exit code {done.exit_code}", report)
         return report.result(done.exit_code)
 
-    async def _exec(
-        self, sandbox: Sandbox, spec: SnippetSpec, request: bytes, report: SnippetReport
-    ) -> ExecResult:
-        python, libraries = python_inside()
-        return await sandbox.exec(
-            [*python, "-c", _isolate_child.BOOTSTRAP, str(len(self._child))],
-            timeout=_START_SECONDS + spec.seconds + _AFTER,
-            cwd="/",
-            environment={"LD_LIBRARY_PATH": libraries, "PYTHONHASHSEED": "0"},
-            stdin=request,
-            output_limit=1 << 40,  # `Report` counts, and stops it
-            on_output=report.take,
-        )
-
     @contextlib.asynccontextmanager
-    async def _sandbox(self) -> AsyncIterator[Sandbox]:
+    async def _lend_sandbox(self) -> AsyncIterator[Sandbox]:
         """Lend a sandbox; one that died is not lent again."""
         sandbox = self._idle.pop() if self._idle else await self._open()
         try:
@@ -261,23 +190,19 @@ class SnippetPool:
             try:
                 sandbox = await tier.open(self._spec(place))
             except InfrastructureError:
-                await self._replace(tier)
+                async with self._changing:
+                    if self._tier is tier:  # the first that notices starts another launcher for all
+                        await tier.close()
+                        self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
                 assert self._tier is not None
                 sandbox = await self._tier.open(self._spec(place))
         self._held.add(sandbox)
         return sandbox
 
-    async def _replace(self, lost: ProcessTier) -> None:
-        """Start another launcher in place of one that is gone."""
-        async with self._changing:
-            if self._tier is lost:
-                await lost.close()
-                self._tier = await ProcessTier(_NOTHING).__aenter__()
-
     def _spec(self, place: str) -> SandboxSpec:
         binds: tuple[Bind, ...] = ()
         if self._engine is not None:
-            binds = (Bind(source=self._engine, target=f"{_isolate_child.ENGINES}/{self._engine.name}"),)
+            binds = (Bind(source=self._engine, target=f"{snippet.ENGINES}/{self._engine.name}"),)
         plan = MountPlan(target=WORKSPACE, plain=Path(place))
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
 
@@ -289,7 +214,7 @@ async def run_snippet(spec: SnippetSpec) -> SnippetResult:
 
 
 async def probe_snippets() -> tuple[ProbePart, ...]:
-    """Run a snippet of each language; each part says what was seen, and the mend where it cannot be had."""
+    """Run a snippet of each language; each part says what was seen, and the remedy where it cannot be had."""
     try:
         async with SnippetPool(size=1) as pool:
             return tuple([await pool.probe(language) for language in LANGUAGES])
@@ -299,15 +224,6 @@ async def probe_snippets() -> tuple[ProbePart, ...]:
 
 def _unavailable(language: Language, error: TierUnavailableError | InfrastructureError) -> ProbePart:
     return ProbePart(name=f"snippets: {language}", ok=False, detail=error.message, mend=error.hint)
-
-
-def _given(spec: SnippetSpec) -> Any:
-    """Return the input as its engine takes it; raises `UsageError` for what is not JSON."""
-    try:
-        text = json.dumps(spec.input, allow_nan=False)
-        return json.loads(text) if spec.language == "python" else text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the input of a snippet is not JSON: {error}", hint="give a JSON value") from error
 
 
 def _engine_failed(why: str, report: SnippetReport) -> SnippetEngineError:
@@ -322,10 +238,3 @@ def _find_engine() -> Path | None:
     """Return the file of the JavaScript engine, which this process never loads."""
     found = importlib.util.find_spec(_ENGINE)
     return Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
-
-
-def _compiled_child() -> bytes:
-    spec = _isolate_child.__spec__
-    if spec is None or not isinstance(spec.loader, InspectLoader):
-        raise InfrastructureError("the snippets' process has no code to send", code="server_missing")
-    return marshal.dumps(spec.loader.get_code(spec.name))

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from chargehand.core.errors import InfrastructureError, UsageError, nearest
 from chargehand.sandbox.contract import Stream
-from chargehand.sandbox.inside import snippet as _isolate_child
+from chargehand.sandbox.inside import snippet
 
 Language = Literal["python", "javascript"]
 Level = Literal["debug", "log", "info", "warn", "error"]
@@ -154,37 +154,36 @@ class SnippetReport:
         self._rest += piece
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
-            self._line(bytes(line[:1]), bytes(line[1:]))
+            self._take_line(bytes(line[:1]), bytes(line[1:]))
         if self._taken > self._limit + _ROOM:
             raise OutputLimitExceeded
 
-    def _line(self, kind: bytes, body: bytes) -> None:
-        if kind == _isolate_child.READY and not self.ready:
+    def _take_line(self, kind: bytes, body: bytes) -> None:
+        if kind == snippet.READY and not self.ready:
             self.ready = True
             self._began = self._ended = time.monotonic()
             self._taken = 0
             self._on_ready()
-        elif kind in (_isolate_child.LINE, _isolate_child.VALUE):
+        elif kind in (snippet.LINE, snippet.VALUE):
             self._said += len(body)
             if self._said > self._limit:
                 raise OutputLimitExceeded
-            self._say(kind, body)
-        elif kind == _isolate_child.FAILED:
-            self._failure = _failure(body)
-        elif kind == _isolate_child.PEAK and body.isdigit() and len(body) < 16:
+            self._take_text(kind, body.decode(errors="replace"))
+        elif kind == snippet.FAILED:
+            self._failure = _parse_failure(body)
+        elif kind == snippet.PEAK and body.isdigit() and len(body) < 16:
             self._peak = int(body)
         self._ended = time.monotonic()
 
-    def _say(self, kind: bytes, body: bytes) -> None:
-        text = body.decode(errors="replace")
-        if kind == _isolate_child.VALUE:
+    def _take_text(self, kind: bytes, text: str) -> None:
+        if kind == snippet.VALUE:
             self._value = text
             return
         level, _, written = text.partition(" ")
-        parsed = _parsed(written)
+        parsed = _parse(written)
         known = next((each for each in LEVELS if each == level), None)
         if known is not None and isinstance(parsed, str):
-            self.console.append(ConsoleLine(level=known, text=_shown(parsed)))
+            self.console.append(ConsoleLine(level=known, text=_replace_surrogates(parsed)))
 
     def stopped(self, error: SnippetError) -> SnippetResult:
         """Return the result of a snippet that was stopped now."""
@@ -196,9 +195,11 @@ class SnippetReport:
         if self._failure is not None:
             return self._result(None, self._failure)
         if self._value is None:
-            return self._result(None, _ended(exit_code))
+            how = f"by signal {exit_code - 128}" if exit_code > 128 else f"with exit code {exit_code}"
+            message = f"its process ended {how} before it gave a value"
+            return self._result(None, SnippetError(kind="ended", name="", message=message))
         try:
-            return self._result(_strict(self._value), None)
+            return self._result(_parse_value(self._value), None)
         except (ValueError, RecursionError) as error:
             return self._result(None, SnippetError(kind="not_json", name="ValueError", message=str(error)[:200]))
 
@@ -209,22 +210,22 @@ class SnippetReport:
         )
 
 
-def _shown(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _failure(body: bytes) -> SnippetError | None:
-    parsed = _parsed(body.decode(errors="replace"))
+def _parse_failure(body: bytes) -> SnippetError | None:
+    parsed = _parse(body.decode(errors="replace"))
     match parsed:
         case [str() as kind, str() as name, str() as message, int() | None as line]:
             known = next((each for each in _FAILURES if each == kind), None)
             if known is not None:
-                name, message = map(_shown, (name, message))
+                name, message = map(_replace_surrogates, (name, message))
                 return SnippetError(kind=known, name=name, message=message, line=line)
     return None
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Return what a report says, `None` for what no honest process reports."""
     try:
         return json.loads(text)
@@ -232,8 +233,11 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _strict(text: str) -> Any:
-    """Return a value; raises `ValueError` or `RecursionError` for what is not JSON of Unicode text."""
+def _parse_value(text: str) -> Any:
+    """Return a value; raises `ValueError` or `RecursionError` for what is not JSON of Unicode text.
+
+    Python's own parser takes NaN, Infinity and lone surrogates, which whoever reads the result next would refuse.
+    """
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
@@ -241,8 +245,3 @@ def _strict(text: str) -> Any:
     value = json.loads(text, parse_constant=refuse)
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     return value
-
-
-def _ended(exit_code: int) -> SnippetError:
-    how = f"by signal {exit_code - 128}" if exit_code > 128 else f"with exit code {exit_code}"
-    return SnippetError(kind="ended", name="", message=f"its process ended {how} before it gave a value")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.core.ports import DriverName
-from chargehand.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox.host_programs.search import is_system_path
 from chargehand.sandbox.probe import scratch_plan
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 
-_ASKED: Mapping[str, tuple[str, ...]] = {
+_VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "go": ("version",),
     "java": ("-version",),
     "javac": ("-version",),
@@ -67,7 +67,7 @@ async def read_tool_versions(
                 try:
                     while waiting:
                         name, place = waiting.pop()
-                        seen[name] = await _started(sandbox, name, place)
+                        seen[name] = await _ask_version(sandbox, name, place)
                 finally:
                     await sandbox.close()
 
@@ -81,10 +81,20 @@ async def read_tool_versions(
     return tuple(seen[name] for name, _ in found)
 
 
-async def _started(sandbox: Sandbox, name: str, place: str) -> ToolVersion:
+async def _ask_version(sandbox: Sandbox, name: str, place: str) -> ToolVersion:
     where = await sandbox.exec(["sh", "-c", 'command -v -- "$1"', "sh", name], timeout=_SECONDS)
-    said = await sandbox.exec((name, *_ASKED.get(name, ("--version",))), timeout=_SECONDS)
-    return _seen(name, place, where.stdout.decode(errors="replace").strip(), said)
+    said = await sandbox.exec((name, *_VERSION_ARGUMENTS.get(name, ("--version",))), timeout=_SECONDS)
+    inside = where.stdout.decode(errors="replace").strip()
+    lines = _lines(said.stdout) + _lines(said.stderr)
+    if said.exit_code == 0:
+        versions = [match[0] for line in lines if (match := _VERSION.search(line))]
+        version = versions[0] if versions else (lines or ["unknown"])[0][:40]
+        return ToolVersion(name=name, version=version, host=place, inside=inside)
+    # What a program dies of stands in a line that says "error", if not in its last one.
+    errors = [line for line in reversed(lines) if "rror" in line]
+    why = "took more than 20 s" if said.timed_out else (errors or lines[-1:] or [""])[0][:200]
+    problem = f"does not start inside: {why or f'exit code {said.exit_code}'}"
+    return ToolVersion(name=name, version="", host=place, inside=inside, problem=problem)
 
 
 def describe_origin(seen: ToolVersion) -> str:
@@ -92,21 +102,6 @@ def describe_origin(seen: ToolVersion) -> str:
     if is_system_path(seen.inside):
         return "of the system"
     return "linked" if seen.inside.startswith("/opt/toolchain/") else "shown at its own path"
-
-
-def _seen(name: str, host: str, inside: str, said: ExecResult) -> ToolVersion:
-    lines = _lines(said.stdout) + _lines(said.stderr)
-    if said.exit_code == 0:
-        versions = [match[0] for line in lines if (match := _VERSION.search(line))]
-        version = versions[0] if versions else (lines or ["unknown"])[0][:40]
-        return ToolVersion(name=name, version=version, host=host, inside=inside)
-    why = "took more than 20 s" if said.timed_out else _reason(lines)
-    problem = f"does not start inside: {why or f'exit code {said.exit_code}'}"
-    return ToolVersion(name=name, version="", host=host, inside=inside, problem=problem)
-
-
-def _reason(lines: Sequence[str]) -> str:
-    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[:200]
 
 
 def _lines(output: bytes) -> list[str]:

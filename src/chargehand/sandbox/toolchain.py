@@ -16,7 +16,7 @@ from typing import Any
 
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
-from chargehand.sandbox.host_programs.interpreters import ask_all, askable, chosen, stamp, witnesses
+from chargehand.sandbox.host_programs.interpreters import ask_all, askable, chosen, stamp, witness_paths
 from chargehand.sandbox.host_programs.search import (
     HostProgram,
     MountedPaths,
@@ -27,54 +27,6 @@ from chargehand.sandbox.host_programs.search import (
     programs,
     virtual_environment,
 )
-
-_UNSETTLED = 2.0
-"""Seconds within which a second change may leave the time stamps as they are."""
-
-
-def store_result(
-    place: Path, key: str, witnesses: Iterable[str], document: dict[str, Any], *, began: float
-) -> None:
-    """Keep what a search found, unless something changed since it `began` (as `time.time`) or just before that."""
-    paths = sorted({*witnesses, __file__})
-    digest, changed = _digest(paths)
-    if changed > began - _UNSETTLED:
-        return
-    fresh = place.with_name(f"{place.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # it only saves time
-        fresh.write_text(json.dumps({"key": key, "paths": paths, "digest": digest, "found": document}))
-        fresh.replace(place)
-
-
-def load_result(place: Path, key: str) -> dict[str, Any] | None:
-    """Return what was kept for the same question, `None` where anything that it stands on has changed."""
-    try:
-        told = json.loads(place.read_text())
-        same = told["key"] == key and told["digest"] == _digest(told["paths"])[0]
-        return told["found"] if same else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def search_began() -> float:
-    """Return the time that a search begins at, on the clock of the file systems."""
-    return time.time()
-
-
-def _digest(paths: Iterable[str]) -> tuple[str, float]:
-    """Return a digest of what all paths are now, and when the latest of them changed."""
-    digest, latest = hashlib.sha256(), 0
-    for path in paths:
-        try:
-            info = os.stat(path)
-        except (OSError, ValueError):
-            digest.update(b"-")
-            continue
-        parts = (info.st_dev, info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        digest.update(repr(parts).encode())
-        latest = max(latest, info.st_ctime_ns)
-    return digest.hexdigest(), latest / 1e9
-
 
 _TARGET = "/opt/toolchain"
 SHIMS = f"{_TARGET}/shims"
@@ -89,6 +41,8 @@ _ETC = ("/etc/java-*", "/etc/maven")
 """Settings that programs of the system have links to and do not start without."""
 _PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
 _LINKS = 512
+_UNSETTLED = 2.0
+"""Seconds within which a second change may leave the time stamps as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +165,13 @@ class _Search:
         for problem, names in problems.items():
             self.not_shown.append(HiddenPrograms(directory=spelled, names=tuple(names), problem=problem))
 
+    def read_paths(self) -> set[str]:
+        """Return every path whose change could change what this walk found."""
+        answered = {place for places in self.answers.values() for place in places}
+        etc = {place for place in self.places.sources if place.startswith("/etc/")}
+        libraries = {f"{place}/lib" for place in answered}
+        return {*self.places.looked_at, *self.watched, *answered, *libraries, "/etc", *etc}
+
     def _show(self, program: HostProgram) -> str:
         problems = [self.places.show(need) for need in program.needs]
         self.watched.update((program.target, *program.needs))
@@ -235,36 +196,28 @@ def discover(
     environ = {**(os.environ if environ is None else environ), "PATH": search}
     if cache is None:
         return _search(search, extra, None, environ)[0]
-    place, began = cache.with_name(f"{cache.stem}-found.json"), search_began()
+    place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
     key = json.dumps([search, list(extra), chosen(environ), str(Path.home())])
-    known = load_result(place, key)
-    if known is not None:
-        return _recalled(known)
-    toolchain, looked_at = _search(search, extra, cache, environ)
-    store_result(place, key, looked_at, _document(toolchain), began=began)
-    return toolchain
-
-
-def _document(toolchain: Toolchain) -> dict[str, Any]:
+    stored = load_result(place, key)
+    if stored is not None:
+        return _decode(stored)
+    toolchain, witnesses = _search(search, extra, cache, environ)
     document = asdict(toolchain)
     for bind in document["binds"]:
         bind["source"] = str(bind["source"])
-    return document
+    store_result(place, key, witnesses, document, began=began)
+    return toolchain
 
 
-def _recalled(known: dict[str, Any]) -> Toolchain:
+def _decode(document: dict[str, Any]) -> Toolchain:
     return Toolchain(
-        binds=tuple(
-            Bind(source=Path(bind["source"]), target=bind["target"], writable=bind["writable"])
-            for bind in known["binds"]
-        ),
-        path=tuple(known["path"]),
-        id=known["id"],
-        links=tuple((name, target) for name, target in known["links"]),
-        environment=tuple((name, value) for name, value in known["environment"]),
+        binds=tuple(Bind(**{**bind, "source": Path(bind["source"])}) for bind in document["binds"]),
+        path=tuple(document["path"]),
+        id=document["id"],
+        links=tuple((name, target) for name, target in document["links"]),
+        environment=tuple((name, value) for name, value in document["environment"]),
         not_shown=tuple(
-            HiddenPrograms(directory=each["directory"], names=tuple(each["names"]), problem=each["problem"])
-            for each in known["not_shown"]
+            HiddenPrograms(**{**each, "names": tuple(each["names"])}) for each in document["not_shown"]
         ),
     )
 
@@ -273,9 +226,12 @@ def _search(
     search: str, extra: Sequence[str], cache: Path | None, environ: Mapping[str, str]
 ) -> tuple[Toolchain, set[str]]:
     """Return what is found, and every path that it was found by."""
-    directories = _directories(search)
+    spelled = dict.fromkeys(os.path.expanduser(place) for place in search.split(os.pathsep))
+    directories = [place for place in spelled if os.path.isabs(place) and os.path.isdir(place)]
     real = dict.fromkeys(map(os.path.realpath, directories))
-    asked = [path for place in real for path in askable(place, environ) if not _systems_own(path)]
+    asked = [path for place in real for path in askable(place, environ)]
+    # The system's own programs are visible in every sandbox anyway.
+    asked = [path for path in asked if not (is_system_path(path) and is_system_path(os.path.realpath(path)))]
     found = _Search(
         environ=environ,
         places=MountedPaths(home=environ.get("HOME") or str(Path.home())),
@@ -287,53 +243,27 @@ def _search(
         found.places.sources[place] = os.path.realpath(place)
     binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
     for number, directory in enumerate(extra):
-        bind, place = _extra(directory, number)
+        bind, place = _mount_extra(directory, number)
         binds.insert(0, bind)
         path.insert(0, place)
-    environment = _environment(found)
+    system = {f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS}
+    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
+    shown = [[str(bind.source), bind.target] for bind in binds]
+    identity = json.dumps([stamps, shown, path, sorted(found.links.items()), list(extra)])
     toolchain = Toolchain(
         binds=tuple(binds),
         path=tuple(path),
-        id=_id(found, binds, path, extra),
+        id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         links=tuple(found.links.items()),
-        environment=environment,
+        environment=_find_java_home(found),
         not_shown=tuple(found.not_shown),
     )
-    return toolchain, _looked_at(found, search, tuple(real), extra)
+    own = [str(Path(each).expanduser()) for each in extra]
+    witnesses = {*system, *spelled, *own, *(f"{place}/bin" for place in own), *witness_paths(list(real), environ)}
+    return toolchain, witnesses | found.read_paths()
 
 
-def _looked_at(found: _Search, search: str, real: Sequence[str], extra: Sequence[str]) -> set[str]:
-    spelled = {os.path.expanduser(place) for place in search.split(os.pathsep) if place}
-    own = {place for each in extra for place in (str(Path(each).expanduser()), f"{Path(each).expanduser()}/bin")}
-    answered = {place for places in found.answers.values() for place in places}
-    prefixes = {f"{place}/lib" for place in answered}
-    etc = {"/etc", *(place for place in found.places.sources if place.startswith("/etc/"))}
-    asked = witnesses(real, found.environ)
-    return {
-        *found.places.looked_at,
-        *found.watched,
-        *_system(),
-        *spelled,
-        *own,
-        *answered,
-        *prefixes,
-        *etc,
-        *asked,
-    }
-
-
-def _system() -> list[str]:
-    return [f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS]
-
-
-def _id(found: _Search, binds: Sequence[Bind], path: Sequence[str], extra: Sequence[str]) -> str:
-    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *_system()))]
-    shown = [[str(bind.source), bind.target] for bind in binds]
-    text = json.dumps([stamps, shown, list(path), sorted(found.links.items()), list(extra)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _environment(found: _Search) -> tuple[tuple[str, str], ...]:
+def _find_java_home(found: _Search) -> tuple[tuple[str, str], ...]:
     """Return JAVA_HOME where the host's first Java is not the system's: build tools look there."""
     java = shutil.which("java", path=found.environ["PATH"])
     place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
@@ -343,16 +273,7 @@ def _environment(found: _Search) -> tuple[tuple[str, str], ...]:
     return (("JAVA_HOME", homes[0]),) if homes else ()
 
 
-def _directories(search: str) -> list[str]:
-    places = (os.path.expanduser(place) for place in search.split(os.pathsep))
-    return list(dict.fromkeys(place for place in places if os.path.isabs(place) and os.path.isdir(place)))
-
-
-def _systems_own(path: str) -> bool:
-    return is_system_path(path) and is_system_path(os.path.realpath(path))
-
-
-def _extra(directory: str, number: int) -> tuple[Bind, str]:
+def _mount_extra(directory: str, number: int) -> tuple[Bind, str]:
     source = Path(directory).expanduser()
     if not source.is_dir():
         raise ConfigError(
@@ -362,3 +283,47 @@ def _extra(directory: str, number: int) -> tuple[Bind, str]:
     target = f"{_TARGET}/extra-{number}"
     place = f"{target}/bin" if (source / "bin").is_dir() else target
     return Bind(source=source.resolve(), target=target), place
+
+
+def store_result(
+    place: Path, key: str, witnesses: Iterable[str], document: dict[str, Any], *, began: float
+) -> None:
+    """Keep what a search found, unless something changed since it `began` (as `time.time`) or just before that.
+
+    Every path that the search depended on is a witness: directories by the names in them, files by what they are.
+    """
+    paths = sorted({*witnesses, __file__})
+    digest, changed = _digest(paths)
+    if changed > began - _UNSETTLED:
+        return
+    fresh = place.with_name(f"{place.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # it only saves time
+        fresh.write_text(json.dumps({"key": key, "paths": paths, "digest": digest, "found": document}))
+        fresh.replace(place)
+
+
+def load_result(place: Path, key: str) -> dict[str, Any] | None:
+    """Return what was kept for the same question, `None` where anything that it stands on has changed."""
+    try:
+        stored = json.loads(place.read_text())
+        same = stored["key"] == key and stored["digest"] == _digest(stored["paths"])[0]
+        return stored["found"] if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _digest(paths: Iterable[str]) -> tuple[str, float]:
+    """Return a digest of what all paths are now, and when the latest of them changed."""
+    digest, latest = hashlib.sha256(), 0
+    for path in paths:
+        try:
+            info = os.stat(path)
+        except (OSError, ValueError):
+            digest.update(b"-")
+            continue
+        # All that stat(2) says: a file written in place, a link that leads elsewhere and a new name are seen
+        # alike, and the time of an inode's last change (ctime) cannot be set back by a program.
+        parts = (info.st_dev, info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        digest.update(repr(parts).encode())
+        latest = max(latest, info.st_ctime_ns)
+    return digest.hexdigest(), latest / 1e9

@@ -32,6 +32,18 @@ from chargehand.sandbox.vm_kernel import find_kernel
 BOOT_SECONDS = 180.0
 """How long a machine may take to answer: without KVM, on a busy computer, it takes a minute."""
 _STOP_ROUNDS = 5000
+QEMU = "qemu-system-x86_64"
+KVM = Path("/dev/kvm")
+_KVM_RESULT = "kvm.json"
+_KVM_SECONDS = 20.0
+_MOST_CPUS = 4
+_INSTALL = {
+    "apt-get": "apt-get install --no-install-recommends qemu-system-x86",
+    "dnf": "dnf install qemu-system-x86-core",
+    "pacman": "pacman -S qemu-system-x86",
+    "zypper": "zypper install qemu-x86",
+    "apk": "apk add qemu-system-x86_64",
+}
 
 
 class VmSandbox(ServedSandbox):
@@ -44,17 +56,17 @@ class VmSandbox(ServedSandbox):
     tier = "vm"
     start_seconds = BOOT_SECONDS
     grace_seconds = 60.0
-    _outlet: HostRelay | None = None
+    _relay: HostRelay | None = None
 
-    async def join(self, outlet: HostRelay) -> None:
+    async def join(self, relay: HostRelay) -> None:
         """Serve the machine's connections to the host's sockets until the end."""
-        self._outlet = outlet
-        await outlet.start()
+        self._relay = relay
+        await relay.start()
 
     async def _release(self) -> None:
         await super()._release()
-        if self._outlet is not None:
-            await self._outlet.close()
+        if self._relay is not None:
+            await self._relay.close()
 
     async def _order_freeze(self) -> None:
         self._send(exec_server.FREEZE)
@@ -62,45 +74,42 @@ class VmSandbox(ServedSandbox):
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, True)
         else:
-            await asyncio.to_thread(_stop, self._first())
+            await asyncio.to_thread(_stop_qemu, self._first())
 
     async def _order_thaw(self) -> None:
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, False)
         else:
-            _signal(self._first(), signal.SIGCONT)
+            _signal_qemu(self._first(), signal.SIGCONT)
         self._send(exec_server.THAW)
         await self._wait(self._signals.get(), seconds=self.grace_seconds)
 
 
-def _signal(qemu: int | None, number: int) -> None:
+def _signal_qemu(qemu: int | None, number: int) -> None:
     if qemu is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(qemu, number)
 
 
-def _stop(qemu: int | None) -> None:
+def _stop_qemu(qemu: int | None) -> None:
     """Stop QEMU and wait until none of its threads runs; one that is gone stands still too.
 
     Raises `InfrastructureError` (`freeze_timeout`).
     """
     if qemu is None:
         return
-    _signal(qemu, signal.SIGSTOP)
+    _signal_qemu(qemu, signal.SIGSTOP)
     for _ in range(_STOP_ROUNDS):
-        if all(state in "TtZX" for state in _states(qemu)):
+        states = []
+        with contextlib.suppress(OSError):  # it, or a thread of it, ended meanwhile
+            for task in os.listdir(f"/proc/{qemu}/task"):
+                with contextlib.suppress(OSError):
+                    stat = Path(f"/proc/{qemu}/task/{task}/stat").read_text()
+                    states.append(stat.rpartition(")")[2].split()[0])
+        if all(state in "TtZX" for state in states):
             return
         signal.sigtimedwait((), 0.001)
     raise InfrastructureError("QEMU was not stopped in time", code="freeze_timeout")
-
-
-def _states(pid: int) -> list[str]:
-    found = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found.append(Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(")")[2].split()[0])
-    return found
 
 
 class VmTier(LaunchedTier):
@@ -116,13 +125,20 @@ class VmTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> VmSandbox:
         """Open one sandbox; raises `TierUnavailableError` with what QEMU said where it does not start."""
-        return await self._open_with_toolchain(spec, self._boot, _did_not_start)
+        return await self._open_with_toolchain(
+            spec,
+            self._boot,
+            lambda said: TierUnavailableError(
+                f"the virtual machine did not start: {said or 'no reason given'}",
+                hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
+            ),
+        )
 
     async def _boot(self, name: str, spec: SandboxSpec, errors: int) -> VmSandbox:
         limits = qemu_limits(spec.limits)
         cgroup = self._cgroups.create(name, limits) if self._groups else None
         sockets = {port: path for _, port, path in forwarded(spec)}
-        code = _code(self._filter, self._server, tuple(sockets))
+        code = _program_inside(self._filter, self._server, tuple(sockets))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:
@@ -163,14 +179,7 @@ class VmTier(LaunchedTier):
         return sandbox
 
 
-def _did_not_start(said: str) -> TierUnavailableError:
-    return TierUnavailableError(
-        f"the virtual machine did not start: {said or 'no reason given'}",
-        hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
-    )
-
-
-def _code(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
+def _program_inside(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
     """Return what the interpreter inside is sent."""
     inside = Path(vm_init.__file__).read_text()
     relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if ports else b""
@@ -195,24 +204,10 @@ def _limits_in_force(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, 
     return in_force
 
 
-QEMU = "qemu-system-x86_64"
-KVM = Path("/dev/kvm")
-_PROVEN = "kvm.json"
-_KVM_SECONDS = 20.0
-_MOST_CPUS = 4
-_INSTALL = {
-    "apt-get": "apt-get install --no-install-recommends qemu-system-x86",
-    "dnf": "dnf install qemu-system-x86-core",
-    "pacman": "pacman -S qemu-system-x86",
-    "zypper": "zypper install qemu-x86",
-    "apk": "apk add qemu-system-x86_64",
-}
-
-
 async def find_machine(
     toolchain: Toolchain, images: Path, *, environ: Mapping[str, str] | None = None, device: Path = KVM
 ) -> VirtualMachine:
-    """Return how to run machines with the kernel kept in `images`; raises `TierUnavailableError` with the mend.
+    """Return how to run machines with the kernel kept in `images`; raises `TierUnavailableError` with the remedy.
 
     Where the sandbox's user may open `device`, a machine is started with KVM once and has 20 s to answer; what
     came of it is remembered until the computer, its kernel or QEMU changes.
@@ -238,7 +233,7 @@ async def find_machine(
     if not may_open(device):
         return machine
     fast = replace(machine, accelerator="kvm", cpus=min(_MOST_CPUS, os.cpu_count() or 1))
-    return fast if await _proven(toolchain, fast, images) else machine
+    return fast if await _starts_with_kvm(toolchain, fast, images) else machine
 
 
 def may_open(device: Path) -> bool:
@@ -254,8 +249,8 @@ def may_open(device: Path) -> bool:
     return (status.st_mode >> shift) & 0o6 == 0o6
 
 
-async def _proven(toolchain: Toolchain, machine: VirtualMachine, images: Path) -> bool:
-    place = images / _PROVEN
+async def _starts_with_kvm(toolchain: Toolchain, machine: VirtualMachine, images: Path) -> bool:
+    place = images / _KVM_RESULT
     system = os.uname()
     key = [system.release, system.version, machine.qemu, os.stat(machine.qemu).st_mtime, machine.boot.version]
     try:
@@ -293,9 +288,6 @@ async def open_vm_tier(
         yield tier
 
 
-TIER = "vm"
-
-
 async def probe_vm(
     toolchain: Toolchain, *, images: Path, scratch: Path, environ: Mapping[str, str]
 ) -> ProbeReport:
@@ -307,14 +299,14 @@ async def probe_vm(
         machine = await find_machine(toolchain, images, environ=environ)
     except TierUnavailableError as error:
         part = ProbePart(name="machine", ok=False, detail=error.message, mend=error.hint)
-        return ProbeReport(tier=TIER, parts=(part,))
+        return ProbeReport(tier="vm", parts=(part,))
     parts = [ProbePart(name="machine", ok=True, detail=describe_machine(machine))]
     try:
         async with VmTier(toolchain, machine) as tier:
             parts += await try_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="machines", ok=False, detail=error.message, mend=error.hint))
-    return ProbeReport(tier=TIER, parts=tuple(parts))
+    return ProbeReport(tier="vm", parts=tuple(parts))
 
 
 def describe_machine(machine: VirtualMachine) -> str:

@@ -38,7 +38,7 @@ _CHOICES = ("PYENV_VERSION", "RUSTUP_TOOLCHAIN", "NODENV_VERSION", "GOENV_VERSIO
 _SECONDS = 20
 
 
-def witnesses(directories: Sequence[str], environ: Mapping[str, str]) -> set[str]:
+def witness_paths(directories: Sequence[str], environ: Mapping[str, str]) -> set[str]:
     """Return the paths that decide which programs of these directories are asked, and what they answer."""
     named = {
         f"{place}/{name}"
@@ -75,27 +75,20 @@ def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
     plain = f"{directory}/python3"
     if plain not in found:
         return found
-    selected = _selected(environ)
-    return [path for path in found if path == plain or not _same(path, plain) or _version(path) in selected]
-
-
-def _same(path: str, plain: str) -> bool:
-    if not _VERSIONED.fullmatch(os.path.basename(path)):
-        return False
-    return os.path.samefile(path, plain) or filecmp.cmp(path, plain, shallow=False)
-
-
-def _version(path: str) -> str:
-    return os.path.basename(path).removeprefix("python")
-
-
-def _selected(environ: Mapping[str, str]) -> set[str]:
-    """Return the versions, like `3.12`, that pyenv has beside the one that `python3` is."""
+    # The versions, like `3.12`, that pyenv has beside the one that `python3` is.
     text = environ.get("PYENV_VERSION", "").replace(":", "\n")
     if not text:
         with contextlib.suppress(OSError):
             text = Path(place_of(_PYENV, environ)).read_text(errors="replace")
-    return {".".join(line.split(".")[:2]) for line in text.split()[1:]}
+    selected = {".".join(line.split(".")[:2]) for line in text.split()[1:]}
+
+    def answers_otherwise(path: str) -> bool:
+        name = os.path.basename(path)
+        if path == plain or not _VERSIONED.fullmatch(name) or name.removeprefix("python") in selected:
+            return True
+        return not os.path.samefile(path, plain) and not filecmp.cmp(path, plain, shallow=False)
+
+    return [path for path in found if answers_otherwise(path)]
 
 
 def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | None) -> dict[str, list[str]]:
@@ -104,14 +97,31 @@ def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | N
     Answers are kept in the file `cache` and asked anew when a program changes, the selection of a version manager
     does, or a directory went away.
     """
-    key = json.dumps([[program, *stamp(program)] for program in programs] + _selections(environ))
-    kept = _cached(cache, key)
-    if kept is not None:
-        return kept
+    selections = [stamp(place_of(template, environ)) for template in _SELECTIONS]
+    choices: list[str | int] = [environ.get(name, "") for name in _CHOICES]
+    key = json.dumps([*([program, *stamp(program)] for program in programs), choices, *selections])
+    stored = _load_answers(cache, key) if cache is not None else None
+    if stored is not None:
+        return stored
     with ThreadPoolExecutor(max_workers=4) as pool:
         answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
-    _remember(cache, key, answers)
+    if cache is not None:
+        fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # it only saves time
+            fresh.write_text(json.dumps({"key": key, "answers": answers}))
+            fresh.replace(cache)
     return answers
+
+
+def _load_answers(cache: Path, key: str) -> dict[str, list[str]] | None:
+    try:
+        stored = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(stored, dict) or stored.get("key") != key or not isinstance(stored.get("answers"), dict):
+        return None
+    answers: dict[str, list[str]] = stored["answers"]
+    return answers if all(os.path.isdir(place) for places in answers.values() for place in places) else None
 
 
 def stamp(path: str) -> list[str | int]:
@@ -131,15 +141,10 @@ def place_of(template: str, environ: Mapping[str, str]) -> str:
     return (environ.get(name) or os.path.join(home, default)) + template.partition("}")[2]
 
 
-def _selections(environ: Mapping[str, str]) -> list[list[str | int]]:
-    chosen: list[str | int] = [environ.get(name, "") for name in _CHOICES]
-    return [chosen, *(stamp(place_of(template, environ)) for template in _SELECTIONS)]
-
-
 def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
     name = os.path.basename(program)
     question = _QUESTIONS["python3" if _VERSIONED.fullmatch(name) else name]
-    quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}
+    quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}  # a question must download nothing
     try:
         answer = subprocess.run(
             [program, *question],
@@ -159,25 +164,3 @@ def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
     text = "\n".join(_JAVA_HOME.findall(answer.stderr)) if name == "java" else answer.stdout
     lines = list(dict.fromkeys(line.strip() for line in text.splitlines()))
     return lines if lines and all(os.path.isabs(line) and os.path.isdir(line) for line in lines) else []
-
-
-def _cached(cache: Path | None, key: str) -> dict[str, list[str]] | None:
-    if cache is None:
-        return None
-    try:
-        kept = json.loads(cache.read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(kept.get("answers"), dict):
-        return None
-    answers: dict[str, list[str]] = kept["answers"]
-    return answers if all(os.path.isdir(place) for places in answers.values() for place in places) else None
-
-
-def _remember(cache: Path | None, key: str, answers: Mapping[str, Sequence[str]]) -> None:
-    if cache is None:
-        return
-    fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # it only saves time
-        fresh.write_text(json.dumps({"key": key, "answers": dict(answers)}))
-        fresh.replace(cache)

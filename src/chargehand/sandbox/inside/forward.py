@@ -1,4 +1,4 @@
-"""Forwards 127.0.0.1:PORT to a unix socket; run inside a sandbox as `python -I -S _forward.py PORT SOCKET`.
+"""Forwards 127.0.0.1:PORT to a unix socket; run inside a sandbox as `python -I -S forward.py PORT SOCKET`.
 
 Standard library only, and no import of the package: inside there may be nothing but this file. Prints `ready` on
 stdout when it listens; runs until it is killed.
@@ -53,7 +53,7 @@ async def _serve(port: int, socket_path: str) -> None:
 def main(arguments: list[str]) -> int:
     """Forward until killed; 2 for wrong arguments, 1 where the port cannot be had."""
     if len(arguments) != 2 or not arguments[0].isdecimal():
-        sys.stderr.write("usage: _forward.py PORT SOCKET_PATH\n")
+        sys.stderr.write("usage: forward.py PORT SOCKET_PATH\n")
         return 2
     try:
         asyncio.run(_serve(int(arguments[0]), arguments[1]))

@@ -24,7 +24,7 @@ _RELAY_FD = 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
@@ -59,7 +59,7 @@ def _give_up_root(uid: int, bpf: bytes) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
     code = ctypes.create_string_buffer(bpf, len(bpf))
-    program = _Program(len(bpf) // _INSTRUCTION_BYTES, ctypes.addressof(code))
+    program = _FilterProgram(len(bpf) // _INSTRUCTION_BYTES, ctypes.addressof(code))
     _check(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0), "filter")
 
 

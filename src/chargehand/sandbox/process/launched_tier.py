@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
+from types import ModuleType
 from typing import Self, TypeVar
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
@@ -68,7 +69,7 @@ class LaunchedTier:
             raise tier_unavailable("bwrap: not found")
         self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
         self._filter = compile_filter(host_architecture())
-        self._server = compiled_server()
+        self._server = compile_program(exec_server)
         self._cgroups.sweep()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
@@ -217,11 +218,11 @@ def limits_of_exec_server(limits: SandboxLimits) -> dict[str, str]:
     return in_force
 
 
-def compiled_server() -> bytes:
-    """Return the exec server as the interpreter inside takes it: compiling it there would cost 10 ms each time."""
-    spec = exec_server.__spec__
+def compile_program(module: ModuleType) -> bytes:
+    """Return a program of `inside` as the interpreter there takes it: compiling there costs 10 ms each time."""
+    spec = module.__spec__
     if spec is None or not isinstance(spec.loader, InspectLoader):
-        raise InfrastructureError("the exec server has no code to send", code="server_missing")
+        raise InfrastructureError(f"{module.__name__} has no code to send", code="server_missing")
     return marshal.dumps(spec.loader.get_code(spec.name))
 
 

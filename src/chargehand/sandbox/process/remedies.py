@@ -1,4 +1,4 @@
-"""From what went wrong at the start of a sandbox to the exact command that mends it."""
+"""From what went wrong at the start of a sandbox to the exact command that remedies it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _APPARMOR = (
 
 
 def tier_unavailable(message: str) -> TierUnavailableError | InfrastructureError:
-    """Return the error for a sandbox that did not start, with the mend as its hint; `no_space` on a full disk."""
+    """Return the error for a sandbox that did not start, its remedy as hint; `no_space` on a full disk."""
     if _DISK_FULL in message:
         return InfrastructureError(
             "no space left on the disk while a sandbox was made",

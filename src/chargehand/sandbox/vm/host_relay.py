@@ -14,7 +14,7 @@ _MOST_CHANNELS = 1024
 """More than a relay of ours opens: here one may still be ending that is gone there."""
 
 
-class _Channel:
+class _HostConnection:
     """One connection: what came for it, and how much the machine still takes of it."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class HostRelay:
     def __init__(self, sock: socket.socket, sockets: Mapping[int, Path]) -> None:
         self._sock = sock
         self._sockets = sockets
-        self._channels: dict[int, _Channel] = {}
+        self._channels: dict[int, _HostConnection] = {}
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -57,7 +57,7 @@ class HostRelay:
             await self._writer.wait_closed()
 
     async def _serve(self) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError, _BrokenError):
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError, _ProtocolViolation):
             while True:
                 kind, number, size = FRAME.unpack(await self._reader.readexactly(FRAME.size))
                 body = await self._reader.readexactly(size)
@@ -73,32 +73,32 @@ class HostRelay:
 
     def _open(self, number: int, body: bytes) -> None:
         if number in self._channels or len(self._channels) >= _MOST_CHANNELS or len(body) != PORT.size:
-            raise _BrokenError
+            raise _ProtocolViolation
         path = self._sockets.get(PORT.unpack(body)[0])
         if path is None:
-            raise _BrokenError
-        channel = self._channels[number] = _Channel()
+            raise _ProtocolViolation
+        channel = self._channels[number] = _HostConnection()
         channel.task = asyncio.create_task(self._join(number, channel, path))
 
-    def _take(self, kind: bytes, channel: _Channel, body: bytes) -> None:
+    def _take(self, kind: bytes, channel: _HostConnection, body: bytes) -> None:
         if kind == DATA:
             channel.unread += len(body)
             if channel.unread > WINDOW:
-                raise _BrokenError
+                raise _ProtocolViolation
             channel.incoming.put_nowait(body)
         elif kind == GRANT and len(body) == COUNT.size:
             channel.credit += COUNT.unpack(body)[0]
             if channel.credit > WINDOW:
-                raise _BrokenError
+                raise _ProtocolViolation
             channel.granted.set()
         elif kind == END:
             channel.incoming.put_nowait(None)
         elif kind == RESET and channel.task is not None:
             channel.task.cancel()
         else:
-            raise _BrokenError
+            raise _ProtocolViolation
 
-    async def _join(self, number: int, channel: _Channel, path: Path) -> None:
+    async def _join(self, number: int, channel: _HostConnection, path: Path) -> None:
         """Join a channel and a socket until the socket's end; see `_forward`."""
         writer: asyncio.StreamWriter | None = None
         try:
@@ -119,7 +119,7 @@ class HostRelay:
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
 
-    async def _up(self, number: int, channel: _Channel, writer: asyncio.StreamWriter) -> None:
+    async def _up(self, number: int, channel: _HostConnection, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while (data := await channel.incoming.get()) is not None:
                 writer.write(data)
@@ -128,7 +128,7 @@ class HostRelay:
                 await self._send(GRANT, number, COUNT.pack(len(data)))
             writer.write_eof()
 
-    async def _down(self, number: int, channel: _Channel, reader: asyncio.StreamReader) -> None:
+    async def _down(self, number: int, channel: _HostConnection, reader: asyncio.StreamReader) -> None:
         while True:
             await channel.granted.wait()
             data = await reader.read(min(PIECE, channel.credit))
@@ -145,5 +145,5 @@ class HostRelay:
             await self._writer.drain()
 
 
-class _BrokenError(Exception):
+class _ProtocolViolation(Exception):
     """The machine did not keep to the protocol."""

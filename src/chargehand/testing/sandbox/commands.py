@@ -17,7 +17,6 @@ class CommandContract(SandboxFixtures):
     """What a sandbox owes of each command."""
 
     async def test_it_says_what_it_is(self, sandbox: Sandbox) -> None:
-        """It says what it is."""
         assert sandbox.id
         assert sandbox.tier
         assert {"memory", "processes", "tmp", "freeze"} <= set(sandbox.limits_in_force)
@@ -35,12 +34,10 @@ class CommandContract(SandboxFixtures):
         ],
     )
     async def test_exit_codes_are_those_of_a_shell(self, sandbox: Sandbox, script: str, code: int) -> None:
-        """Exit codes are those of a shell."""
         result = await sandbox.exec(["sh", "-c", script])
         assert (result.exit_code, result.timed_out, result.truncated) == (code, False, False)
 
     async def test_an_unknown_program_is_127(self, sandbox: Sandbox) -> None:
-        """An unknown program is 127."""
         result = await sandbox.exec(["no-such-program"])
         assert result.exit_code == 127
         assert b"no-such-program: " in result.stderr
@@ -48,7 +45,6 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec([""])).exit_code == 127
 
     async def test_what_cannot_be_executed_is_126(self, sandbox: Sandbox) -> None:
-        """What cannot be executed is 126."""
         await sandbox.exec(["sh", "-c", "echo x > plain; printf '\\001\\002' > odd; chmod +x odd"])
         for program in ("./plain", "./odd", WORKSPACE):
             result = await sandbox.exec([program])
@@ -56,7 +52,6 @@ class CommandContract(SandboxFixtures):
             assert result.stderr.startswith(program.encode())
 
     async def test_a_missing_working_directory_is_named(self, sandbox: Sandbox) -> None:
-        """A missing working directory is named."""
         result = await sandbox.exec(["true"], cwd=f"{WORKSPACE}/gone")
         assert result.exit_code == 126
         assert b"/gone: No such file or directory" in result.stderr
@@ -65,12 +60,10 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["true"], cwd=f"{WORKSPACE}/shut")).exit_code == 126
 
     async def test_commands_run_in_the_workspace_or_where_they_are_told(self, sandbox: Sandbox) -> None:
-        """Commands run in the workspace or where they are told."""
         assert (await sandbox.exec(["pwd"])).stdout == f"{WORKSPACE}\n".encode()
         assert (await sandbox.exec(["pwd"], cwd="/tmp")).stdout == b"/tmp\n"
 
     async def test_both_streams_come_apart_and_in_pieces(self, sandbox: Sandbox) -> None:
-        """Both streams come apart and in pieces."""
         pieces: list[tuple[str, bytes]] = []
         script = "echo one; echo two >&2; sleep 0.05; echo three; echo four >&2"
         result = await sandbox.exec(["sh", "-c", script], on_output=lambda *piece: pieces.append(piece))
@@ -80,7 +73,6 @@ class CommandContract(SandboxFixtures):
         assert len(pieces) > 2
 
     async def test_output_comes_while_the_command_runs(self, sandbox: Sandbox) -> None:
-        """Output comes while the command runs."""
         seen = asyncio.Event()
         async with running(sandbox, "sh", "-c", "echo here; sleep 60", on_output=lambda *_: seen.set()) as task:
             async with asyncio.timeout(60):
@@ -88,7 +80,6 @@ class CommandContract(SandboxFixtures):
             assert not task.done()
 
     async def test_a_failing_listener_ends_the_command_and_nothing_else(self, sandbox: Sandbox) -> None:
-        """A failing listener ends the command and nothing else."""
 
         def fail(*_: object) -> None:
             raise LookupError("the listener's own fault")
@@ -98,7 +89,6 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_stdin(self, sandbox: Sandbox) -> None:
-        """Stdin."""
         assert (await sandbox.exec(["cat"])).stdout == b""
         assert (await sandbox.exec(["cat"], stdin=b"line\n\0\xff")).stdout == b"line\n\0\xff"
         large = os.urandom(1 << 20)
@@ -107,27 +97,23 @@ class CommandContract(SandboxFixtures):
 
     @pytest.mark.parametrize("script", ["exit 4", "exec 0<&-; exit 4", "head -c 1 >/dev/null; exit 4"])
     async def test_stdin_that_nobody_reads(self, sandbox: Sandbox, script: str) -> None:
-        """Stdin that nobody reads."""
         for _ in range(3):
             result = await sandbox.exec(["sh", "-c", script], stdin=b"x" * (1 << 20))
             assert (result.exit_code, result.stderr) == (4, b"")
         assert (await sandbox.exec(["cat"], stdin=b"next")).stdout == b"next"
 
     async def test_stdin_that_is_never_read_does_not_outlive_a_time_limit(self, sandbox: Sandbox) -> None:
-        """Stdin that is never read does not outlive a time limit."""
         result = await sandbox.exec(["sleep", "60"], stdin=b"x" * (1 << 20), timeout=0.2)
         assert result.timed_out
         assert (await sandbox.exec(["cat"], stdin=b"next")).stdout == b"next"
 
     async def test_large_output_is_whole(self, sandbox: Sandbox) -> None:
-        """Large output is whole."""
         program = "import sys; sys.stdout.write('o' * 1000000); sys.stderr.write('e' * 1000000)"
         result = await sandbox.exec(python(program))
         assert (result.stdout, result.stderr) == (b"o" * 1_000_000, b"e" * 1_000_000)
         assert not result.truncated
 
     async def test_output_over_the_limit_keeps_head_and_tail(self, sandbox: Sandbox) -> None:
-        """Output over the limit keeps head and tail."""
         program = "import sys; sys.stdout.write('HEAD' + 'x' * 3000000 + 'TAIL'); sys.stderr.write('short')"
         result = await sandbox.exec(python(program), output_limit=10_000)
         assert result.truncated
@@ -138,14 +124,12 @@ class CommandContract(SandboxFixtures):
         assert result.stderr == b"short"
 
     async def test_output_of_exactly_the_limit_is_whole(self, sandbox: Sandbox) -> None:
-        """Output of exactly the limit is whole."""
         for size, truncated in ((1000, False), (1001, True)):
             result = await sandbox.exec(python(f"print('x' * {size}, end='')"), output_limit=1000)
             assert (result.truncated, len(result.stdout) == size) == (truncated, not truncated)
         assert (await sandbox.exec(["echo", "x"], output_limit=0)).truncated
 
     async def test_endless_output_is_bounded(self, sandbox: Sandbox) -> None:
-        """Endless output is bounded."""
         result = await sandbox.exec(["sh", "-c", "while :; do echo y; done"], timeout=0.5, output_limit=1000)
         assert (result.exit_code, result.timed_out, result.truncated) == (137, True, True)
         assert len(result.stdout) < 1100
@@ -153,7 +137,6 @@ class CommandContract(SandboxFixtures):
     async def test_the_environment_is_what_was_asked_for(
         self, open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The environment is what was asked for."""
         monkeypatch.setenv("HOST_SECRET", "do-not-show")
         sandbox = (await open_sandbox()).sandbox
         result = await sandbox.exec(["env"], environment={"GIVEN": "a=b\nc", "EMPTY": "", "LANG": "C"})
@@ -167,7 +150,6 @@ class CommandContract(SandboxFixtures):
         assert (home.exit_code, home.stdout) == (0, b"x\n")
 
     async def test_commands_run_one_after_another(self, sandbox: Sandbox) -> None:
-        """Commands run one after another."""
         script = "mkdir busy && sleep 0.03 && rmdir busy && echo alone"
         results = await asyncio.gather(*(sandbox.exec(["sh", "-c", script]) for _ in range(5)))
         assert [result.stdout for result in results] == [b"alone\n"] * 5
@@ -177,13 +159,11 @@ class CommandContract(SandboxFixtures):
         ["", " ", "a b", "*", "--", "'\"`$(x)", "ä€😀", "\udcff\udc80", "a\nb", "\x1b[31m", "{sock}", "%s"],
     )
     async def test_odd_words_arrive_as_they_are(self, sandbox: Sandbox, word: str) -> None:
-        """Odd words arrive as they are."""
         program = "import os, sys; os.write(1, b'|'.join(map(os.fsencode, sys.argv[1:])))"
         result = await sandbox.exec(python(program, word, word), environment={"LC_ALL": "C.UTF-8"})
         assert result.stdout == os.fsencode(word) + b"|" + os.fsencode(word)
 
     async def test_odd_directories_and_variables(self, sandbox: Sandbox) -> None:
-        """Odd directories and variables."""
         name = "d\udcff\nx"
         await sandbox.exec(["mkdir", name])
         result = await sandbox.exec(
@@ -192,7 +172,6 @@ class CommandContract(SandboxFixtures):
         assert result.stdout == os.fsencode(f"{WORKSPACE}/{name}\n{name}\n")
 
     async def test_words_that_are_too_long_are_126(self, sandbox: Sandbox) -> None:
-        """Words that are too long are 126."""
         for argv in (["true", "x" * (1 << 20)], ["true", *["x" * 1000] * 5000]):
             result = await sandbox.exec(argv)
             assert result.exit_code == 126
@@ -200,7 +179,6 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_what_no_kernel_takes_is_a_usage_error(self, sandbox: Sandbox) -> None:
-        """What no kernel takes is a usage error."""
         for wrong in (
             sandbox.exec([]),
             sandbox.exec(["a\0b"]),

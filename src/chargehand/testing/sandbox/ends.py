@@ -24,7 +24,6 @@ class EndContract(SandboxFixtures):
     """What a sandbox owes when something ends, and when there are several."""
 
     async def test_a_time_limit_kills_the_whole_tree(self, opened: OpenedSandbox) -> None:
-        """A time limit kills the whole tree."""
         sandbox = opened.sandbox
         script = f'python3 -I -c "{DAEMON.replace(chr(34), chr(39))}" beat; sleep 60 & sleep 60'
         for limit in (self.pace, 4 * self.pace, 16 * self.pace):  # until the daemon had the time to begin
@@ -37,26 +36,22 @@ class EndContract(SandboxFixtures):
         await self.nothing_else_runs(opened)
 
     async def test_a_time_limit_of_nothing(self, sandbox: Sandbox) -> None:
-        """A time limit of nothing."""
         assert (await sandbox.exec(["sleep", "60"], timeout=0)).timed_out
         assert (await sandbox.exec(["sleep", "60"], timeout=-1)).timed_out
         assert (await sandbox.exec(["true"], timeout=float("inf"))).exit_code == 0
         assert (await sandbox.exec(["true"], timeout=10.0**12)).exit_code == 0
 
     async def test_a_program_that_ignores_signals_ends_at_its_time_limit(self, sandbox: Sandbox) -> None:
-        """A program that ignores signals ends at its time limit."""
         result = await sandbox.exec(["sh", "-c", "trap '' TERM INT HUP; while :; do :; done"], timeout=0.3)
         assert result.timed_out
 
     async def test_cancelling_kills_the_whole_tree(self, opened: OpenedSandbox) -> None:
-        """Cancelling kills the whole tree."""
         script = f'python3 -I -c "{DAEMON.replace(chr(34), chr(39))}" beat; sleep 60 & sleep 60'
         async with running(opened.sandbox, "sh", "-c", script):
             await until(lambda: (opened.written / "beat").exists())
         await self.nothing_else_runs(opened)
 
     async def test_cancelling_at_any_moment_leaves_a_usable_sandbox(self, sandbox: Sandbox) -> None:
-        """Cancelling at any moment leaves a usable sandbox."""
         for step in range(25):
             task = asyncio.create_task(sandbox.exec(["sh", "-c", "echo out"]))
             for _ in range(step):
@@ -68,7 +63,6 @@ class EndContract(SandboxFixtures):
             assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_cancelling_twice(self, sandbox: Sandbox) -> None:
-        """Cancelling twice."""
         task = asyncio.create_task(sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -79,7 +73,6 @@ class EndContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_a_daemon_does_not_hold_the_reply_and_ends_with_the_sandbox(self, opened: OpenedSandbox) -> None:
-        """A daemon does not hold the reply and ends with the sandbox."""
         result = await opened.sandbox.exec(["sh", "-c", "(while :; do echo noise; done) & echo done"])
         assert result.exit_code == 0
         assert result.stdout.startswith((b"done\n", b"noise\n"))
@@ -93,7 +86,6 @@ class EndContract(SandboxFixtures):
         assert snapshot(opened.written) == before
 
     async def test_a_sandbox_killed_from_outside_is_no_result(self, opened: OpenedSandbox) -> None:
-        """A sandbox killed from outside is no result."""
         sandbox = opened.sandbox
         task = asyncio.create_task(sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.05)
@@ -108,7 +100,6 @@ class EndContract(SandboxFixtures):
         await sandbox.close()
 
     async def test_close_is_idempotent_and_final(self, sandbox: Sandbox) -> None:
-        """Close is idempotent and final."""
         await asyncio.gather(sandbox.close(), sandbox.close())
         await sandbox.close()
         with pytest.raises(SandboxDiedError):
@@ -117,7 +108,6 @@ class EndContract(SandboxFixtures):
             await sandbox.freeze()
 
     async def test_two_sandboxes_do_not_see_each_other(self, open_sandbox: Open) -> None:
-        """Two sandboxes do not see each other."""
         one, two = await open_sandbox(), await open_sandbox()
         assert one.sandbox.id != two.sandbox.id
         async with running(one.sandbox, "sh", "-c", "echo 1 | tee f /tmp/f ~/f /dev/shm/f; exec sleep 61"):
@@ -133,7 +123,6 @@ class EndContract(SandboxFixtures):
             await asyncio.wait([alive])
 
     async def test_ten_open_at_once(self, open_sandbox: Open) -> None:
-        """Ten open at once."""
         opened = await asyncio.gather(*(open_sandbox() for _ in range(10)))
         results = await asyncio.gather(
             *(each.sandbox.exec(["sh", "-c", f"echo {n} > n; cat n"]) for n, each in enumerate(opened))
@@ -155,7 +144,6 @@ class EndContract(SandboxFixtures):
         assert (await full.sandbox.exec(["sh", "-c", "kill -9 -1"])).exit_code in (0, 126, 137)
 
     async def test_memory_is_limited(self, open_sandbox: Open) -> None:
-        """Memory is limited."""
         opened = await open_sandbox(memory_mb=128)
         hog = "b = []\nfor _ in range(64): b.append(bytearray(b'x' * (16 << 20)))\nprint('got it')"
         result = await opened.sandbox.exec(python(hog))

@@ -29,7 +29,6 @@ class FreezeContract(SandboxFixtures):
     """What a sandbox owes between `freeze` and `thaw`."""
 
     async def test_nothing_changes_while_frozen(self, opened: OpenedSandbox) -> None:
-        """Nothing changes while frozen."""
         async with running(opened.sandbox, *python(WRITERS)):
             await until(lambda: len(list(opened.written.iterdir())) == 13)
             for _ in range(5):
@@ -41,7 +40,6 @@ class FreezeContract(SandboxFixtures):
                 await until(functools.partial(_all_differ, opened, before))
 
     async def test_freezing_a_parent_that_waits_in_vfork(self, opened: OpenedSandbox) -> None:
-        """Freezing a parent that waits in vfork."""
         async with running(opened.sandbox, *python(VFORK)):
             await until(lambda: (opened.written / "ready").exists())
             await asyncio.sleep(0.05)
@@ -50,7 +48,6 @@ class FreezeContract(SandboxFixtures):
         assert (await opened.sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_freezing_what_does_nothing_and_twice(self, sandbox: Sandbox) -> None:
-        """Freezing what does nothing and twice."""
         await sandbox.thaw()
         for _ in range(3):
             await sandbox.freeze()
@@ -62,7 +59,6 @@ class FreezeContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_what_it_took_is_known_while_it_lives_and_after(self, sandbox: Sandbox) -> None:
-        """What it took is known while it lives and after."""
         assert sandbox.usage().freezes == ()
         await sandbox.freeze()
         await sandbox.freeze()  # stands already: no second one
@@ -81,7 +77,6 @@ class FreezeContract(SandboxFixtures):
             assert after.peak_memory > 96 << 20
 
     async def test_a_program_that_stopped_itself_stays_stopped(self, opened: OpenedSandbox) -> None:
-        """A program that stopped itself stays stopped."""
         program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
         look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
         await opened.sandbox.exec(python(program))
@@ -93,7 +88,6 @@ class FreezeContract(SandboxFixtures):
         assert b"T\n" in (await opened.sandbox.exec(look)).stdout
 
     async def test_frozen_time_does_not_count(self, sandbox: Sandbox) -> None:
-        """Frozen time does not count."""
         task = asyncio.create_task(
             sandbox.exec(["sh", "-c", "sleep 0.3; sleep 0.3; echo end"], timeout=1.5 * self.pace)
         )
@@ -107,7 +101,6 @@ class FreezeContract(SandboxFixtures):
         assert result.seconds < 1.5 * self.pace, result
 
     async def test_a_command_given_while_frozen_runs_after_the_thaw(self, opened: OpenedSandbox) -> None:
-        """A command given while frozen runs after the thaw."""
         await opened.sandbox.freeze()
         task = asyncio.create_task(opened.sandbox.exec(["sh", "-c", "echo x > file; echo ran"]))
         await asyncio.sleep(0.1)
@@ -117,14 +110,12 @@ class FreezeContract(SandboxFixtures):
         assert (await task).stdout == b"ran\n"
 
     async def test_cancelling_a_frozen_command(self, opened: OpenedSandbox) -> None:
-        """Cancelling a frozen command."""
         async with running(opened.sandbox, "sleep", "60"):
             await asyncio.sleep(0.05)
             await opened.sandbox.freeze()
         await self.nothing_else_runs(opened)
 
     async def test_closing_while_frozen(self, opened: OpenedSandbox) -> None:
-        """Closing while frozen."""
         before = asyncio.create_task(opened.sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.05)
         await opened.sandbox.freeze()

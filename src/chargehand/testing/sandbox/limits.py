@@ -23,13 +23,13 @@ class LimitContract(SandboxFixtures):
     """What a sandbox owes where a limit is met, and where one is not."""
 
     async def test_wall_time(self, sandbox: Sandbox) -> None:
-        """A command at its time limit ends typed."""
+        """A command killed at its time limit names that limit."""
         result = await sandbox.exec(["sleep", "60"], timeout=0.2)
         assert (result.limit, result.timed_out, result.exit_code) == ("wall_time", True, 137)
         assert (await sandbox.exec(["true"])).limit is None
 
     async def test_processor_time(self, open_sandbox: Open) -> None:
-        """Everything in the sandbox together has so much processor time, over all its commands."""
+        """The limit counts everything in the sandbox, over all its commands."""
         sandbox = (await open_sandbox(cpu_seconds=2)).sandbox
         below = await sandbox.exec(python(_BURN.format(seconds=0.3)))
         assert (below.exit_code, below.limit) == (0, None)
@@ -42,7 +42,7 @@ class LimitContract(SandboxFixtures):
         assert again.limit == "cpu_time"
 
     async def test_output(self, open_sandbox: Open) -> None:
-        """A command that writes without end is stopped, however little of it is kept."""
+        """A command that writes without end is killed, however little of its output is kept."""
         sandbox = (await open_sandbox(output_mb=1)).sandbox
         below = await sandbox.exec(["sh", "-c", _SPEAK.format(bytes=(1 << 20) - 6)], output_limit=100)
         assert (below.exit_code, below.limit, below.stderr) == (0, None, b"done\n")
@@ -53,7 +53,7 @@ class LimitContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_memory(self, open_sandbox: Open) -> None:
-        """Memory below the limit is given; above it the command ends, typed where the kernel tells."""
+        """Memory below the limit is given; above it the command dies, by name where the kernel counts kills."""
         sandbox = (await open_sandbox(memory_mb=160)).sandbox
         below = await sandbox.exec(python(_HOLD.format(megabytes=64)))
         assert (below.stdout, below.limit) == (b"done\n", None)
@@ -65,7 +65,7 @@ class LimitContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_processes(self, open_sandbox: Open) -> None:
-        """A fork over the limit is refused; a program that fails by it ends typed where the kernel tells."""
+        """A fork over the limit is refused; the command names the limit where the kernel counts refusals."""
         sandbox = (await open_sandbox(processes=40)).sandbox
         below = await sandbox.exec(python(_FORKS.format(count=15)))
         assert b"done" in below.stdout
@@ -87,7 +87,7 @@ class LimitContract(SandboxFixtures):
         assert (over.limit, over.exit_code) == ("file_size", 153)
 
     async def test_open_files(self, open_sandbox: Open) -> None:
-        """So many files are open at once in each process, and no more."""
+        """A process cannot open more files than the limit."""
         sandbox = (await open_sandbox(open_files=64)).sandbox
         script = "files = [open('/dev/null') for _ in range({})]\nprint('done')"
         assert (await sandbox.exec(python(script.format(40)))).stdout == b"done\n"
@@ -96,7 +96,7 @@ class LimitContract(SandboxFixtures):
         assert b"Too many open files" in over.stderr
 
     async def test_temporary_files(self, open_sandbox: Open) -> None:
-        """/tmp and the home hold so much each."""
+        """/tmp and the home directory are each bounded."""
         sandbox = (await open_sandbox(tmp_mb=4)).sandbox
         for place in ("/tmp", "$HOME"):
             below = await sandbox.exec(["sh", "-c", f"head -c {3 << 20} /dev/zero > {place}/f && rm {place}/f"])
@@ -108,7 +108,7 @@ class LimitContract(SandboxFixtures):
             assert b"No space left" in over.stderr
 
     async def test_the_share_of_processor_time(self, open_sandbox: Open) -> None:
-        """A share of a processor is all it gets, where that can be had; else the report says that it is not so."""
+        """The share holds where control groups enforce it; elsewhere `limits_in_force` says that it does not."""
         sandbox = (await open_sandbox(cpu_percent=20)).sandbox
         result = await sandbox.exec(python(_BURN.format(seconds=0.4)))
         assert result.stdout == b"done\n"
@@ -118,7 +118,7 @@ class LimitContract(SandboxFixtures):
             assert sandbox.limits_in_force["cpu_share"].startswith("not limited")
 
     async def test_what_it_took(self, open_sandbox: Open) -> None:
-        """What it took is counted; what nobody counts is unknown and never nothing."""
+        """Usage is counted; what nobody counts is `None`, never 0."""
         sandbox = (await open_sandbox()).sandbox
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
         await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > kept"])
@@ -133,7 +133,7 @@ class LimitContract(SandboxFixtures):
         assert used.peak_memory is None or used.peak_memory > 1 << 20
 
     async def test_what_binds_is_told(self, sandbox: Sandbox) -> None:
-        """Each limit is told with what enforces it."""
+        """`limits_in_force` names what enforces each limit."""
         for limit in ("memory", "processes", "open_files", "file_size", "output", "wall_time", "tmp"):
             assert sandbox.limits_in_force[limit], limit
 
