@@ -31,7 +31,7 @@ from chargehand.sandbox.container.layout import (
 )
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import container_init, exec_server
-from chargehand.sandbox.probe import ProbePart, ProbeReport, try_tier
+from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
 from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarder
 from chargehand.sandbox.process.layout import base_environment, staging_directory
@@ -40,8 +40,8 @@ from chargehand.sandbox.process.session import ProcessSandbox
 from chargehand.sandbox.toolchain import Toolchain
 
 _ISOLATED = ("-I", "-S", "-E")
+# Engines lock their store: more that start at a time only wait for each other.
 _OPEN_AT_ONCE = 4
-"""Engines lock their store: more that start at a time only wait for each other."""
 
 
 class ContainerSandbox(ProcessSandbox):
@@ -51,7 +51,7 @@ class ContainerSandbox(ProcessSandbox):
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningContainer:
     """One container from outside: the engine's client, its first process on this machine (0: not known yet)."""
 
     name: str
@@ -89,10 +89,11 @@ class ContainerTier:
         self._alive = alive
         self._environ = dict(os.environ if environ is None else environ)
         self._prefix = guard.owner_prefix()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningContainer] = {}
         self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
         self._found = engine
         self._engine: ContainerEngine | None = None
+        # A process of its own, for what is frozen when this one dies cannot notice the end of its socket.
         self._guard: asyncio.subprocess.Process | None = None
         self._roots: tempfile.TemporaryDirectory[str] | None = None
         self._code = b""
@@ -113,6 +114,7 @@ class ContainerTier:
         await asyncio.to_thread(guard.sweep, engine.argv)
         self._code = _code_for(engine)
         self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
+        # The container's user is another one, and has to pass through.
         os.chmod(self._roots.name, 0o755)
         self._guard = await asyncio.create_subprocess_exec(
             *(sys.executable, *_ISOLATED, guard.__file__, self._prefix, self._roots.name, *engine.argv),
@@ -121,6 +123,7 @@ class ContainerTier:
             stderr=asyncio.subprocess.DEVNULL,
             env=engine_environment(self._environ),
             pass_fds=() if self._alive is None else (self._alive,),
+            # A Ctrl-C reaches the whole terminal group; this one has to outlive it.
             start_new_session=True,
             cwd="/",
         )
@@ -153,6 +156,9 @@ class ContainerTier:
         contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
         if not engine.image:
             contents.links.update(self._toolchain.links)
+            environment = base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
+        else:
+            environment = base_environment(spec, path=engine.path)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -168,7 +174,7 @@ class ContainerTier:
             first=lambda: running.pid or None,
             cgroup=None,
             limits=spec.limits,
-            environment=self._environment(spec, engine),
+            environment=environment,
             limits_in_force=_limits_in_force(spec.limits, engine),
         )
         try:
@@ -182,11 +188,6 @@ class ContainerTier:
             raise
         return sandbox
 
-    def _environment(self, spec: SandboxSpec, engine: ContainerEngine) -> dict[str, str]:
-        if engine.image:
-            return base_environment(spec, path=engine.path)
-        return base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
-
     async def _start(
         self,
         engine: ContainerEngine,
@@ -195,7 +196,7 @@ class ContainerTier:
         limits: SandboxLimits,
         theirs: socket.socket,
         errors: int,
-    ) -> _Running:
+    ) -> _RunningContainer:
         assert self._roots is not None
         place = Path(self._roots.name, name)
         place.mkdir(mode=0o755)
@@ -224,22 +225,22 @@ class ContainerTier:
             start_new_session=True,
             cwd="/",
         )
-        running = _Running(container, client, asyncio.get_running_loop().create_future())
+        running = _RunningContainer(container, client, asyncio.get_running_loop().create_future())
         self._running[name] = running
         running.watching = asyncio.create_task(self._watch(name, running, place))
         return running
 
-    async def _watch(self, name: str, running: _Running, place: Path) -> None:
+    async def _watch(self, name: str, running: _RunningContainer, place: Path) -> None:
         """Wait for the end of a container and remove what is left of it."""
         code = await running.client.wait()
-        if code < 0:  # the client was killed, which alone ends no container
+        if code < 0:  # the client was killed, which alone does not end the container
             await asyncio.to_thread(guard.remove, self.engine.argv, running.name)
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         self._running.pop(name, None)
         if not running.ended.done():
             running.ended.set_result(code)
 
-    def _kill(self, running: _Running) -> None:
+    def _kill(self, running: _RunningContainer) -> None:
         """End a container at once: by its first process where we see it, else through the engine."""
         if running.ended.done() or running.client.returncode is not None:
             return
@@ -273,6 +274,7 @@ def _code_for(engine: ContainerEngine) -> bytes:
 
     An image's interpreter may be of another version, which takes text and no compiled code.
     """
+    # Compiled where the interpreter inside is ours: it saves 10 ms at each start.
     server = compile_program(exec_server)
     if engine.image:
         server = marshal.dumps(Path(exec_server.__file__).read_text())
@@ -316,7 +318,7 @@ async def probe_container(
     parts = [ProbePart(name="engine", ok=True, detail=_described(engine))]
     try:
         async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
-            parts += await try_tier(tier, scratch)
+            parts += await probe_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
     return ProbeReport(tier="container", parts=tuple(parts))

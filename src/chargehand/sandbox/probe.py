@@ -141,7 +141,7 @@ async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
     ]
     if linux and path:
         async with ProcessTier(toolchain) as tier:
-            parts += await try_tier(tier, scratch, at_once=len(DRIVERS))
+            parts += await probe_tier(tier, scratch, at_once=len(DRIVERS))
     return ProbeReport(tier="process", parts=tuple(parts))
 
 
@@ -153,11 +153,12 @@ class OpensSandboxes(Protocol):
         ...
 
 
-async def try_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -> list[ProbePart]:
+async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -> list[ProbePart]:
     """Try every driver, `at_once` side by side, then each promise on the best that works.
 
     More than one at once saves time where starting a sandbox is mostly waiting for the kernel.
     """
+    # Containers and machines one after another: engines lock their store, and machines compute.
     turns = asyncio.Semaphore(at_once)
 
     async def take_turn(driver: DriverName) -> ProbePart:

@@ -37,8 +37,8 @@ from chargehand.sandbox.toolchain import Toolchain
 
 _START_SECONDS = 30.0
 _PROBE_SECONDS = 20.0
+# Seconds after which the exec server ends a snippet where this process did not.
 _AFTER = 10.0
-"""Seconds after which the exec server ends a snippet where this process did not."""
 _TRIES = 2
 _ENGINE = "_quickjs"
 _PRELUDE = Path(snippet.__file__).with_name("snippet_prelude.js")
@@ -186,6 +186,7 @@ class SnippetPool:
             raise InfrastructureError("the snippet pool is closed", code="tier_closed")
         # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
         with tempfile.TemporaryDirectory(prefix="chargehand-snippets-") as place:
+            # Empty and read-only: nothing that one snippet leaves may be there for the next.
             os.chmod(place, 0o555)
             try:
                 sandbox = await tier.open(self._spec(place))

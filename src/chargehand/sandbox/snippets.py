@@ -119,8 +119,8 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _FAILURES: tuple[SnippetEnd, ...] = ("exception", "memory", "not_json")
+# Bytes of reports besides console lines and value: how it failed, and what it took.
 _ROOM = 65_536
-"""Bytes of reports besides console lines and value: how it failed, and what it took."""
 _MOST_ERRORS = 8000
 
 
@@ -155,6 +155,7 @@ class SnippetReport:
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             self._take_line(bytes(line[:1]), bytes(line[1:]))
+        # Counted apart from what the lines say: a process that was taken over may send anything but lines.
         if self._taken > self._limit + _ROOM:
             raise OutputLimitExceeded
 

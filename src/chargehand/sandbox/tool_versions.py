@@ -31,8 +31,8 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=64)
 _SECONDS = 20
+# Sandboxes side by side: most of a start is waiting for a disk, and the machine has other work.
 _AT_ONCE = 4
-"""Sandboxes side by side: most of a start is waiting for a disk, and the machine has other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,7 @@ async def read_tool_versions(
                 finally:
                     await sandbox.close()
 
+        # Not one for all: a program that hangs or fills its home must not decide what the others say.
         workers = [asyncio.create_task(work()) for _ in range(min(_AT_ONCE, len(found)))]
         try:
             await asyncio.gather(*workers)

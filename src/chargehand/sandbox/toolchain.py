@@ -32,17 +32,17 @@ _TARGET = "/opt/toolchain"
 SHIMS = f"{_TARGET}/shims"
 """Last on PATH: names that programs expect and the host does not have."""
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+# Programs below /usr whose change is a change of the toolchain.
 _SYSTEM_TOOLS = (
     *("python3", "node", "npm", "rustc", "cargo", "go", "java", "javac", "mvn", "gradle"),
     *("cc", "gcc", "g++", "clang", "ld", "make", "cmake", "ninja", "git", "bash"),
 )
-"""Programs below /usr whose change is a change of the toolchain."""
+# Settings that programs of the system have links to and do not start without.
 _ETC = ("/etc/java-*", "/etc/maven")
-"""Settings that programs of the system have links to and do not start without."""
 _PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
 _LINKS = 512
+# Seconds within which a second change may leave the time stamps as they are.
 _UNSETTLED = 2.0
-"""Seconds within which a second change may leave the time stamps as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +250,7 @@ def _search(
     stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
     shown = [[str(bind.source), bind.target] for bind in binds]
     identity = json.dumps([stamps, shown, path, sorted(found.links.items()), list(extra)])
+    # By stamps and not by content: hashing an interpreter's prefix would take seconds at each start.
     toolchain = Toolchain(
         binds=tuple(binds),
         path=tuple(path),

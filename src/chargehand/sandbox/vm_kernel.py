@@ -20,6 +20,10 @@ from pathlib import Path
 
 from chargehand.core.errors import TierUnavailableError
 
+SETUP = "chargehand sandbox setup vm"
+PACKAGES = ("linux-image-amd64", "busybox-static")
+_ABOUT = "about.json"
+_SECONDS = 600.0
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p")
 """What a machine needs beside the kernel, with what these need; what is built into the kernel is left out."""
 _KERNEL = re.compile(r"boot/vmlinuz-(?P<version>[A-Za-z0-9.+~_-]+)")
@@ -107,8 +111,10 @@ def order_modules(files: Mapping[str, bytes], names: Sequence[str] = MODULES) ->
                 f"this kernel has no module {name!r}", hint="take Debian's linux-image-amd64, not the cloud kernel"
             )
         content = lzma.decompress(modules[name]) if name in packed else modules[name]
-        for needed in _needs(content):
-            visit(needed)
+        depends = _DEPENDS.search(content)  # what it says in its section .modinfo
+        for needed in depends[1].decode().split(",") if depends else ():
+            if needed:
+                visit(needed.replace("-", "_"))
         order.append((f"{name}.ko", content))
 
     for name in names:
@@ -118,12 +124,6 @@ def order_modules(files: Mapping[str, bytes], names: Sequence[str] = MODULES) ->
 
 def _module_name(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".xz").removesuffix(".ko").replace("-", "_")
-
-
-def _needs(module: bytes) -> list[str]:
-    """Return what a module says of itself that it needs (its section .modinfo)."""
-    found = _DEPENDS.search(module)
-    return [name.replace("-", "_") for name in found[1].decode().split(",") if name] if found else []
 
 
 def make_initramfs(files: Mapping[str, bytes]) -> bytes:
@@ -169,7 +169,7 @@ def read_package(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     Raises `TierUnavailableError` that names the file for what is no Debian package.
     """
     try:
-        return _files(_data(path), is_wanted_file)
+        return _unpack(_read_data_member(path), wanted)
     except (OSError, ValueError, EOFError, tarfile.TarError) as error:
         raise TierUnavailableError(
             f"{str(path)!r} is no Debian package: {error}",
@@ -177,7 +177,7 @@ def read_package(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
         ) from error
 
 
-def _data(path: Path) -> bytes:
+def _read_data_member(path: Path) -> bytes:
     """Return the member that holds the files; raises `ValueError`, `OSError`."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -199,26 +199,20 @@ def _data(path: Path) -> bytes:
         raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
 
 
-def _files(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+def _unpack(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as archive:
         for member in archive:
             name = member.name.removeprefix("./")
-            if member.isfile() and is_wanted_file(name):
+            if member.isfile() and wanted(name):
                 file = archive.extractfile(member)
                 found[name] = file.read(_LARGEST_MEMBER) if file else b""
     return found
 
 
-SETUP = "chargehand sandbox setup vm"
-PACKAGES = ("linux-image-amd64", "busybox-static")
-_ABOUT = "about.json"
-_SECONDS = 600.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmKernel:
-    """What a machine starts from: the kernel and the archive of its first files, of a kernel's version."""
+    """What a machine starts from: the kernel, its initramfs (`first-files` on disk), the kernel's version."""
 
     kernel: Path
     initramfs: Path
@@ -226,22 +220,22 @@ class VmKernel:
 
 
 def find_kernel(images: Path) -> VmKernel:
-    """Return the kernel in the directory; raises `TierUnavailableError` where none is set up, or an older one."""
+    """Return the kernel in `images`; raises `TierUnavailableError` where there is none of this version."""
     try:
         about = json.loads((images / _ABOUT).read_text())
-        guest = VmKernel(
+        found = VmKernel(
             kernel=images / about["directory"] / "kernel",
             initramfs=images / about["directory"] / "first-files",
             version=about["version"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise TierUnavailableError("no kernel for virtual machines is set up", hint=f"run: {SETUP}") from None
-    if about.get("made_by") != recipe_digest() or not (guest.kernel.exists() and guest.initramfs.exists()):
+    if about.get("made_by") != recipe_digest() or not (found.kernel.exists() and found.initramfs.exists()):
         raise TierUnavailableError(
-            f"the kernel {guest.version!r} for virtual machines was set up by another version",
+            f"the kernel {found.version!r} for virtual machines was set up by another version",
             hint=f"run: {SETUP}",
         )
-    return guest
+    return found
 
 
 def set_up_kernel(
@@ -284,19 +278,13 @@ def _download(place: Path, environ: Mapping[str, str]) -> list[Path]:
             "apt-get: not found, so no kernel can be downloaded",
             hint=f"download Debian's {' and '.join(PACKAGES)} and run: {SETUP} --package FILE --package FILE",
         )
-    _run(
-        [apt, "download", "-q", "-o", "APT::Sandbox::User=root", _kernel_package(environ), PACKAGES[1]],
-        place,
-        environ,
-    )
-    return sorted(place.glob("*.deb"))
-
-
-def _kernel_package(environ: Mapping[str, str]) -> str:
-    """Return the package of the kernel that Debian's newest one leads to."""
+    # Debian's newest kernel is a package that only depends on the one that holds it.
     said = _run(["apt-cache", "depends", "--important", PACKAGES[0]], Path("/"), environ)
     named = [line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line]
-    return named[0] if named else PACKAGES[0]
+    kernel = named[0] if named else PACKAGES[0]
+    # As root: apt's own user may not write into a directory that belongs to us.
+    _run([apt, "download", "-q", "-o", "APT::Sandbox::User=root", kernel, PACKAGES[1]], place, environ)
+    return sorted(place.glob("*.deb"))
 
 
 def _run(argv: Sequence[str], place: Path, environ: Mapping[str, str]) -> str:

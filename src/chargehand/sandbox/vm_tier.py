@@ -19,7 +19,7 @@ from chargehand.core.errors import ChargehandError, InfrastructureError, TierUna
 from chargehand.core.ports import sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
-from chargehand.sandbox.probe import ProbePart, ProbeReport, scratch_plan, try_tier
+from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier, scratch_plan
 from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server
 from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, base_environment, forwarded
@@ -303,7 +303,7 @@ async def probe_vm(
     parts = [ProbePart(name="machine", ok=True, detail=describe_machine(machine))]
     try:
         async with VmTier(toolchain, machine) as tier:
-            parts += await try_tier(tier, scratch)
+            parts += await probe_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="machines", ok=False, detail=error.message, mend=error.hint))
     return ProbeReport(tier="vm", parts=tuple(parts))

@@ -39,13 +39,13 @@ _INSTALL = {
     "zypper": "zypper install podman",
     "apk": "apk add podman",
 }
+# Options of podman to try, the user's own settings first: each of the last two is what some machine needs.
 _VARIANTS: tuple[tuple[str, ...], ...] = (
     (),
     ("--runtime", "runc"),
     ("--cgroup-manager", "cgroupfs"),
     ("--cgroup-manager", "cgroupfs", "--runtime", "runc"),
 )
-"""Options of podman to try, the user's own settings first: each of the last two is what some machine needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +206,7 @@ def _empty_image(
     """Return the image of directories, links and small files that docker mounts everything else over."""
     parts = [sorted(contents.links.items()), sorted(contents.texts.items())]
     parts.append([(str(path.relative_to(root)), f"{path.lstat().st_mode:o}") for path in sorted(root.rglob("*"))])
+    # Named by what it holds, so that it is made once and another version makes another.
     key = json.dumps(parts)
     tag = f"chargehand-root:{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if _run([*engine.argv, "images", "-q", tag], variables).strip():
@@ -214,6 +215,7 @@ def _empty_image(
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for path in sorted(root.rglob("*")):
             info = tar.gettarinfo(path, str(path.relative_to(root)))
+            # Without owners and times, so that the same content is the same image.
             info.uid = info.gid = info.mtime = 0
             info.uname = info.gname = ""
             tar.addfile(info, io.BytesIO(path.read_bytes()) if info.isreg() else None)

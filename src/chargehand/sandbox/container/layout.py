@@ -199,6 +199,7 @@ def direct_mounts(contents: ContainerContents, *, inodes: bool) -> list[str]:
 
 def _mount(source: str, target: str, *, writable: bool) -> list[str]:
     """Return a bind mount as both engines read it: fields of CSV, so any path without a newline holds."""
+    # The long form: the short one splits at colons, which paths may hold.
     fields = ["type=bind", f"source={source}", f"target={target}", *([] if writable else ["readonly"])]
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)

@@ -13,11 +13,11 @@ from chargehand.sandbox.contract import WORKSPACE
 from chargehand.sandbox.host_programs.interpreters import place_of
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Where the sandbox shows something of its own.
 _TAKEN = (WORKSPACE, "/proc", "/dev", "/sys", "/etc", "/run/chargehand", "/opt/toolchain", *_SYSTEM)
-"""Where the sandbox shows something of its own."""
 _SHARED = ("/", "/home", "/opt", "/root", "/var", "/srv", "/mnt", "/media", "/tmp", "/run")
+# What a directory of a program never holds, and one of a person does.
 _PRIVATE = (".ssh", ".aws", ".gnupg", ".netrc", ".git-credentials", ".config", ".docker", "share/keyrings")
-"""What a directory of a program never holds, and one of a person does."""
 _PARTS: Mapping[str, tuple[str, ...]] = {
     # what of a directory that also holds other things belongs to an interpreter in its bin
     "python3": ("bin/python3*", "lib/libpython3*.so*", "lib/python3*", "include/python3*"),
@@ -59,10 +59,14 @@ class MountedPaths:
         if broad and not parts:
             return f"{real} holds more than the program, so it is not shown"
         for each in [str(part) for part in parts] or [path]:
-            for target in (os.path.realpath(each), os.path.abspath(each)):
-                problem = self._add(target)
-                if problem:
-                    return problem
+            # At both paths: programs are started by the one, and find their files by the other.
+            for target in {os.path.realpath(each): None, os.path.abspath(each): None}:
+                if is_system_path(target):
+                    continue
+                taken = next((at for at in _TAKEN if is_below(target, at) or is_below(at, target)), None)
+                if taken is not None:
+                    return f"{target} cannot be shown: the sandbox has its own {taken}"
+                self.sources[target] = os.path.realpath(target)
         return ""
 
     def shows(self, path: str) -> bool:
@@ -83,15 +87,6 @@ class MountedPaths:
             if outer is None or os.path.realpath(kept[outer] + target.removeprefix(outer)) != self.sources[target]:
                 kept[target] = self.sources[target]
         return tuple(Bind(source=Path(source), target=target) for target, source in kept.items())
-
-    def _add(self, target: str) -> str:
-        if is_system_path(target):
-            return ""
-        taken = next((place for place in _TAKEN if is_below(target, place) or is_below(place, target)), None)
-        if taken is not None:
-            return f"{target} cannot be shown: the sandbox has its own {taken}"
-        self.sources[target] = os.path.realpath(target)
-        return ""
 
     def _holds_more(self, real: str) -> bool:
         home = os.path.realpath(self.home)
@@ -148,7 +143,7 @@ def links_out(directory: str, places: MountedPaths) -> Iterator[str]:
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_symlink() and "/" in os.readlink(entry.path):  # one to a name beside it is looked at there
-                *_, last = hops = tuple(_chain(entry.path))
+                *_, last = hops = tuple(_follow_links(entry.path))
                 places.looked_at.update(map(os.path.dirname, hops))
                 if not is_system_path(last) and os.path.isfile(last):
                     yield entry.path
@@ -167,7 +162,7 @@ def virtual_environment(directory: str) -> tuple[str, ...]:
 def program_at(path: str, places: MountedPaths, environ: Mapping[str, str]) -> HostProgram | None:
     """Tell of one program what it is, or nothing of a version manager's shim."""
     name = os.path.basename(path)
-    for hop in _chain(path):
+    for hop in _follow_links(path):
         places.looked_at.update((hop, os.path.dirname(hop), f"{os.path.dirname(os.path.dirname(hop))}/pyvenv.cfg"))
         needs = virtual_environment(os.path.dirname(os.path.dirname(hop)))
         if needs:
@@ -176,14 +171,18 @@ def program_at(path: str, places: MountedPaths, environ: Mapping[str, str]) -> H
     root = os.path.dirname(os.path.dirname(real))
     places.looked_at.update((real, *(f"{root}/{name}" for name in ("boot", "lib", "share"))))
     if os.path.basename(real) == "volta-shim":
-        image = _volta_image(name, environ, places)
-        return program_at(image, places, environ) if image else None
+        images = Path(place_of("{VOLTA_HOME:.volta}/tools/image/packages", environ))
+        depths = [path for pattern in ("*", "*/*", "*/*/bin") for path in images.glob(pattern)]
+        places.looked_at.update(map(str, (images, *depths)))
+        found = (path for depth in ("*", "*/*") for path in images.glob(f"{depth}/bin/{name}"))
+        image = next(found, None)
+        return program_at(str(image), places, environ) if image else None
     if places.shows(real):
         return HostProgram(name=name, target=real)
-    return _by_content(name, path, real)
+    return _judge_content(name, path, real)
 
 
-def _by_content(name: str, path: str, real: str) -> HostProgram | None:
+def _judge_content(name: str, path: str, real: str) -> HostProgram | None:
     packages = _node_modules(real)
     if packages:
         return HostProgram(name=name, target=real, needs=(packages,))
@@ -198,10 +197,10 @@ def _by_content(name: str, path: str, real: str) -> HostProgram | None:
         return HostProgram(name=name, problem=f"cannot be read: {error.strerror}")
     if head.startswith(_ELF):
         return HostProgram(name=name, target=real, needs=(real,))
-    return _script(name, path, real, head)
+    return _judge_script(name, path, real, head)
 
 
-def _script(name: str, path: str, real: str, head: bytes) -> HostProgram | None:
+def _judge_script(name: str, path: str, real: str, head: bytes) -> HostProgram | None:
     """Tell of a script: what a package manager wrote is shown; a person's own may hold anything and is not."""
     wrapped = _NODE_WRAPPER.search(head)
     if wrapped:
@@ -218,7 +217,7 @@ def _script(name: str, path: str, real: str, head: bytes) -> HostProgram | None:
     return HostProgram(name=name, problem="a script of your own; name its directory in sandbox.toolchain")
 
 
-def _chain(path: str) -> Iterator[str]:
+def _follow_links(path: str) -> Iterator[str]:
     """Return a path and what each symbolic link on the way leads to."""
     for _ in range(_HOPS):
         yield path
@@ -231,10 +230,3 @@ def _node_modules(path: str) -> str:
     """Return the outermost directory of node packages around a path, or nothing."""
     before, mark, _ = path.partition("/node_modules/")
     return f"{before}/node_modules" if mark else ""
-
-
-def _volta_image(name: str, environ: Mapping[str, str], places: MountedPaths) -> str:
-    images = Path(place_of("{VOLTA_HOME:.volta}/tools/image/packages", environ))
-    places.looked_at.update(map(str, (images, *images.glob("*"), *images.glob("*/*"), *images.glob("*/*/bin"))))
-    found = (path for depth in ("*", "*/*") for path in images.glob(f"{depth}/bin/{name}"))
-    return str(next(found, ""))

@@ -130,6 +130,7 @@ class ExecServer:
         self.orders.register(sock, select.POLLIN)
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
+        # A child that ends between a look and poll() would otherwise be noticed only at the next event.
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.poll.register(self.wake_read, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -137,6 +138,7 @@ class ExecServer:
 
     def send(self, kind: bytes, body: bytes) -> None:
         """Send one frame, waiting where the host reads slowly."""
+        # Blocking on purpose: a host that reads slowly slows the command, instead of filling memory here.
         frame = memoryview(FRAME.pack(kind, len(body)) + body)
         while frame:
             frame = frame[os.write(self.out, frame) :]
@@ -271,6 +273,7 @@ class ExecServer:
         head = output.take(data)
         if head:
             self.send(output.kind, command.nonce + head)
+        # What is dropped counts too: else a command whose output is cut could write without end.
         if command.written > command.most and not command.killed and command.ended is None:
             command.flooded = True
             self._kill()
@@ -435,6 +438,7 @@ def main() -> None:
         hard = resource.getrlimit(number)[1]
         wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
         resource.setrlimit(number, (wanted, wanted))
+    # Whoever started Chargehand may have another: files must not depend on that.
     os.umask(0o022)
     try:
         ExecServer(sock).run()

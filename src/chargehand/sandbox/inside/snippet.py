@@ -35,8 +35,8 @@ _RESERVE = 512 << 10
 _OPEN_FILES = 24
 _ENOMEM = 12
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+# What JavaScript's process may take on top of the engine's own limit, for copies of lines and of the value.
 _ENGINE_ROOM = 32 << 20
-"""What JavaScript's process may take on top of the engine's own limit, for copies of lines and of the value."""
 _encode = _json.encode_basestring_ascii
 
 

@@ -50,6 +50,7 @@ def _cover(path: str) -> None:
 
 def _give_up_root(uid: int, bpf: bytes) -> None:
     """Become a user without capabilities or a way back, below a filter of system calls; see seccomp(2)."""
+    # Also those that a program with a set-uid bit could otherwise regain.
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel has no more of them

@@ -78,7 +78,7 @@ class Relay:
         try:
             sock, _ = listener.accept()
         except OSError:
-            return  # it went away again
+            return  # the client went away again
         sock.setblocking(False)
         if len(self.channels) >= _MOST_CHANNELS:
             sock.close()
@@ -116,7 +116,8 @@ class Relay:
         channel.credit -= len(data)
         channel.read_ended = not data
         self.send(DATA if data else END, channel.number, data)
-        self._end_if_done(channel)
+        if channel.read_ended and channel.write_ended and not channel.pending:
+            self._drop(channel)
 
     def _write(self, channel: Channel) -> None:
         if channel.pending:
@@ -125,10 +126,6 @@ class Relay:
             self.send(GRANT, channel.number, COUNT.pack(sent))
         if channel.write_ended and not channel.pending:
             # The far side's end is the end: a client that never closes must not hold the pair open.
-            self._drop(channel)
-
-    def _end_if_done(self, channel: Channel) -> None:
-        if channel.read_ended and channel.write_ended and not channel.pending:
             self._drop(channel)
 
     def _drop(self, channel: Channel) -> None:

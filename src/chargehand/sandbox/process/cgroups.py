@@ -84,6 +84,7 @@ class Cgroup:
         order = str(int(wanted)) if self.unified else ("FROZEN" if wanted else "THAWED")
         state = control.with_name("cgroup.events") if self.unified else control
         goal = f"frozen {order}" if self.unified else order
+        # A write to the freezer returns before the last process stands still.
         limit = time.monotonic() + seconds
         control.write_text(order)
         while goal not in state.read_text():
@@ -123,6 +124,7 @@ class Cgroup:
 
     def remove(self) -> None:
         """Remove the directories once the kernel has let go of the last process; kills what still lives there."""
+        # Not by rmtree: the files of a group cannot be removed, its directory can once it is empty.
         for directory in self.directories:
             _remove_group(directory)
 
@@ -161,6 +163,7 @@ class Cgroups:
             self.reason = "no control group of this process can be written to"
             return
         try:
+            # By making one: permissions on the directory say nothing about a read-only or a namespaced mount.
             self.create("probe", SandboxLimits()).remove()
             self.available = True
         except OSError as error:
@@ -183,6 +186,7 @@ class Cgroups:
         removed = 0
         for parent in self._parents.values():
             for directory in parent.glob(f"{_PREFIX}*"):
+                # The start time too: a process id may belong to another process by now.
                 owner, started = directory.name.removeprefix(_PREFIX).split("-")[:2]
                 if _start_time(owner) != started:
                     _remove_group(directory)

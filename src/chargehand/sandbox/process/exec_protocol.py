@@ -25,14 +25,16 @@ class ExecChannel(asyncio.Protocol):
     """The socket to the exec server; `on_frame` gets kind and body of each frame as it arrives.
 
     A protocol and not a pair of streams: those cost each command a task switch and several turns of the event
-    loop. `lost` is done when the other end is gone, or sent a frame that no exec server of ours sends.
+    loop. `lost` is done when the other end is gone; `violated` says that it sent what our exec server never does.
     """
 
     def __init__(self, sock: socket.socket, on_frame: Callable[[bytes, bytes], None]) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.violated = False
         self._sock = sock
         self._on_frame = on_frame
         self._inbox = bytearray()
+        # Only `converse` waits for it: what `exec` sends is in memory already.
         self._writable = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport | None = None
@@ -50,7 +52,9 @@ class ExecChannel(asyncio.Protocol):
         inbox += data
         while len(inbox) >= head:
             kind, size = exec_server.FRAME.unpack_from(inbox)
+            # A sandbox that was taken over must not make the host keep what it announces.
             if size > _LARGEST_FRAME:
+                self.violated = True
                 self.abort()
                 return
             if len(inbox) < head + size:

@@ -32,8 +32,8 @@ from chargehand.sandbox.toolchain import Toolchain
 
 _Opened = TypeVar("_Opened")
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
+# The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
 _ABOVE = 16
-"""The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other."""
 
 
 class LaunchedTier:
@@ -70,13 +70,17 @@ class LaunchedTier:
         self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
         self._filter = compile_filter(host_architecture())
         self._server = compile_program(exec_server)
+        # What a Chargehand process that was killed left behind goes when the next one starts.
         self._cgroups.sweep()
+        # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
+        # each request arrives with its own descriptors.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
         copies = {wanted: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for wanted, fd in given.items()}
         self._launcher_pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-E", sandbox_launcher.__file__, *map(str, given)],
+            # Nothing of our own environment: /proc/1/environ of a sandbox shows what its launcher was started with.
             {"PATH": "/usr/bin:/bin"},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, copy, wanted) for wanted, copy in copies.items()),
@@ -135,6 +139,7 @@ class LaunchedTier:
         try:
             return await open_one(new_id("sandbox"), spec, errors)
         except SandboxDiedError:
+            # What bubblewrap says on stderr is the only account of a sandbox that never came up.
             raise explain(os.pread(errors, 4000, 0).decode(errors="replace").strip()) from None
         finally:
             os.close(errors)
@@ -149,6 +154,7 @@ class LaunchedTier:
         uid, gid = sandbox_ids()
         request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A file of its own for each: bubblewrap reads from where the descriptor stands.
         bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
         try:
             os.write(bpf, self._filter)

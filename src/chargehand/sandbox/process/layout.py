@@ -113,6 +113,7 @@ class Layout:
     def tmpfs(self, name: str, target: str, megabytes: int) -> None:
         """Show an empty file system of a fixed size, of at most one inode for 4 KiB of it."""
         uid, gid = sandbox_ids()
+        # Empty files take no space but memory of the kernel, so their number is bounded too.
         options = f"size={megabytes}m,nr_inodes={megabytes * 256},mode=1777,uid={uid},gid={gid}"
         self.mounts.append({"kind": "tmpfs", "name": name, "options": options})
         self.arguments += ["--bind", f"{self.staging}/{name}", target]
@@ -207,6 +208,7 @@ def plan_layout(
         layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
     else:
         layout.overlay("workspace", plan)
+    # After the workspace: what lies within it would be covered.
     for number, bind in enumerate((*plan.binds, *spec.binds)):
         layout.bind(f"bind-{number}", bind)
     for path, target in links:

@@ -19,8 +19,8 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", None),
 )
+# As the launcher says it; bubblewrap has the same words for a limit of namespaces.
 _DISK_FULL = "[Errno 28]"
-"""As the launcher says it; bubblewrap has the same words for a limit of namespaces."""
 _APPARMOR = (
     "load a profile that lets bwrap make user namespaces (apparmor's bwrap-userns-restrict), or: "
     "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"

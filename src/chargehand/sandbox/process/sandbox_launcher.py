@@ -51,46 +51,44 @@ def enter_namespaces(uid: int, gid: int) -> None:
     flags = _CLONE_NEWNS if uid == 0 else _CLONE_NEWNS | _CLONE_NEWUSER
     _check(_libc.unshare(flags), "unshare")
     if uid != 0:
+        # The kernel lets an ordinary user map itself, and only once setgroups() is given up.
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    # Distributions share "/" between namespaces: what is mounted here would appear on the host.
     mount("none", "/", "", _MS_REC | _MS_PRIVATE)
 
 
 def stage(mounts: list[dict[str, Any]], staging: str) -> None:
     """Mount everything below `staging`."""
     # As descriptors: a path below /mnt would no longer be found once that is covered.
-    sources = {path: os.open(path, os.O_PATH) for entry in mounts for path in entry.get("sources", ())}
+    opened = {path: os.open(path, os.O_PATH) for entry in mounts for path in entry.get("sources", ())}
     mount("chargehand", staging, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
     for entry in mounts:
-        target = f"{staging}/{entry['name']}"
-        _stage_one(entry, target, [f"/proc/self/fd/{sources[path]}" for path in entry.get("sources", ())])
-    for fd in sources.values():
+        kind, target = entry["kind"], f"{staging}/{entry['name']}"
+        paths = [f"/proc/self/fd/{opened[path]}" for path in entry.get("sources", ())]
+        if kind == "file":
+            Path(target).write_text(entry["text"])
+            continue
+        if kind == "bind" and not os.path.isdir(paths[0]):
+            Path(target).touch()
+        else:
+            os.mkdir(target)
+        if kind == "bind":
+            mount(paths[0], target, "", _MS_BIND | _MS_REC)
+        elif kind == "tmpfs":
+            mount("chargehand", target, "tmpfs", _MS_NOSUID | _MS_NODEV, entry["options"])
+        else:
+            upper, work, *lowers = paths
+            options = f"upperdir={upper},workdir={work},lowerdir={':'.join(lowers)}{entry['options']}"
+            mount("chargehand", target, "overlay", _MS_NOSUID | _MS_NODEV, options)
+    for fd in opened.values():
         os.close(fd)
-
-
-def _stage_one(entry: dict[str, Any], target: str, sources: list[str]) -> None:
-    kind = entry["kind"]
-    if kind == "file":
-        Path(target).write_text(entry["text"])
-        return
-    if kind == "bind" and not os.path.isdir(sources[0]):
-        Path(target).touch()
-    else:
-        os.mkdir(target)
-    if kind == "bind":
-        mount(sources[0], target, "", _MS_BIND | _MS_REC)
-    elif kind == "tmpfs":
-        mount("chargehand", target, "tmpfs", _MS_NOSUID | _MS_NODEV, entry["options"])
-    else:
-        upper, work, *lowers = sources
-        options = f"upperdir={upper},workdir={work},lowerdir={':'.join(lowers)}{entry['options']}"
-        mount("chargehand", target, "overlay", _MS_NOSUID | _MS_NODEV, options)
 
 
 def _die_with(parent: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it died before this was set: no signal would ever come
         os._exit(125)
 
 
@@ -148,7 +146,7 @@ class Launcher:
                 if self.control.fileno() in ready and not self._receive():
                     return
         finally:
-            self._end()
+            self._end_all()
 
     def _receive(self) -> bool:
         try:
@@ -198,7 +196,7 @@ class Launcher:
             self.left = [directory for directory in self.left if os.path.exists(directory)] + self.cgroups.pop(pid)
             self._report(name, os.waitstatus_to_exitcode(status))
 
-    def _end(self) -> None:
+    def _end_all(self) -> None:
         for pid, directories in self.cgroups.items():
             for state in (Path(directory, "freezer.state") for directory in directories):
                 if state.exists():

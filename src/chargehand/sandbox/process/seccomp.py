@@ -56,8 +56,8 @@ restart_syscall sched_yield sched_getaffinity getrandom uname sysinfo times cloc
 clock_nanosleep nanosleep gettimeofday time getpid getppid gettid getuid geteuid getgid getegid getresuid
 getresgid getgroups getrusage getrlimit exit exit_group rseq set_robust_list arch_prctl getcpu
 """
+# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and the bit of O_TMPFILE that is no other flag's.
 _OPEN_FOR_WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o20000000
-"""O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and the bit of O_TMPFILE that is no other flag's."""
 
 
 @functools.cache

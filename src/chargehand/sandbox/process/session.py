@@ -34,8 +34,8 @@ from chargehand.sandbox.process.usage import UsageMeter, processes_below
 _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
+# After a command's own time limit: only then does the host give up on an exec server that does not answer.
 _LATEST_SECONDS = 30.0
-"""After a command's own time limit: only then does the host give up on an exec server that does not answer."""
 _LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
 _MOST_FREEZES = 256
 
@@ -115,8 +115,8 @@ class ServedSandbox:
             end.add_done_callback(self._on_end)
 
     def _on_end(self, _: asyncio.Future[Any]) -> None:
-        """End what is left where either the sandbox or its exec server ended, and whoever waits for a command."""
-        if not self._ended.done():
+        """Wake whoever waits for a command: the sandbox, or its exec server, is gone."""
+        if self._channel.violated:
             self._kill()
         if self._reply is not None:
             self._reply.wake()
@@ -159,6 +159,7 @@ class ServedSandbox:
         try:
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
+            # Nobody else awaits it.
             task.cancel()
             raise
         if task.done():
@@ -238,9 +239,11 @@ class ServedSandbox:
             stdin=len(request.stdin) if request.more is None else -1,
         )
         async with self._turn:
+            # Otherwise it would run inside a group that is meant to stand still.
             if not self._thawed.is_set():
                 await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
+            # Before each command and not after the last: a daemon may meet a limit in between.
             before = self._meter.read_enforced()
             sampling = asyncio.create_task(self._sample(reply)) if self._meter.needs_samples else None
             try:
@@ -253,6 +256,7 @@ class ServedSandbox:
                     async with self._feeding(request.more):
                         result = await self._wait_for(reply, request.timeout)
                 return self._meter.name_limit(result, before, reply.stopped)
+            # There is nobody left to abandon it to.
             except SandboxDiedError:
                 raise
             except BaseException:  # cancelled, or the listener failed
@@ -388,6 +392,7 @@ class ServedSandbox:
         await asyncio.wait([self._ended], timeout=_GRACE_SECONDS)
         self._channel.abort()
         await asyncio.wait([self._channel.lost])
+        # The last reading: with the group its counters go.
         if self._cgroup is not None:
             self.usage()
             await asyncio.to_thread(self._cgroup.remove)

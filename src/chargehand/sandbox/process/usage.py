@@ -18,10 +18,10 @@ from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup, Counters
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+# Seconds between samples: near a limit, where only samples count, where the kernel counts too.
 _SHORTEST, _USUAL, _LONGEST = 0.05, 0.25, 5.0
-"""Seconds between samples: near a limit, where only samples count, where the kernel counts too."""
+# Sampling takes at most this part of the time.
 _SHARE = 20
-"""Sampling takes at most this part of the time."""
 _FILE_TOO_LARGE = 128 + signal.SIGXFSZ
 _MOST_PROCESSES = 200
 _COMMAND_BYTES = 500
@@ -90,6 +90,7 @@ class UsageMeter:
         """Read counters and processes as they are now; what is gone leaves what was last read."""
         if self._group is not None:
             self._counted = self._group.read_counters().or_else(self._counted)
+        # What the sample costs sets how soon the next one may come, see `pause`.
         began = time.perf_counter()
         first = self._first()
         tree = sample_tree(first) if first is not None else None
@@ -115,6 +116,7 @@ class UsageMeter:
         limit = stopped
         if limit is None and result.exit_code == _FILE_TOO_LARGE:
             limit = "file_size"
+        # Only of a command that failed: one that meets a refusal and goes on has not ended by a limit.
         elif limit is None:
             now = self.read_enforced()
             if (now.memory_kills or 0) > (before.memory_kills or 0):
@@ -203,6 +205,7 @@ def processes_below(first: int) -> tuple[RunningProcess, ...]:
     # From one reading of all processes and not from each one's list of children: the tree is of one moment.
     below = [pid for pid in _walk(first, lambda pid: children.get(pid, [])) if pid != first]
     inside = {pid: int(ids.split()[-1]) for pid in below if (ids := _read_field(f"/proc/{pid}/status", "NSpid:"))}
+    # By their ids inside, which count up from 1: those of the host may have wrapped.
     oldest = sorted(inside, key=inside.__getitem__)[:_MOST_PROCESSES]
     return tuple(_describe(pid, stats[pid], names[pid], inside) for pid in oldest)
 

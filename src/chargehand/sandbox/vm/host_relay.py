@@ -10,8 +10,8 @@ from pathlib import Path
 
 from chargehand.sandbox.inside.vm_relay import COUNT, DATA, END, FRAME, GRANT, OPEN, PIECE, PORT, RESET, WINDOW
 
+# More than a relay of ours opens: here one may still be ending that is gone there.
 _MOST_CHANNELS = 1024
-"""More than a relay of ours opens: here one may still be ending that is gone there."""
 
 
 class _HostConnection:

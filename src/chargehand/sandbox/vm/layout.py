@@ -42,8 +42,8 @@ _KERNEL_WORDS = (
     *("quiet", "panic=-1", "random.trust_cpu=on", "cryptomgr.notests", "audit=0", "rcupdate.rcu_expedited=1"),
     *("8250.nr_uarts=0", "no_timer_check", "init_on_alloc=0", "zswap.enabled=0", "lsm=capability"),
 )
+# Without KVM there is no speculation to guard against, and translated code is found again by its address.
 _TRANSLATED_WORDS = ("mitigations=off", "norandmaps")
-"""Without KVM there is no speculation to guard against, and translated code is found again by its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ def plan_machine(
     script = start_script(contents, writable, relayed=bool(forwarded(spec)))
     layout.file("start.sh", script, f"{SYSTEM}{RUN}/start.sh")
     layout.seal()
+    # QEMU has the host's sockets only as open descriptors: it could not open a path itself.
     layout.command = qemu_command(spec.limits, machine, relayed=bool(forwarded(spec)))
     return layout
 
