@@ -80,7 +80,7 @@ class LaunchedTier:
         self._launcher_pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-E", sandbox_launcher.__file__, *map(str, given)],
-            # Nothing of our own environment: /proc/1/environ of a sandbox shows what its launcher was started with.
+            # Nothing of our own environment: /proc/1/environ of a sandbox shows what it was started with.
             {"PATH": "/usr/bin:/bin"},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, copy, wanted) for wanted, copy in copies.items()),

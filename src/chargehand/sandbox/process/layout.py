@@ -187,17 +187,8 @@ def plan_layout(
         prefix = Path(os.path.realpath(sys.base_prefix))
         layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
         layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
-    rlimits = {
-        "NPROC": spec.limits.processes,
-        "NOFILE": spec.limits.open_files,
-        "FSIZE": spec.limits.file_mb << 20,
-        "CORE": 0,
-    }
-    if not memory_bound:
-        # Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
-        rlimits["DATA"] = spec.limits.memory_mb << 20
-    words = [f"{name}={value}" for name, value in rlimits.items()]
-    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *words]
+    rlimits = _list_rlimits(spec.limits, memory_bound=memory_bound)
+    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
     for name, port, socket in forwarded(spec):
         if not layout.forwarders:
             layout.bind("forward.py", Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"))
@@ -243,6 +234,19 @@ def _add_scratch(layout: Layout, limits: SandboxLimits) -> None:
     layout.tmpfs("home", HOME, limits.tmp_mb)
     layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
     layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", RUN]
+
+
+def _list_rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:
+    values = {
+        "NPROC": limits.processes,
+        "NOFILE": limits.open_files,
+        "FSIZE": limits.file_mb << 20,
+        "CORE": 0,
+    }
+    if not memory_bound:
+        # Of each process. Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
+        values["DATA"] = limits.memory_mb << 20
+    return [f"{name}={value}" for name, value in values.items()]
 
 
 def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
