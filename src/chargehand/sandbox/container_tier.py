@@ -315,16 +315,13 @@ async def probe_container(
     except TierUnavailableError as error:
         part = ProbePart(name="engine", ok=False, detail=error.message, mend=error.hint)
         return ProbeReport(tier="container", parts=(part,))
-    parts = [ProbePart(name="engine", ok=True, detail=_described(engine))]
+    options = f" with {' '.join(engine.options)}" if engine.options else ""
+    shown = f"the image {engine.image}" if engine.image else "the host's own /usr"
+    detail = f"{engine.version}{options}; containers show {shown}"
+    parts = [ProbePart(name="engine", ok=True, detail=detail)]
     try:
         async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
             parts += await probe_tier(tier, scratch)
     except ChargehandError as error:
         parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
     return ProbeReport(tier="container", parts=tuple(parts))
-
-
-def _described(engine: ContainerEngine) -> str:
-    options = f" with {' '.join(engine.options)}" if engine.options else ""
-    shown = f"the image {engine.image}" if engine.image else "the host's own /usr"
-    return f"{engine.version}{options}; containers show {shown}"

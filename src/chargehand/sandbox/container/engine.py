@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -178,9 +179,14 @@ def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngi
         os.chmod(name, 0o755)
         base = ""
         if engine.image:
-            path = _image_path(engine, variables)
+            inspect = [*engine.argv, "image", "inspect", "--format", "{{json .Config.Env}}", engine.image]
+            with contextlib.suppress(ValueError):
+                for each in json.loads(_run(inspect, variables)) or []:
+                    if not path and str(each).startswith("PATH="):
+                        path = tuple(str(each).removeprefix("PATH=").split(":"))
+            path = path or ("/usr/local/bin", "/usr/bin", "/bin")
         elif engine.kind == "docker":
-            base = _empty_image(engine, contents, root, variables)
+            base = _import_empty_image(engine, contents, root, variables)
         engine = replace(engine, path=path, base=base, version=version)
         contents.command = ["-c", "pass"]
         label = f"chargehand-probe-{os.getpid()}"
@@ -190,17 +196,7 @@ def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngi
     return engine
 
 
-def _image_path(engine: ContainerEngine, variables: Mapping[str, str]) -> tuple[str, ...]:
-    said = _run([*engine.argv, "image", "inspect", "--format", "{{json .Config.Env}}", engine.image], variables)
-    try:
-        listed = json.loads(said) or []
-    except ValueError:
-        listed = []
-    paths = [str(each).removeprefix("PATH=") for each in listed if str(each).startswith("PATH=")]
-    return tuple((paths[0] if paths else "/usr/local/bin:/usr/bin:/bin").split(":"))
-
-
-def _empty_image(
+def _import_empty_image(
     engine: ContainerEngine, contents: ContainerContents, root: Path, variables: Mapping[str, str]
 ) -> str:
     """Return the image of directories, links and small files that docker mounts everything else over."""

@@ -171,8 +171,18 @@ class ExecReply:
         """Add one frame that carried our nonce."""
         if kind == exec_server.DONE:
             self.ended = True
+            code, seconds, truncated, timed_out, flooded, _, written = exec_server.OUTCOME.unpack(body)
             if self.failure is None:
-                self.result = self._read_outcome(body)
+                self.result = ExecResult(
+                    exit_code=code,
+                    stdout=b"".join(self._output[exec_server.OUT]),
+                    stderr=b"".join(self._output[exec_server.ERR]),
+                    seconds=seconds,
+                    truncated=truncated,
+                    timed_out=timed_out,
+                    limit="wall_time" if timed_out else "output" if flooded else None,
+                    written=written,
+                )
             self.wake()
             return
         self._output[kind].append(body)
@@ -205,16 +215,3 @@ class ExecReply:
         """End a wait: something has changed."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _read_outcome(self, body: bytes) -> ExecResult:
-        code, seconds, truncated, timed_out, flooded, _, written = exec_server.OUTCOME.unpack(body)
-        return ExecResult(
-            exit_code=code,
-            stdout=b"".join(self._output[exec_server.OUT]),
-            stderr=b"".join(self._output[exec_server.ERR]),
-            seconds=seconds,
-            truncated=truncated,
-            timed_out=timed_out,
-            limit="wall_time" if timed_out else "output" if flooded else None,
-            written=written,
-        )

@@ -99,13 +99,32 @@ class HostRelay:
             raise _ProtocolViolation
 
     async def _join(self, number: int, channel: _HostConnection, path: Path) -> None:
-        """Join a channel and a socket until the socket's end; see `_forward`."""
+        """Join a channel and a socket until the socket's end; see `inside/forward.py`."""
+
+        async def copy_to_host(writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while (data := await channel.incoming.get()) is not None:
+                    writer.write(data)
+                    await writer.drain()
+                    channel.unread -= len(data)
+                    await self._send(GRANT, number, COUNT.pack(len(data)))
+                writer.write_eof()
+
+        async def copy_to_machine(reader: asyncio.StreamReader) -> None:
+            await channel.granted.wait()
+            while data := await reader.read(min(PIECE, channel.credit)):
+                channel.credit -= len(data)
+                if channel.credit == 0:
+                    channel.granted.clear()
+                await self._send(DATA, number, data)
+                await channel.granted.wait()
+
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_unix_connection(path)
-            up = asyncio.create_task(self._up(number, channel, writer))
+            up = asyncio.create_task(copy_to_host(writer))
             try:
-                await self._down(number, channel, reader)
+                await copy_to_machine(reader)
             finally:
                 up.cancel()
                 await asyncio.wait([up])
@@ -118,26 +137,6 @@ class HostRelay:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-
-    async def _up(self, number: int, channel: _HostConnection, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while (data := await channel.incoming.get()) is not None:
-                writer.write(data)
-                await writer.drain()
-                channel.unread -= len(data)
-                await self._send(GRANT, number, COUNT.pack(len(data)))
-            writer.write_eof()
-
-    async def _down(self, number: int, channel: _HostConnection, reader: asyncio.StreamReader) -> None:
-        while True:
-            await channel.granted.wait()
-            data = await reader.read(min(PIECE, channel.credit))
-            if not data:
-                return
-            channel.credit -= len(data)
-            if channel.credit == 0:
-                channel.granted.clear()
-            await self._send(DATA, number, data)
 
     async def _send(self, kind: bytes, number: int, body: bytes = b"") -> None:
         with contextlib.suppress(OSError):
