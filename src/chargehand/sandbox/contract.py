@@ -13,6 +13,7 @@ Stream = Literal["stdout", "stderr"]
 LimitName = Literal["wall_time", "output", "cpu_time", "memory", "file_size", "processes"]
 """What a command may be ended by, the surest first: see `ExecResult.limit`."""
 OnOutput = Callable[[Stream, bytes], None]
+# Fixed, because agents' configuration names them and is written before a sandbox is opened.
 EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT = 8872, 8871, 8870
 WORKSPACE = "/workspace"
 """Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""

@@ -141,6 +141,7 @@ class SnippetPool:
                         [*python, "-c", snippet.BOOTSTRAP, str(len(self._child))],
                         timeout=_START_SECONDS + spec.seconds + _AFTER,
                         cwd="/",
+                        # A fixed seed: the same snippet gives the same order of a set.
                         environment={"LD_LIBRARY_PATH": libraries, "PYTHONHASHSEED": "0"},
                         stdin=stdin,
                         output_limit=1 << 40,  # the report counts, and stops it

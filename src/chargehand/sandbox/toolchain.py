@@ -40,6 +40,7 @@ _SYSTEM_TOOLS = (
 # Settings that programs of the system have links to and do not start without.
 _ETC = ("/etc/java-*", "/etc/maven")
 _PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
+# Each link takes three words of bubblewrap's command line, and a request to the launcher has its limit.
 _LINKS = 512
 # Seconds within which a second change may leave the time stamps as they are.
 _UNSETTLED = 2.0

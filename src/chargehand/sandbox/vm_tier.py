@@ -71,6 +71,7 @@ class VmSandbox(ServedSandbox):
     async def _order_freeze(self) -> None:
         self._send(exec_server.FREEZE)
         await self._wait(self._signals.get(), seconds=self.grace_seconds)
+        # From outside as well: the machine's own word that it stands still is worth nothing once it is taken over.
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, True)
         else:
@@ -259,6 +260,7 @@ async def _starts_with_kvm(toolchain: Toolchain, machine: VirtualMachine, images
             return bool(known["works"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    # By a timed start: /dev/kvm may exist, may be opened, and may still not work.
     works = await starts_in(toolchain, machine, images, seconds=_KVM_SECONDS)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     fresh.write_text(json.dumps({"key": key, "works": works}))

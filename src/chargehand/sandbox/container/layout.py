@@ -188,6 +188,7 @@ def direct_mounts(contents: ContainerContents, *, inodes: bool) -> list[str]:
             "this container engine cannot mount a workspace of layers",
             hint='set project.strategy = "direct", or let chargehand doctor choose the driver',
         )
+    # The engine mounts all of it, in a namespace where no mounts of ours exist.
     words: list[str] = []
     for bind in contents.binds:
         words += _mount(str(bind.source), bind.target, writable=bind.writable)
@@ -209,6 +210,8 @@ def _mount(source: str, target: str, *, writable: bool) -> list[str]:
 def isolation_words(limits: SandboxLimits, *, name: str, words: Sequence[str] = ()) -> list[str]:
     """Return the engine's words that every container gets, whatever the engine."""
     uid, gid = sandbox_ids()
+    # As much with swap as without: none on top. Nothing is ever pulled; /sys would show the host's devices; what
+    # programs write comes by the exec server, so the engine keeps no log of it.
     memory = f"{limits.memory_mb}m"
     return [
         *("run", "--rm", "--name", name, "--hostname", "sandbox", "--workdir", "/", "--user", f"{uid}:{gid}"),

@@ -40,6 +40,7 @@ def main() -> None:
             os.set_inheritable(SOCKET_FD, True)
             os.dup2(nothing, 0)
             os.dup2(nothing, 1)
+        # A directory that this process stands in could not be unmounted or removed.
         os.chdir("/")
         os.execve(request["argv"][0], request["argv"], dict(os.environ))
     except OSError as error:

@@ -103,6 +103,7 @@ def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | N
     stored = _load_answers(cache, key) if cache is not None else None
     if stored is not None:
         return stored
+    # Side by side: a version manager may take long to answer through its shim.
     with ThreadPoolExecutor(max_workers=4) as pool:
         answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
     if cache is not None:
@@ -145,6 +146,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
     name = os.path.basename(program)
     question = _QUESTIONS["python3" if _VERSIONED.fullmatch(name) else name]
     quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}  # a question must download nothing
+    # Away from any project: version managers let the files of the current directory choose.
     try:
         answer = subprocess.run(
             [program, *question],

@@ -103,6 +103,7 @@ _DISTRIBUTIONS = (
     "share/cmake-*",
     "lib/clang",
 )
+# What package managers of Node write where they make no link: a script that starts the package's program.
 _NODE_WRAPPER = re.compile(rb'"\$basedir/([^"]*node_modules/[^"]*)"')
 _ELF = b"\x7fELF"
 _HOPS = 16
@@ -219,6 +220,7 @@ def _judge_script(name: str, path: str, real: str, head: bytes) -> HostProgram |
 
 def _follow_links(path: str) -> Iterator[str]:
     """Return a path and what each symbolic link on the way leads to."""
+    # Bounded: links may lead in circles.
     for _ in range(_HOPS):
         yield path
         if not os.path.islink(path):

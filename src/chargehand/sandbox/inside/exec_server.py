@@ -126,6 +126,7 @@ class ExecServer:
         self.command: RunningCommand | None = None
         self.childless = True
         self.frozen: tuple[float, set[int]] | None = None
+        # A poll of its own for the host's orders: they are looked at before a time limit is enforced.
         self.orders = select.poll()
         self.orders.register(sock, select.POLLIN)
         self.poll = select.poll()
@@ -238,6 +239,7 @@ class ExecServer:
         self.command = RunningCommand(request, pid, (ours_in, ours_out, ours_err), began)
         self.poll.register(ours_out, select.POLLIN)
         self.poll.register(ours_err, select.POLLIN)
+        # At once, so that a program which reads to the end does not wait.
         if not request["stdin"]:
             self._close_stdin(self.command)
 
@@ -309,6 +311,7 @@ class ExecServer:
             command.timed_out = True
             self._kill()
         if command.ended is not None and (self.childless or not command.killed):
+            # Before the answer: it is the last that the host hears of this command.
             self._drain(command)
             self.command = None
             self.send(DONE, command.nonce + command.pack_outcome(command.ended))

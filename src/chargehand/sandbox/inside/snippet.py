@@ -146,6 +146,7 @@ def shut_in(program: bytes, memory: int, *, files: bool) -> None:
     """Take from this process what no snippet needs, for good: memory over `memory`, writing, forking, sockets."""
     header = struct.pack("<H6xQ", len(program) // 8, _address(program))  # struct sock_fprog
     call, words = _prctl(_PR_SET_SECCOMP, _MODE_FILTER, _address(header))
+    # Of addresses, which bounds memory before it is touched: no control group is made for each snippet.
     limits = {"AS": memory, "NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": _OPEN_FILES if files else 3}
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name}")

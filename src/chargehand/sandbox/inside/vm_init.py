@@ -39,15 +39,6 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
     _check(_libc.mount(*arguments), target)
 
 
-def _cover(path: str) -> None:
-    """Show nothing in place of what the kernel tells anybody."""
-    if os.path.isdir(path):
-        _mount("nothing", path, "tmpfs", _LOCKED)
-    elif os.path.exists(path):
-        _mount(_NOTHING, path, "", _MS_BIND)
-        _mount("none", path, "", _MS_BIND | _MS_REMOUNT | _LOCKED)
-
-
 def _give_up_root(uid: int, bpf: bytes) -> None:
     """Become a user without capabilities or a way back, below a filter of system calls; see seccomp(2)."""
     # Also those that a program with a set-uid bit could otherwise regain.
@@ -67,28 +58,27 @@ def _give_up_root(uid: int, bpf: bytes) -> None:
 def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None:
     """Be process 1 of the untrusted processes; returns when the host has closed its end."""
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for path in hidden:
-        _cover(path)
+    for path in hidden:  # what the kernel tells anybody of the machine
+        if os.path.isdir(path):
+            _mount("nothing", path, "tmpfs", _LOCKED)
+        elif os.path.exists(path):
+            _mount(_NOTHING, path, "", _MS_BIND)
+            _mount("none", path, "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     _mount("none", "/dev", "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Python handles the first, and so any child could end process 1
     _give_up_root(uid, bpf)
     names: dict[str, Any] = {"__name__": "server"}
     exec(marshal.loads(server), names)  # noqa: S102 -- the host sends it
-    _write_back_at_a_freeze(names)
-    names["main"]()
-
-
-def _write_back_at_a_freeze(names: dict[str, Any]) -> None:
-    """Have what programs wrote into mapped files at the host before a freeze is reported."""
     freeze_all = names["freeze_all"]
 
-    def freeze_and_write() -> set[int]:
+    def freeze_and_write_back() -> set[int]:
         resting: set[int] = freeze_all()
-        os.sync()
+        os.sync()  # what programs wrote into mapped files is at the host before the freeze is reported
         return resting
 
-    names["freeze_all"] = freeze_and_write
+    names["freeze_all"] = freeze_and_write_back
+    names["main"]()
 
 
 def run(

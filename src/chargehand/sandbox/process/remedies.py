@@ -45,6 +45,7 @@ def remedy_for(message: str) -> str:
     if "bwrap: not found" in message:
         tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
         return f"install bubblewrap: {tools[0] if tools else 'with your package manager'}"
+    # Settings first: what bubblewrap says is the same for each of them.
     for name, bad, command in _SYSCTLS:
         if _sysctl(name) == bad:
             return command or _APPARMOR

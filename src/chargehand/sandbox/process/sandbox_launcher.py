@@ -97,12 +97,14 @@ def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
     sock, errors, bpf, *others = fds
     try:
         os.dup2(errors, 2)
+        # A process group of its own: until bubblewrap has started its child, only the group names both.
         os.setsid()
         _die_with(request["launcher"])
         for path in request["cgroups"]:
             Path(path, "cgroup.procs").write_text("0")
         enter_namespaces(os.geteuid(), os.getegid())
         stage(request["mounts"], request["staging"])
+        # Only now: mounts and control groups need root, bubblewrap and all that follows must not have it.
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(request["gid"], request["gid"], request["gid"])
@@ -113,6 +115,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
         argv = [
             word.format(sock=sock, bpf=bpf, others=others) if "{" in word else word for word in request["argv"]
         ]
+        # Python ignores it, and what is ignored stays so across exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(argv[0], argv, {})
     except BaseException as error:
@@ -244,6 +247,7 @@ def _remove_cgroup(directory: str) -> None:
 
 def main() -> None:
     """Serve on the descriptor given as first argument; hold the one given as second, if any, to the end."""
+    # A core of a process inside would hold what the agent read, in a file of the host.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner decides; a Ctrl-C reaches the whole terminal group

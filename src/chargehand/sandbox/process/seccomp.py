@@ -33,8 +33,10 @@ _ALLOW = _instruction(_RET, 0x7FFF0000)
 _KILL = _instruction(_RET, 0x80000000)  # SECCOMP_RET_KILL_PROCESS
 _DENY = _return_error(errno.EPERM)
 
-# Programs try these and fall back where the kernel answers ENOSYS; EPERM would break them.
+# Programs try these and fall back where the kernel answers ENOSYS; EPERM would break them. clone3() takes its
+# flags by a pointer, which no filter can follow: answered so, programs use clone(), whose flags are judged.
 _ANSWERED_AS_UNKNOWN = {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426}
+# The first number that syscalls.txt may lack only because the kernel is newer.
 _FIRST_NEWER_CALL = 451
 _X32_BIT = 0x40000000
 _CLONE_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2)

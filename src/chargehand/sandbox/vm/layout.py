@@ -35,9 +35,12 @@ OWN_MB = 512
 """Memory that QEMU may use beyond the machine's own: its translated code, and what it reads and writes."""
 _OWN_PROCESSES = 512
 _TRANSLATED_MB = 128
+# What programs expect of any system; nothing here reaches a device of the host.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 _MACHINE = "q35,usb=off,smm=off,vmport=off,sata=off,smbus=off,graphics=off"
+# A panic ends the machine (panic=-1, and QEMU's -no-reboot). The rest shortens the start: no waiting for entropy,
+# no self-tests, no probing of serial ports and timers, no clearing of memory that is new and zero anyway.
 _KERNEL_WORDS = (
     *("quiet", "panic=-1", "random.trust_cpu=on", "cryptomgr.notests", "audit=0", "rcupdate.rcu_expedited=1"),
     *("8250.nr_uarts=0", "no_timer_check", "init_on_alloc=0", "zswap.enabled=0", "lsm=capability"),
@@ -72,6 +75,7 @@ def plan_machine(
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION]
     _add_qemu(layout, machine)
+    # Its ports lead through the relay, so nothing of the host's sockets is mounted.
     alone = replace(spec, registries=None, gateway=None, egress=None)
     contents = plan_contents(alone, image="", fd=3, code_size=code_size)
     contents.command.append(f"NPROC={spec.limits.processes}")
