@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.repositories import git, paths
 from benchmarks.shop import Opened, Shop
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.workspace import Workspace
 
 CHANGES = (1, 100, 1000)

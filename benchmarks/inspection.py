@@ -12,7 +12,7 @@ from chargehand.checks._areas import Areas
 from chargehand.checks._cache import MemoryCache
 from chargehand.checks._inspect import examine
 from chargehand.missions._reader import DepotReader
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, plan_rollback, write_rollback
 from chargehand.workspace.workspace import Workspace

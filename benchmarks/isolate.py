@@ -12,8 +12,8 @@ from typing import Literal
 from benchmarks.command import bubblewrap_argv
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.shop import Shop
-from chargehand.sandbox._isolate import SnippetSpec
-from chargehand.sandbox._isolate_pool import SnippetPool
+from chargehand.sandbox.snippet_pool import SnippetPool
+from chargehand.sandbox.snippets import SnippetSpec
 
 AIM = 0.05
 _MANY = 16

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measure import Result, Side, compare, timed
 from benchmarks.memory import held
 from benchmarks.shop import Opened, Shop
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.workspace import Workspace
 
 AT_ONCE = 200

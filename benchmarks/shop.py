@@ -16,9 +16,9 @@ from benchmarks.repositories import git, make_repository
 from chargehand.app._app import App
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
-from chargehand.sandbox._contract import Sandbox, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox.contract import Sandbox, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.workspace import Workspace
 

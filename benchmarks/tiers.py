@@ -15,8 +15,8 @@ from benchmarks.memory import held
 from benchmarks.shop import Opened, Shop
 from benchmarks.tiers_peers import Containers, PeerMissingError, containers, runtime
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._contract import Sandbox, SandboxSpec
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.contract import Sandbox, SandboxSpec
 
 AIM_COMMAND = 0.001
 _OUTPUT = 64 << 20

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox._container_engine import Engine, find_engine
-from chargehand.sandbox._container_guard import container_pid, names, owner_prefix
+from chargehand.sandbox.container.engine import ContainerEngine, find_engine
+from chargehand.sandbox.container.guard import container_names, container_pid, owner_prefix
 
 _START_SECONDS = 60.0
 
@@ -27,7 +27,7 @@ def missing(*, docker: bool = False) -> str:
 
 
 @functools.cache
-def engine(program: str) -> Engine:
+def engine(program: str) -> ContainerEngine:
     """Return a proven engine; found once for all tests of this process."""
     if program == "docker":
         _daemon()
@@ -39,14 +39,14 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "DOCKER_HOST": f"unix://{_place()}/d.sock"}
 
 
-def pid_of(engine: Engine, sandbox: str) -> int:
+def pid_of(engine: ContainerEngine, sandbox: str) -> int:
     """Return the process id of a sandbox's first process."""
     return container_pid(engine.argv, f"{owner_prefix()}{sandbox}")
 
 
 def containers(program: str) -> list[str]:
     """Return the names of all containers of this process."""
-    return names(engine(program).argv, owner_prefix())
+    return container_names(engine(program).argv, owner_prefix())
 
 
 @functools.cache

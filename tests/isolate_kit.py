@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from chargehand.sandbox._isolate import SnippetResult, SnippetSpec
-from chargehand.sandbox._isolate_pool import SnippetPool
+from chargehand.sandbox.snippet_pool import SnippetPool
+from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 
 
 class Place:

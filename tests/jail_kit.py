@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain, discover
-from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.vm_tier import VmTier
 from tests import container_kit, vm_kit
 
 TIERS = (

@@ -8,7 +8,7 @@ from chargehand.agents._conformance_kit import Desk
 from chargehand.agents._contract import McpServer
 from chargehand.agents._mcp_tools import McpTools
 from chargehand.agents._tools import Toolbox, ToolResult
-from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.testing.sandbox.kit import OpenedSandbox
 
 
 class Table:

@@ -25,9 +25,9 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, MissionRequest
 from chargehand.missions._missions import create_mission
 from chargehand.missions._promote import mission_ref
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.store.audit import verify
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.depot import Depot

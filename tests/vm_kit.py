@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox._vm_guest import Guest, find_guest, set_up_guest
-from chargehand.sandbox._vm_layout import Machine
-from chargehand.sandbox._vm_machine import QEMU
+from chargehand.sandbox.vm.layout import VirtualMachine
+from chargehand.sandbox.vm_kernel import VmKernel, find_kernel, set_up_kernel
+from chargehand.sandbox.vm_tier import QEMU
 
 IMAGES = Path(sys.prefix, "machines")
 
@@ -25,18 +25,18 @@ def missing() -> str:
 
 
 @functools.cache
-def guest() -> Guest:
+def guest() -> VmKernel:
     """Return the kernel of test machines, downloaded where it is not there yet."""
     with _alone():
         try:
-            return find_guest(IMAGES)
+            return find_kernel(IMAGES)
         except TierUnavailableError:
-            return set_up_guest(IMAGES)
+            return set_up_kernel(IMAGES)
 
 
-def machine() -> Machine:
+def machine() -> VirtualMachine:
     """Return how test machines are run: without KVM, as everywhere."""
-    return Machine(qemu=shutil.which(QEMU) or QEMU, guest=guest(), accelerator="tcg", cpus=1)
+    return VirtualMachine(qemu=shutil.which(QEMU) or QEMU, boot=guest(), accelerator="tcg", cpus=1)
 
 
 def provide(images: Path) -> None:

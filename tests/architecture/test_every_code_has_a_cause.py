@@ -14,7 +14,7 @@ import pytest
 from chargehand.core.records import CheckStatus
 from chargehand.missions._causes import CAUSELESS, REMEDIES
 from chargehand.missions._system import _KNOWN
-from chargehand.sandbox._contract import LimitName
+from chargehand.sandbox.contract import LimitName
 from chargehand.store.database.connection import _HINTS
 
 SOURCE = Path(__file__).parents[2] / "src/chargehand"

@@ -17,10 +17,10 @@ BROAD_EXCEPTS = {
     # file below src/chargehand: how many; each is the boundary of a process, a connection or a thread
     "cli/_failures.py": 1,
     "cli/_mcp_calls.py": 1,
-    "sandbox/_launcher.py": 1,
+    "sandbox/process/sandbox_launcher.py": 1,
     "app/_worker.py": 1,
-    "sandbox/_command.py": 1,
-    "sandbox/_isolate_child.py": 2,
+    "sandbox/process/session.py": 1,
+    "sandbox/inside/snippet.py": 2,
     "network/mirror/server.py": 3,
     "models/_gateway_clerk.py": 1,
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.toolchain import Toolchain, discover
 
 needs_bwrap = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"

@@ -33,9 +33,9 @@ from chargehand.core.messages import Addressed
 from chargehand.models._contract import Dialect, Usage
 from chargehand.models._render import ScriptedReply
 from chargehand.policy._actions import Effect
-from chargehand.sandbox._conformance_kit import OpenedSandbox
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
+from chargehand.testing.sandbox.kit import OpenedSandbox
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 MODELS = ("scripted",)

@@ -12,7 +12,7 @@ import pytest
 from _places import toolchain, workspace
 from tests import container_kit
 
-from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox.container_tier import ContainerTier
 
 pytestmark = [pytest.mark.needs_container, pytest.mark.soak]
 

@@ -15,9 +15,10 @@ import pytest
 from tests.contract._places import descendants, our_cgroups, our_mounts
 
 from chargehand.core.errors import InfrastructureError, TierUnavailableError
-from chargehand.sandbox import _isolate_child, _isolate_pool
-from chargehand.sandbox._isolate import ConsoleLine, SnippetEngineError, SnippetSpec, language_of
-from chargehand.sandbox._isolate_pool import SnippetPool, probe_snippets, run_snippet
+from chargehand.sandbox import snippet_pool as _isolate_pool
+from chargehand.sandbox.inside import snippet as _isolate_child
+from chargehand.sandbox.snippet_pool import SnippetPool, probe_snippets, run_snippet
+from chargehand.sandbox.snippets import ConsoleLine, SnippetEngineError, SnippetSpec, language_of
 
 pytestmark = [
     pytest.mark.needs_bwrap,

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 
-from chargehand.sandbox._conformance import SandboxContract
-from chargehand.sandbox._conformance_kit import OpenedSandbox
-from chargehand.sandbox._contract import ExecResult
-from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox.contract import ExecResult
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.testing.sandbox.kit import OpenedSandbox
+from chargehand.testing.sandbox.suite import SandboxContract
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 

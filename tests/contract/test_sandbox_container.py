@@ -19,11 +19,10 @@ from _places import descendants, toolchain, workspace
 from tests import container_kit
 
 from chargehand.core.errors import SandboxDiedError, TierUnavailableError
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._container_engine import Engine, find_engine
-from chargehand.sandbox._container_guard import PREFIX, names
-from chargehand.sandbox._container_probe import probe_container
-from chargehand.sandbox._contract import GATEWAY_PORT
+from chargehand.sandbox.container.engine import ContainerEngine, find_engine
+from chargehand.sandbox.container.guard import PREFIX, container_names
+from chargehand.sandbox.container_tier import ContainerTier, probe_container
+from chargehand.sandbox.contract import GATEWAY_PORT
 
 needs_container = pytest.mark.needs_container
 OWNER = """
@@ -31,9 +30,9 @@ import asyncio, os, sys
 from pathlib import Path
 from tests import container_kit
 from chargehand.core.ports import MountPlan
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.toolchain import discover
 async def main(root, how):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
     tools, engine = discover(search=os.environ["PATH"]), container_kit.engine("podman")
@@ -52,7 +51,7 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 
 
 def owned_by(pid: int) -> list[str]:
-    return names(container_kit.engine("podman").argv, f"{PREFIX}{pid}-")
+    return container_names(container_kit.engine("podman").argv, f"{PREFIX}{pid}-")
 
 
 def gone(pid: int) -> bool:
@@ -91,7 +90,7 @@ def test_a_killed_owner_leaves_no_container(how: str, tmp_path: Path) -> None:
 async def test_what_a_dead_owner_and_its_dead_guard_left_is_swept(tmp_path: Path) -> None:
     with workspace(tmp_path / "place"):
         process = owner(tmp_path / "place", "frozen")
-        guards = [pid for pid, words in descendants(process.pid).items() if "_container_guard.py" in words]
+        guards = [pid for pid, words in descendants(process.pid).items() if "container/guard.py" in words]
         assert len(guards) == 1
         os.kill(guards[0], signal.SIGKILL)
         process.kill()
@@ -171,7 +170,7 @@ def test_an_engine_that_refuses_is_quoted(tmp_path: Path) -> None:
 
 
 async def test_layers_are_refused_where_the_engine_mounts(tmp_path: Path) -> None:
-    engine = Engine(kind="docker", program="/bin/false", base="none")
+    engine = ContainerEngine(kind="docker", program="/bin/false", base="none")
     with workspace(tmp_path / "place") as spec:
         async with ContainerTier(toolchain(), engine=engine) as tier:
             with pytest.raises(TierUnavailableError, match="layers"):

@@ -12,11 +12,11 @@ import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
 from tests import container_kit
 
-from chargehand.sandbox._conformance import SandboxContract
-from chargehand.sandbox._conformance_kit import Open, OpenedSandbox
-from chargehand.sandbox._conformance_limits import LimitContract
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.testing.sandbox.kit import Open, OpenedSandbox
+from chargehand.testing.sandbox.limits import LimitContract
+from chargehand.testing.sandbox.suite import SandboxContract
 
 
 @pytest.mark.needs_bwrap

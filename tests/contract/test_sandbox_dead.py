@@ -14,10 +14,10 @@ from _places import descendants, needs_bwrap, toolchain, workspace
 from tests import container_kit
 
 from chargehand.core.errors import SandboxDiedError
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._container_guard import owner_prefix
-from chargehand.sandbox._contract import Sandbox
-from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox.container.guard import owner_prefix
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.process_tier import ProcessTier
 
 IN_TIME = 20.0
 """Far below the time limit of what runs: nobody waited for that."""

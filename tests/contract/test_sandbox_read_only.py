@@ -12,9 +12,9 @@ from _places import toolchain, workspace
 from msgspec import structs
 from tests import container_kit, vm_kit
 
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.vm_tier import VmTier
 
 TRIES = """
 for place in . kept sub; do touch $place/new; echo x > $place/new; done

@@ -13,10 +13,10 @@ import pytest
 from _places import descendants, toolchain, workspace
 from tests import vm_kit
 
-from chargehand.sandbox._conformance import SandboxContract
-from chargehand.sandbox._conformance_kit import Open, OpenedSandbox
-from chargehand.sandbox._contract import ShowsProcesses
-from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox.contract import ShowsProcesses
+from chargehand.sandbox.vm_tier import VmTier
+from chargehand.testing.sandbox.kit import Open, OpenedSandbox
+from chargehand.testing.sandbox.suite import SandboxContract
 
 pytestmark = pytest.mark.needs_vm
 

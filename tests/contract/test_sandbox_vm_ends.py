@@ -14,19 +14,17 @@ from _places import descendants, running_with, toolchain, workspace
 from tests import vm_kit
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox._vm import VmTier
-from chargehand.sandbox._vm_layout import Machine
-from chargehand.sandbox._vm_machine import find_machine, may_open
-from chargehand.sandbox._vm_probe import probe_vm
+from chargehand.sandbox.vm.layout import VirtualMachine
+from chargehand.sandbox.vm_tier import VmTier, find_machine, may_open, probe_vm
 
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
 from tests import vm_kit
 from chargehand.core.ports import MountPlan
-from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._vm import VmTier
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.vm_tier import VmTier
+from chargehand.sandbox.toolchain import discover
 async def main(root, how):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
     async with VmTier(discover(search=os.environ["PATH"]), vm_kit.machine()) as tier:
@@ -66,9 +64,9 @@ def test_a_killed_owner_leaves_no_machine(how: str, tmp_path: Path) -> None:
 async def test_qemu_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     guest = vm_kit.guest()
-    wrong = Machine(
+    wrong = VirtualMachine(
         qemu=vm_kit.machine().qemu,
-        guest=type(guest)(kernel=tmp_path / "empty", first_files=tmp_path / "empty", version="0"),
+        boot=type(guest)(kernel=tmp_path / "empty", initramfs=tmp_path / "empty", version="0"),
         accelerator="tcg",
         cpus=1,
     )

@@ -11,8 +11,8 @@ import pytest
 from _places import toolchain, workspace
 from tests import vm_kit
 
-from chargehand.sandbox._contract import EGRESS_PORT, GATEWAY_PORT
-from chargehand.sandbox._vm import VmTier
+from chargehand.sandbox.contract import EGRESS_PORT, GATEWAY_PORT
+from chargehand.sandbox.vm_tier import VmTier
 
 pytestmark = [pytest.mark.needs_vm, pytest.mark.soak]
 CLIENT = """

@@ -9,7 +9,7 @@ import pytest
 from tests.workspace_kit import Disk, agent, cloning_disk
 
 from chargehand.core.ports import DriverName
-from chargehand.sandbox._probe import DRIVERS as PROBED
+from chargehand.sandbox.probe import DRIVERS as PROBED
 from chargehand.testing.workspace.driver_contract import DriverContract
 from chargehand.testing.workspace.harness import DriverHarness
 from chargehand.workspace.drivers import DRIVERS

@@ -11,9 +11,9 @@ import pytest
 from tests import container_kit
 from tests.contract._places import toolchain, workspace
 
-from chargehand.sandbox._container import ContainerTier
-from chargehand.sandbox._contract import Sandbox
-from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.process_tier import ProcessTier
 
 TIERS = [
     pytest.param("process", marks=pytest.mark.needs_bwrap),

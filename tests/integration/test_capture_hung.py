@@ -16,7 +16,7 @@ from tests.integration.workshop import GOLD, REQUEST, Workshop
 
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.state import MissionState
-from chargehand.sandbox._contract import Sandbox, ShowsProcesses
+from chargehand.sandbox.contract import Sandbox, ShowsProcesses
 
 pytestmark = pytest.mark.needs_bwrap
 

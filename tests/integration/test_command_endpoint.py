@@ -22,7 +22,7 @@ from chargehand.cli._result import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
-from chargehand.sandbox._contract import GATEWAY_PORT
+from chargehand.sandbox.contract import GATEWAY_PORT
 
 pytestmark = pytest.mark.needs_bwrap
 COST = (1000 + 100) * 10 / 1e6

@@ -17,8 +17,8 @@ from tests.conftest import git, make_repository
 from tests.contract._places import needs_bwrap, toolchain, workspace
 from tests.egress_kit import Names, Proxy, proxy
 
-from chargehand.sandbox._contract import ExecResult, Sandbox
-from chargehand.sandbox._process import ProcessTier
+from chargehand.sandbox.contract import ExecResult, Sandbox
+from chargehand.sandbox.process_tier import ProcessTier
 
 pytestmark = needs_bwrap
 

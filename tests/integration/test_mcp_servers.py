@@ -20,9 +20,9 @@ from chargehand.agents._mcp_relay import MOST
 from chargehand.agents._mcp_tools import listing_step
 from chargehand.core.errors import WaitingError
 from chargehand.policy._actions import McpCall
-from chargehand.sandbox._conformance_kit import OpenedSandbox
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import discover
+from chargehand.testing.sandbox.kit import OpenedSandbox
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.asyncio(loop_scope="module")]
 needs_sdk = pytest.mark.skipif(

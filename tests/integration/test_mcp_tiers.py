@@ -11,8 +11,8 @@ from tests import container_kit
 from tests.contract._places import toolchain, workspace
 from tests.mcp_table import Table, served
 
-from chargehand.sandbox._conformance_kit import OpenedSandbox
-from chargehand.sandbox._container import ContainerTier
+from chargehand.sandbox.container_tier import ContainerTier
+from chargehand.testing.sandbox.kit import OpenedSandbox
 
 pytestmark = pytest.mark.needs_container
 WORKS = """

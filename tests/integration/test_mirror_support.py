@@ -31,7 +31,7 @@ from chargehand.network.registries import RegistryConfig, RegistryMirror
 USER, PASSWORD = "someone", "pa ss@w0rd"
 LOGIN = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 URL_LOGIN = f"{USER}:pa%20ss%40w0rd"
-FORWARDER = Path(chargehand.sandbox.__file__).parent / "_forward.py"
+FORWARDER = Path(chargehand.sandbox.__file__).parent / "inside/forward.py"
 
 
 @dataclass(frozen=True)

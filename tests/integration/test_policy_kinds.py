@@ -19,7 +19,7 @@ from chargehand.core.errors import TierUnavailableError
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
 from chargehand.missions._transcript import transcript
-from chargehand.sandbox._isolate_pool import SnippetPool
+from chargehand.sandbox.snippet_pool import SnippetPool
 
 pytestmark = pytest.mark.needs_bwrap
 

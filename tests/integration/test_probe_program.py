@@ -19,8 +19,8 @@ from tests.probe_program import DIFFERENCES, FILES, OVERLAY, PROGRAM, STEPS
 from tests.workspace_kit import Yard
 
 from chargehand.core.ports import DriverName, sandbox_ids
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.toolchain import discover
 from chargehand.workspace.workspace import Workspace
 
 STRATEGIES: dict[str, DriverName] = {"shadow": "overlay", "direct": "worktree"}

@@ -17,8 +17,8 @@ from tests.crash_kit import mounts
 from tests.jail_kit import TIERS, tier_of
 
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.toolchain import discover
 
 SAMPLE = {"process": 21, "container": 7, "vm": 3}
 """What the suite takes of it: each end of a run at least once."""

@@ -18,9 +18,9 @@ import pytest
 
 from chargehand.core.errors import ChargehandError, SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain, discover
 
 pytestmark = [
     pytest.mark.needs_bwrap,
@@ -45,9 +45,9 @@ OWNER = """
 import asyncio, os, sys
 from pathlib import Path
 from chargehand.core.ports import MountPlan
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.toolchain import discover
 HUNG = sys.argv[3]
 async def main(root, frozen):
     plan = MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")

@@ -15,9 +15,9 @@ import pytest
 from desk import Desk
 
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain, discover
 
 pytestmark = pytest.mark.needs_bwrap
 SECRET = "hunter2-of-the-host"

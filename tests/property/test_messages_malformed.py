@@ -23,7 +23,7 @@ from chargehand.agents._recorded import read_reply
 from chargehand.agents._session_log import SessionLog
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import Addressed, Message
-from chargehand.sandbox._contract import ExecResult
+from chargehand.sandbox.contract import ExecResult
 
 LEAST = 500
 KNOWN = Addressed(id="a-1/1", mission="m-1", attempt="a-1", sender="x")

@@ -24,7 +24,7 @@ from tests.hostile_list import ATTEMPTS, TREES, Attempt, Planted, table
 from tests.jail_kit import PRELUDE, TIERS, Jail, jailed, leaky, refused
 
 from chargehand.core.errors import SandboxDiedError
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.testing.workspace.harness import DriverHarness
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.workspace import Workspace

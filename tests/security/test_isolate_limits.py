@@ -11,7 +11,7 @@ import pytest
 from tests.isolate_kit import Place
 
 from chargehand.core.errors import UsageError
-from chargehand.sandbox._isolate import SnippetSpec
+from chargehand.sandbox.snippets import SnippetSpec
 
 pytestmark = [
     pytest.mark.needs_bwrap,

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import ExecResult, SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._seccomp import machine_name
-from chargehand.sandbox._syscalls import allowed
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import ExecResult, SandboxLimits, SandboxSpec
+from chargehand.sandbox.process.seccomp import allowed, host_architecture
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import discover
 
 pytestmark = pytest.mark.needs_bwrap
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other entries exist on x86-64 only")
@@ -159,7 +158,7 @@ for number, arguments in json.loads({json.dumps(json.dumps(calls))}):
 
 
 def test_calls_that_are_judged_by_an_argument(run: Python) -> None:
-    numbers = allowed(machine_name())
+    numbers = allowed(host_architecture())
     words = [[a.hex() + "00" if isinstance(a, bytes) else a for a in arguments] for _, arguments, _ in ARGUMENTS]
     seen = answers(run, [(numbers[name], each) for (name, _, _), each in zip(ARGUMENTS, words, strict=True)])
     told = [(name, arguments, how) for (name, arguments, _), how in zip(ARGUMENTS, seen, strict=True)]
@@ -167,7 +166,7 @@ def test_calls_that_are_judged_by_an_argument(run: Python) -> None:
 
 
 def test_calls_that_reach_beyond_a_sandbox(run: Python) -> None:
-    column = {"x86_64": 0, "aarch64": 1}[machine_name()]
+    column = {"x86_64": 0, "aarch64": 1}[host_architecture()]
     calls = [(int(row[column]), [-1, -1, -1, -1, -1, -1]) for row in BY_NUMBER.values()]
     seen = dict(zip(BY_NUMBER, answers(run, list(calls)), strict=True))
     assert seen == {name: row[2] for name, row in BY_NUMBER.items()}

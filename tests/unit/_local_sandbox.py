@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chargehand.core.errors import SandboxDiedError
-from chargehand.sandbox._contract import WORKSPACE, ExecResult, OnOutput, SandboxUsage, Stream
+from chargehand.sandbox.contract import WORKSPACE, ExecResult, OnOutput, SandboxUsage, Stream
 
 
 class LocalSandbox:

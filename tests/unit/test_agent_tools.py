@@ -16,9 +16,9 @@ from tests.unit._local_sandbox import LocalSandbox
 from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import discover
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import discover
 
 Call = Callable[..., Awaitable[ToolResult]]
 

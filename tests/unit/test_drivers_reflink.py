@@ -13,8 +13,8 @@ from tests.workspace_kit import Yard, agent, changed, cloning_disk
 
 from chargehand.app._tiers import _machine, choose_driver
 from chargehand.core.errors import InfrastructureError
-from chargehand.sandbox._probe import Part, ProbeReport, probe
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.probe import ProbePart, ProbeReport, probe
+from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.workspace.environment import EnvironmentLayers
 from chargehand.workspace.host.files import sync_file_system
 
@@ -128,7 +128,9 @@ async def test_what_an_older_version_remembered_is_proven_anew(tmp_path: Path, t
 
 
 def report(**works: bool) -> ProbeReport:
-    parts = [Part(name=name, ok=ok, detail=f"{name} was tried", mend=f"mend {name}") for name, ok in works.items()]
+    parts = [
+        ProbePart(name=name, ok=ok, detail=f"{name} was tried", mend=f"mend {name}") for name, ok in works.items()
+    ]
     return ProbeReport(tier="process", parts=tuple(parts))
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox import _mend
-from chargehand.sandbox._contract import SandboxSpec
-from chargehand.sandbox._mend import mend, tier_unavailable
-from chargehand.sandbox._probe import probe
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.probe import probe
+from chargehand.sandbox.process import remedies as _mend
+from chargehand.sandbox.process.remedies import remedy_for, tier_unavailable
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain, discover
 
 needs_bwrap = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"
@@ -133,17 +133,17 @@ async def test_a_machine_that_can(tmp_path: Path) -> None:
 )
 def test_a_setting_that_forbids_is_named(settings: Path, name: str, value: str, wanted: str) -> None:
     (settings / name).write_text(f"{value}\n")
-    assert wanted in mend("bwrap: No permissions to create new namespace")
+    assert wanted in remedy_for("bwrap: No permissions to create new namespace")
     (settings / name).write_text("7\n")
-    assert wanted not in mend("bwrap: No permissions to create new namespace")
+    assert wanted not in remedy_for("bwrap: No permissions to create new namespace")
 
 
 @pytest.mark.usefixtures("settings")
 def test_every_message_has_a_way_out() -> None:
-    assert "strategy" in mend("launcher: [Errno 22] mount overlay on /mnt/workspace: Invalid argument")
-    assert "disk space" in mend("launcher: [Errno 28] No space left on device")
-    assert "install bubblewrap" in mend("bwrap: not found")
-    assert mend("something nobody has seen") == mend("") != ""
+    assert "strategy" in remedy_for("launcher: [Errno 22] mount overlay on /mnt/workspace: Invalid argument")
+    assert "disk space" in remedy_for("launcher: [Errno 28] No space left on device")
+    assert "install bubblewrap" in remedy_for("bwrap: not found")
+    assert remedy_for("something nobody has seen") == remedy_for("") != ""
     error = tier_unavailable("")
     assert (error.exit_code, "no reason given" in error.message) == (5, True)
 
@@ -155,6 +155,6 @@ def test_the_package_manager_of_this_machine_is_named(
     (tmp_path / tool).write_text("#!/bin/sh\n")
     (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert mend("bwrap: not found").startswith(f"install bubblewrap: {tool} ")
+    assert remedy_for("bwrap: not found").startswith(f"install bubblewrap: {tool} ")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert mend("bwrap: not found") == "install bubblewrap: with your package manager"
+    assert remedy_for("bwrap: not found") == "install bubblewrap: with your package manager"

@@ -13,15 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox import _seccomp
-from chargehand.sandbox._seccomp import compile_filter, machine_name
-from chargehand.sandbox._syscalls import Machine, allowed
+from chargehand.sandbox.process import seccomp as _seccomp
+from chargehand.sandbox.process.seccomp import Architecture, allowed, compile_filter, host_architecture
 
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-ARCH: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-MACHINES: tuple[Machine, ...] = ("x86_64", "aarch64")
+ARCH: dict[Architecture, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+MACHINES: tuple[Architecture, ...] = ("x86_64", "aarch64")
 JUDGED = {"clone", "socket", "socketpair", "ioctl", "mknod", "mknodat", *_seccomp._ON_A_PROCESS}
-DIGESTS: dict[Machine, str] = {
+DIGESTS: dict[Architecture, str] = {
     "x86_64": "2905cb5e9c8c23108bec4276839c1bab9cc42a361f657f9788bd4262758f2759",
     "aarch64": "f5f2f080d12e6eb6e1675c4b8fbd9384c6e0abe5ae8571b5b89571c1aa2ce31e",
 }
@@ -48,7 +47,7 @@ def run(program: bytes, number: int, *arguments: int, arch: int) -> int:
 
 
 class Filter:
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Architecture) -> None:
         self.machine = machine
         self.program = compile_filter(machine)
         self.numbers = allowed(machine)
@@ -59,7 +58,7 @@ class Filter:
 
 
 @each_machine
-def test_it_fits_what_the_kernel_takes(machine: Machine) -> None:
+def test_it_fits_what_the_kernel_takes(machine: Architecture) -> None:
     program = compile_filter(machine)
     assert len(program) % 8 == 0
     assert len(program) // 8 <= 4096
@@ -71,13 +70,13 @@ def test_it_fits_what_the_kernel_takes(machine: Machine) -> None:
 
 
 @each_machine
-def test_its_bytes_are_always_the_same(machine: Machine) -> None:
+def test_its_bytes_are_always_the_same(machine: Architecture) -> None:
     assert hashlib.sha256(compile_filter(machine)).hexdigest() == DIGESTS[machine]
 
 
 def test_its_bytes_do_not_hang_on_the_process() -> None:
     program = (
-        "import hashlib; from chargehand.sandbox._seccomp import compile_filter as c;"
+        "import hashlib; from chargehand.sandbox.process.seccomp import compile_filter as c;"
         f"print(*(hashlib.sha256(c(m)).hexdigest() for m in {MACHINES!r}))"
     )
     for seed in ("1", "2"):
@@ -92,7 +91,7 @@ def test_its_bytes_do_not_hang_on_the_process() -> None:
 
 
 @each_machine
-def test_every_number_is_judged_by_the_list(machine: Machine) -> None:
+def test_every_number_is_judged_by_the_list(machine: Architecture) -> None:
     judge = Filter(machine)
     plain = {number for name, number in judge.numbers.items() if name not in JUDGED}
     judged = {judge.numbers[name] for name in JUDGED if name in judge.numbers}
@@ -107,7 +106,7 @@ def test_every_number_is_judged_by_the_list(machine: Machine) -> None:
 
 
 @each_machine
-def test_calls_that_programs_fall_back_from_are_unknown(machine: Machine) -> None:
+def test_calls_that_programs_fall_back_from_are_unknown(machine: Architecture) -> None:
     judge = Filter(machine)
     for number in (425, 426, 435, 467, 470, 600, 0x3FFFFFFF):
         assert judge(number) == ERRNO | errno.ENOSYS
@@ -117,7 +116,7 @@ def test_calls_that_programs_fall_back_from_are_unknown(machine: Machine) -> Non
 @given(number=st.integers(0, 2**32 - 1), arch=st.integers(0, 2**32 - 1))
 @example(number=1, arch=0x40000003)  # 32-bit x86
 @example(number=1, arch=0x40000028)  # 32-bit arm
-def test_another_architecture_is_killed(machine: Machine, number: int, arch: int) -> None:
+def test_another_architecture_is_killed(machine: Architecture, number: int, arch: int) -> None:
     if arch != ARCH[machine]:
         assert run(compile_filter(machine), number, arch=arch) == KILL
 
@@ -125,7 +124,7 @@ def test_another_architecture_is_killed(machine: Machine, number: int, arch: int
 @each_machine
 @given(number=st.integers(0x40000000, 0xFFFFFFFF))
 @example(number=0x40000000 | 39)
-def test_the_second_entry_of_x86_is_killed(machine: Machine, number: int) -> None:
+def test_the_second_entry_of_x86_is_killed(machine: Architecture, number: int) -> None:
     assert run(compile_filter(machine), number, arch=ARCH[machine]) == KILL
 
 
@@ -134,7 +133,7 @@ def test_the_second_entry_of_x86_is_killed(machine: Machine, number: int) -> Non
 @example(flags=0x10000000 | 17)
 @example(flags=0x00020000)
 @example(flags=(1 << 40) | 17)
-def test_clone_makes_no_namespace(machine: Machine, flags: int) -> None:
+def test_clone_makes_no_namespace(machine: Architecture, flags: int) -> None:
     makes = flags & 0x7E020000
     assert Filter(machine)("clone", flags) == (ERRNO | errno.EPERM if makes else ALLOW)
 
@@ -145,7 +144,7 @@ def test_clone_makes_no_namespace(machine: Machine, flags: int) -> None:
 @example(family=16, kind=3, protocol=15, high=0)
 @example(family=2, kind=1, protocol=132, high=0)
 @example(family=10, kind=2, protocol=17, high=0)
-def test_sockets(machine: Machine, family: int, kind: int, protocol: int, high: int) -> None:
+def test_sockets(machine: Architecture, family: int, kind: int, protocol: int, high: int) -> None:
     """The kernel takes an `int`: what stands in the upper half must not matter."""
     verdict = Filter(machine)("socket", family | high << 32, kind, protocol | high << 32)
     if family == 1 or (family in (2, 10) and protocol in (0, 1, 6, 17, 58)) or (family, protocol) == (16, 0):
@@ -160,7 +159,7 @@ def test_sockets(machine: Machine, family: int, kind: int, protocol: int, high: 
 @example(low=0x5412, high=7)
 @example(low=1, high=0)
 @example(low=0, high=1)
-def test_calls_judged_by_one_argument(machine: Machine, low: int, high: int) -> None:
+def test_calls_judged_by_one_argument(machine: Architecture, low: int, high: int) -> None:
     judge, value = Filter(machine), low | high << 32
     refuse = ERRNO | errno.EPERM
     assert judge("ioctl", 0, value) == (refuse if low in (0x5412, 0x541C) else ALLOW)
@@ -202,8 +201,8 @@ def test_dangerous_calls_are_on_no_list() -> None:
 def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for known, expected in (("x86_64", "x86_64"), ("aarch64", "aarch64"), ("arm64", "aarch64")):
         monkeypatch.setattr("platform.machine", lambda known=known: known)
-        assert machine_name() == expected
+        assert host_architecture() == expected
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(TierUnavailableError, match="riscv64") as caught:
-        machine_name()
+        host_architecture()
     assert caught.value.exit_code == 5

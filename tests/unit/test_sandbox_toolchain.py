@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.core.errors import ConfigError
-from chargehand.sandbox._toolchain import Toolchain, discover
+from chargehand.sandbox.toolchain import Toolchain, discover
 
 ELF = b"\x7fELF" + bytes(60)
 

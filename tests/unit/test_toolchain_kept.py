@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox._toolchain import Toolchain, discover
-from chargehand.sandbox._toolchain_kept import keep, kept
+from chargehand.sandbox.toolchain import Toolchain, discover, load_result, store_result
 
 ELF = b"\x7fELF" + bytes(60)
 LATER = 10.0
@@ -153,7 +152,7 @@ def test_no_change_is_missed(hosts: dict[str, Path], change: Callable[[Path], No
     assert found_file(place) == told, "nothing changed: it was taken as it was kept"
     assert before == search(place, fresh=True)
     change(place)
-    assert kept(place / "toolchain-found.json", str(told["key"])) is None
+    assert load_result(place / "toolchain-found.json", str(told["key"])) is None
     after = search(place)
     assert after == search(place, fresh=True)
 
@@ -176,11 +175,11 @@ def test_what_changed_just_now_is_not_kept(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     place = tmp_path / "kept.json"
-    keep(place, "key", [str(file)], {"a": 1}, began=time.time())
-    assert kept(place, "key") is None
-    keep(place, "key", [str(file)], {"a": 1}, began=time.time() + LATER)
-    assert kept(place, "key") == {"a": 1}
-    assert kept(place, "other") is None
+    store_result(place, "key", [str(file)], {"a": 1}, began=time.time())
+    assert load_result(place, "key") is None
+    store_result(place, "key", [str(file)], {"a": 1}, began=time.time() + LATER)
+    assert load_result(place, "key") == {"a": 1}
+    assert load_result(place, "other") is None
     for wrong in (b"", b"[]", b"{}", b'{"key": "key", "paths": [1], "digest": "", "found": {}}', b"\xff"):
         place.write_bytes(wrong)
-        assert kept(place, "key") is None
+        assert load_result(place, "key") is None

@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox._vm_guest import find_guest, set_up_guest
-from chargehand.sandbox._vm_image import first_files, kernel_of, needed_modules, version_of, wanted
-from chargehand.sandbox._vm_package import read_package
+from chargehand.sandbox.vm_kernel import (
+    extract_kernel,
+    find_kernel,
+    is_wanted_file,
+    kernel_version,
+    make_initramfs,
+    order_modules,
+    read_package,
+    set_up_kernel,
+)
 
 VERSION = "6.1.0-1-amd64"
 MODULES = f"lib/modules/{VERSION}/kernel"
@@ -69,7 +76,7 @@ BUSYBOX = {"bin/busybox": b"\x7fELF static"}
 @pytest.mark.parametrize("compression", ["xz", "gz"])
 def test_only_what_is_wanted_of_a_package_is_read(tmp_path: Path, compression: str) -> None:
     (tmp_path / "a.deb").write_bytes(package(KERNEL, compression=compression))
-    files = read_package(tmp_path / "a.deb", wanted)
+    files = read_package(tmp_path / "a.deb", is_wanted_file)
     assert files == {name: body for name, body in KERNEL.items() if "unwanted" not in name}
 
 
@@ -82,39 +89,39 @@ def test_a_damaged_package_is_refused_or_read_whole(
     path = tmp_path_factory.mktemp("damaged") / "a.deb"
     path.write_bytes(whole[: max(0, len(whole) - cut)])
     try:
-        files = read_package(path, wanted)
+        files = read_package(path, is_wanted_file)
     except TierUnavailableError:
         return
     assert set(files) <= set(BUSYBOX)
 
 
 def test_modules_come_after_what_they_need_and_built_in_ones_not_at_all() -> None:
-    order = [name for name, _ in needed_modules(KERNEL)]
+    order = [name for name, _ in order_modules(KERNEL)]
     assert order == [
         *("virtio.ko", "virtio_pci_legacy_dev.ko", "virtio_pci.ko", "virtio_console.ko"),
         *("9pnet.ko", "9pnet_virtio.ko", "9p.ko"),
     ]
-    assert dict(needed_modules(KERNEL))["virtio_console.ko"] == module("virtio")
+    assert dict(order_modules(KERNEL))["virtio_console.ko"] == module("virtio")
 
 
 def test_a_kernel_without_a_module_is_refused() -> None:
     cloud = {name: body for name, body in KERNEL.items() if "/9p" not in name}
     with pytest.raises(TierUnavailableError, match="9pnet_virtio") as caught:
-        needed_modules(cloud)
+        order_modules(cloud)
     assert "not the cloud kernel" in caught.value.hint
 
 
 def test_a_kernel_is_unpacked_where_it_can_be() -> None:
-    assert kernel_of(kernel(lzma.compress(ELF))) == ELF
+    assert extract_kernel(kernel(lzma.compress(ELF))) == ELF
     for packed in (kernel(b"(\xb5/\xfd other"), kernel(b"\xfd7zXZ\0 damaged"), kernel(lzma.compress(b"no ELF"))):
-        assert kernel_of(packed) == packed
+        assert extract_kernel(packed) == packed
     for wrong in (b"", b"x" * 5000):
         with pytest.raises(TierUnavailableError, match="no kernel"):
-            kernel_of(wrong)
+            extract_kernel(wrong)
 
 
 def test_the_first_files_are_an_archive_that_cpio_reads() -> None:
-    data, names = first_files(KERNEL | BUSYBOX), []
+    data, names = make_initramfs(KERNEL | BUSYBOX), []
     while True:
         assert data[:6] == b"070701"
         mode, size, length = (int(data[at : at + 8], 16) for at in (14, 54, 94))
@@ -128,7 +135,7 @@ def test_the_first_files_are_an_archive_that_cpio_reads() -> None:
         data = data[((110 + length + 3) // 4 * 4 + size + 3) // 4 * 4 :]
     assert {"bin/busybox", "init", "modules/9p.ko", "modules/order", "new", "work"} <= set(names)
     with pytest.raises(TierUnavailableError, match="busybox"):
-        first_files(KERNEL)
+        make_initramfs(KERNEL)
 
 
 def test_one_kernel_and_no_other_is_set_up(tmp_path: Path) -> None:
@@ -136,24 +143,24 @@ def test_one_kernel_and_no_other_is_set_up(tmp_path: Path) -> None:
         (tmp_path / f"{name}.deb").write_bytes(package(files))
     images = tmp_path / "images"
     with pytest.raises(TierUnavailableError) as caught:
-        find_guest(images)
+        find_kernel(images)
     assert caught.value.hint == "run: chargehand sandbox setup vm"
     for _ in range(2):
-        guest = set_up_guest(images, packages=[tmp_path / "k.deb", tmp_path / "b.deb"])
+        guest = set_up_kernel(images, packages=[tmp_path / "k.deb", tmp_path / "b.deb"])
         assert (guest.version, guest.kernel.read_bytes()) == (VERSION, ELF)
         assert {path.name for path in images.iterdir()} == {"about.json", guest.kernel.parent.name}
     for wrong in (["b"], ["two", "b"]):
         with pytest.raises(TierUnavailableError, match="kernels in the packages"):
-            set_up_guest(images, packages=[tmp_path / f"{name}.deb" for name in wrong])
-    assert find_guest(images) == guest
-    assert version_of(KERNEL) == VERSION
+            set_up_kernel(images, packages=[tmp_path / f"{name}.deb" for name in wrong])
+    assert find_kernel(images) == guest
+    assert kernel_version(KERNEL) == VERSION
     (images / "about.json").write_text('{"version": "1", "directory": "x", "made_by": "older"}')
     with pytest.raises(TierUnavailableError, match="another version"):
-        find_guest(images)
+        find_kernel(images)
 
 
 def test_without_apt_the_packages_to_download_are_named(tmp_path: Path) -> None:
     with pytest.raises(TierUnavailableError) as caught:
-        set_up_guest(tmp_path / "images", environ={"PATH": str(tmp_path)})
+        set_up_kernel(tmp_path / "images", environ={"PATH": str(tmp_path)})
     assert "--package FILE" in caught.value.hint
     assert list((tmp_path / "images").iterdir()) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox._vm_outlet import Outlet
-from chargehand.sandbox._vm_relay import COUNT, DATA, END, FRAME, GRANT, OPEN, PORT, RESET, WINDOW
+from chargehand.sandbox.inside.vm_relay import COUNT, DATA, END, FRAME, GRANT, OPEN, PORT, RESET, WINDOW
+from chargehand.sandbox.vm.host_relay import HostRelay
 
 SERVED = 8080
 OPENED = FRAME.pack(OPEN, 1, PORT.size) + PORT.pack(SERVED)
@@ -47,7 +47,7 @@ class Machine:
 @asynccontextmanager
 async def machine(place: Path) -> AsyncIterator[Machine]:
     ours, theirs = socket.socketpair()
-    outlet = Outlet(ours, {SERVED: place / "host.sock"})
+    outlet = HostRelay(ours, {SERVED: place / "host.sock"})
     far = Machine(*await asyncio.open_connection(sock=theirs))
     async with await asyncio.start_unix_server(far.host, str(place / "host.sock")):
         await outlet.start()

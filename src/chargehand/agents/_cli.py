@@ -18,7 +18,7 @@ from chargehand.agents._message_file import offer_message
 from chargehand.agents._repairing import Repairs
 from chargehand.agents._session_log import SessionLog
 from chargehand.core.config import AgentKind, CliName
-from chargehand.sandbox._contract import ExecResult, Sandbox, Stream
+from chargehand.sandbox.contract import ExecResult, Sandbox, Stream
 
 _OUTPUT_LIMIT = 64 << 20
 _LEAST_SECONDS = 1.0

@@ -15,7 +15,7 @@ from chargehand.agents._launch import require_launch
 from chargehand.agents._message_file import offer_message
 from chargehand.agents._repairing import Repairs
 from chargehand.core.config import AgentKind
-from chargehand.sandbox._contract import ExecResult, LimitName, Sandbox
+from chargehand.sandbox.contract import ExecResult, LimitName, Sandbox
 
 REPORT = "/home/agent/.chargehand/report.json"
 """Where the report of the attempt before lies; its path stands in $CHARGEHAND_REPORT from the second run on."""

@@ -20,8 +20,8 @@ from chargehand.models._gateway import Gateway
 from chargehand.models._ledger import MemoryLedger
 from chargehand.models._script import Script, ScriptUpstream
 from chargehand.policy._actions import Action, Effect, Judgement, Run
-from chargehand.sandbox._conformance_kit import OpenedSandbox
-from chargehand.sandbox._contract import GATEWAY_PORT, OnOutput, Sandbox
+from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
+from chargehand.testing.sandbox.kit import OpenedSandbox
 
 MADE = "made.txt"
 """The file that an agent of the suite writes: `made` and a line end, with `ask` the answer it was given."""

@@ -14,7 +14,7 @@ from chargehand.core.config import AgentKind
 from chargehand.core.messages import Message
 from chargehand.models._contract import Dialect, QuotaRest
 from chargehand.policy._actions import Action, Judgement
-from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.sandbox.contract import OnOutput, Sandbox
 
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
 """What the agent says of its own work. "done" is a claim: only a verdict decides."""

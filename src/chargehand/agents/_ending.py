@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from chargehand.agents._contract import AttemptContext, Endpoint, Metered, Outcome
 from chargehand.agents._session_log import SessionLog
 from chargehand.models._redact import Redactor
-from chargehand.sandbox._contract import ExecResult, OnOutput, Stream
+from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")
 GRACE_SECONDS = 2.0

@@ -22,7 +22,7 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import nearest
 from chargehand.core.text import printable
 from chargehand.policy._actions import McpCall, Run
-from chargehand.sandbox._contract import Converses
+from chargehand.sandbox.contract import Converses
 
 PREFIX = "mcp_"
 _LONGEST_NAME = 64

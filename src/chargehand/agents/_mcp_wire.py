@@ -21,7 +21,7 @@ from chargehand.agents._contract import AttemptContext, McpServer
 from chargehand.agents._lines import JsonLines
 from chargehand.agents._look import inner, objects_at, text_at
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import Converses, ExecResult, Stream
+from chargehand.sandbox.contract import Converses, ExecResult, Stream
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions of the protocol that begin with `initialize`, the one that is offered first."""

@@ -12,7 +12,7 @@ from chargehand.agents._contract import AttemptContext
 from chargehand.agents._ending import cleaned, redactor
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import LONGEST_TEXT, Addressed, Message
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 
 MESSAGE = "/home/agent/.chargehand/message.json"
 """Where it lies; its path stands in $CHARGEHAND_MESSAGE."""

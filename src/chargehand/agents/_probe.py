@@ -14,7 +14,7 @@ from chargehand.agents._cli import write_files
 from chargehand.agents._cli_specs import SPECS, CliSpec, Launch
 from chargehand.agents._look import inner, objects_at, text_at
 from chargehand.core.config import AgentConfig
-from chargehand.sandbox._contract import Converses, Sandbox
+from chargehand.sandbox.contract import Converses, Sandbox
 
 _SECONDS = 30.0
 _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from chargehand.core.text import printable, shown_path
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 
 PLACES = (".chargehand/skills", ".claude/skills")
 """Directories whose subdirectories are skills; of two of one name the first is listed."""

@@ -16,7 +16,7 @@ from chargehand.agents._tools_search import search
 from chargehand.agents._tools_snippet import Snippets, snippet
 from chargehand.agents._tools_specs import LOOP_ONLY, MUTATING, SNIPPET, SPECS
 from chargehand.core.errors import nearest
-from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.sandbox.contract import OnOutput, Sandbox
 
 __all__ = ["MUTATING", "SPECS", "ToolResult", "ToolSpec", "Toolbox", "checked_call"]
 

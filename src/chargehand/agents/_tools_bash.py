@@ -7,7 +7,7 @@ from collections.abc import Callable
 from chargehand.agents._tools_model import Mistake, ToolResult
 from chargehand.agents._truncate import shorten
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import ExecResult, OnOutput, Sandbox
+from chargehand.sandbox.contract import ExecResult, OnOutput, Sandbox
 
 SPILL = "/tmp/chargehand"
 """Where long outputs lie inside the sandbox."""

@@ -11,7 +11,7 @@ from typing import Literal
 from chargehand.agents._patch_model import in_git
 from chargehand.agents._tools_model import Mistake
 from chargehand.core.text import printable, shown_path
-from chargehand.sandbox._contract import WORKSPACE, ExecResult, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, ExecResult, Sandbox
 
 LARGEST_TEXT = 4_000_000
 """Bytes of a file that is read as a whole."""

@@ -9,7 +9,7 @@ import msgspec
 
 from chargehand.agents._tools_model import Mistake, ToolResult
 from chargehand.core.errors import InfrastructureError, TierUnavailableError, UsageError
-from chargehand.sandbox._isolate import SnippetResult, SnippetSpec
+from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 
 _OUTPUT = 8_000
 """Bytes of console lines and value together, so that no answer has to be cut."""

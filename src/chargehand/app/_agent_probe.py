@@ -7,10 +7,10 @@ from pathlib import Path
 from chargehand.agents._probe import AgentSeen, see_agent
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
-from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox._probe import scratch_plan
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.probe import scratch_plan
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
 
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 

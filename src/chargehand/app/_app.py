@@ -56,15 +56,15 @@ from chargehand.missions._services import Services, Tier, cores
 from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
 from chargehand.policy._rules import Rules
-from chargehand.sandbox._probe import ProbeReport
-from chargehand.sandbox._toolchain import Toolchain, discover
-from chargehand.sandbox._toolchain_seen import ToolSeen, tools_inside
-from chargehand.sandbox._vm_guest import Guest
+from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
+from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.vm_kernel import VmKernel
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.quota import StateQuota
 from chargehand.workspace.repository import find_repository
+from chargehand.workspace.space import StateQuota
 
 
 class App:
@@ -309,21 +309,23 @@ class App:
             environ=self.environ,
         )
 
-    def set_up_machines(self, packages: Sequence[Path] = ()) -> Guest:
+    def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
         """Put the kernel of virtual machines into the state directory; see `set_up_guest`."""
-        from chargehand.sandbox._vm_guest import set_up_guest
+        from chargehand.sandbox.vm_kernel import set_up_kernel
 
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return set_up_guest(self.home / MACHINES, packages=packages, environ=self.environ)
+        return set_up_kernel(self.home / MACHINES, packages=packages, environ=self.environ)
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
         config = structs.replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
-    async def tools(self, driver: DriverName) -> tuple[ToolSeen, ...]:
+    async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:
         """Start every known program of the toolchain inside a sandbox."""
-        return await tools_inside(self.toolchain(self.user_configuration()), scratch=self.home, driver=driver)
+        return await read_tool_versions(
+            self.toolchain(self.user_configuration()), scratch=self.home, driver=driver
+        )
 
     @contextlib.asynccontextmanager
     async def session(

@@ -19,7 +19,7 @@ from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
 from chargehand.core.ports import KeySource, Ledger, Spent
 from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
-from chargehand.sandbox._contract import GATEWAY_PORT
+from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:

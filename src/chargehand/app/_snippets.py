@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from chargehand.core.errors import TierUnavailableError
 
 if TYPE_CHECKING:
-    from chargehand.sandbox._isolate_pool import SnippetPool
+    from chargehand.sandbox.snippet_pool import SnippetPool
 
 
 class SessionSnippets:
@@ -42,7 +42,7 @@ class SessionSnippets:
 
 
 async def _proven() -> SnippetPool:
-    from chargehand.sandbox._isolate_pool import SnippetPool
+    from chargehand.sandbox.snippet_pool import SnippetPool
 
     pool = await SnippetPool(size=2).__aenter__()
     try:

@@ -19,9 +19,9 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.missions._services import Tier
 from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
-from chargehand.sandbox._probe import ProbeReport, probe
-from chargehand.sandbox._process import ProcessTier
-from chargehand.sandbox._toolchain import Toolchain
+from chargehand.sandbox.probe import ProbeReport, probe
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
 
 _TIERS = ("process", "container", "vm")
 MACHINES = "vm"
@@ -92,12 +92,12 @@ def open_tier(
 ) -> AbstractAsyncContextManager[Tier]:
     """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
     if config.tier == "vm":
-        from chargehand.sandbox._vm_machine import virtual_machines
+        from chargehand.sandbox.vm_tier import open_vm_tier
 
-        return virtual_machines(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
+        return open_vm_tier(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
     if config.tier != "container":
         return ProcessTier(toolchain, alive=alive)
-    from chargehand.sandbox._container import ContainerTier
+    from chargehand.sandbox.container_tier import ContainerTier
 
     return ContainerTier(
         toolchain,
@@ -114,12 +114,12 @@ async def try_tier(
 ) -> ProbeReport:
     """Return what the configured tier can offer here, tried for real."""
     if config.tier == "vm":
-        from chargehand.sandbox._vm_probe import probe_vm
+        from chargehand.sandbox.vm_tier import probe_vm
 
         return await probe_vm(toolchain, images=home / MACHINES, scratch=home, environ=environ)
     if config.tier != "container":
         return await probe(toolchain, scratch=home)
-    from chargehand.sandbox._container_probe import probe_container
+    from chargehand.sandbox.container_tier import probe_container
 
     return await probe_container(
         toolchain,

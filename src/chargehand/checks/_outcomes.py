@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from chargehand.checks._commands import Runner
 from chargehand.checks._junit import TestCounts
 from chargehand.core.records import CheckStatus
-from chargehand.sandbox._contract import ExecResult
+from chargehand.sandbox.contract import ExecResult
 
 _NO_MODULE = re.compile(r"No module named '?(?:pytest|unittest)\b")
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import Stream
+from chargehand.sandbox.contract import Stream
 
 _HEAD = 256_000
 _TAIL = 768_000

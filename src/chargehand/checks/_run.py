@@ -16,7 +16,7 @@ from chargehand.checks._plan import CheckPlan
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import CheckResult
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"

@@ -19,10 +19,10 @@ from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
-from chargehand.sandbox._isolate_pool import probe_snippets
-from chargehand.sandbox._probe import Part, ProbeReport
-from chargehand.sandbox._toolchain import NotShown
-from chargehand.sandbox._toolchain_seen import ToolSeen, origin
+from chargehand.sandbox.probe import ProbePart, ProbeReport
+from chargehand.sandbox.snippet_pool import probe_snippets
+from chargehand.sandbox.tool_versions import ToolVersion, describe_origin
+from chargehand.sandbox.toolchain import HiddenPrograms
 
 _GIT_FROM = (2, 31)
 _FREE_MB = 1024
@@ -55,7 +55,7 @@ def doctor(out: Output) -> int:
             "machine": machine_facts(profile),
             "vm": machines,
             "snippets": {part.name.rpartition(" ")[2]: part for part in languages},
-            "tools": [{**to_json(tool), "seen": origin(tool)} for tool in tools],
+            "tools": [{**to_json(tool), "seen": describe_origin(tool)} for tool in tools],
             "tools_problem": problem,
             "not_shown": not_shown,
         }
@@ -75,7 +75,7 @@ def _probe(app: App, tier: Tier) -> ProbeReport:
     try:
         return asyncio.run(app.probe(tier))
     except ChargehandError as error:
-        part = Part(name="sandbox", ok=False, detail=error.message, mend=error.hint)
+        part = ProbePart(name="sandbox", ok=False, detail=error.message, mend=error.hint)
         return ProbeReport(tier=tier, parts=(part,))
 
 
@@ -90,7 +90,7 @@ def _has_machines(app: App) -> bool:
     return shutil.which("qemu-system-x86_64", path=app.environ.get("PATH", os.defpath)) is not None
 
 
-def _tools(app: App, report: ProbeReport | None) -> tuple[tuple[ToolSeen, ...], str]:
+def _tools(app: App, report: ProbeReport | None) -> tuple[tuple[ToolVersion, ...], str]:
     """Return what each tool is inside a sandbox, and why none could be tried."""
     if report is None or report.driver is None or not report.ok:
         return (), "tools are tried once a sandbox can be had"
@@ -100,13 +100,15 @@ def _tools(app: App, report: ProbeReport | None) -> tuple[tuple[ToolSeen, ...], 
         return (), error.message
 
 
-def _show_tools(out: Output, tools: Sequence[ToolSeen], not_shown: Sequence[NotShown], problem: str) -> None:
+def _show_tools(
+    out: Output, tools: Sequence[ToolVersion], not_shown: Sequence[HiddenPrograms], problem: str
+) -> None:
     """Write what sandboxes have of this machine's programs, and what they do not have and why."""
     if problem:
         out.text(problem)
         return
     out.text()
-    rows = [(tool.name, tool.version, tool.host, origin(tool)) for tool in tools if not tool.problem]
+    rows = [(tool.name, tool.version, tool.host, describe_origin(tool)) for tool in tools if not tool.problem]
     out.table(("TOOL", "VERSION", "FROM", "INSIDE"), rows)
     for tool in tools:
         if tool.problem:
@@ -118,22 +120,22 @@ def _show_tools(out: Output, tools: Sequence[ToolSeen], not_shown: Sequence[NotS
         out.text(f"not shown: {names} in {each.directory}: {each.problem}")
 
 
-def _python() -> Part:
-    return Part(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+def _python() -> ProbePart:
+    return ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
 
 
-def _git() -> Part:
+def _git() -> ProbePart:
     path = shutil.which("git")
     if path is None:
-        return Part(name="git", ok=False, detail="not found on PATH", mend="install git")
+        return ProbePart(name="git", ok=False, detail="not found on PATH", mend="install git")
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     found = re.search(r"(\d+)\.(\d+)", said)
     ok = found is not None and (int(found[1]), int(found[2])) >= _GIT_FROM
     wanted = ".".join(map(str, _GIT_FROM))
-    return Part(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
+    return ProbePart(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
 
 
-def _state(home: Path) -> Part:
+def _state(home: Path) -> ProbePart:
     """Try to write into the state directory and look how much room it has."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,14 +144,14 @@ def _state(home: Path) -> Part:
         room = os.statvfs(home)
     except OSError as error:
         mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
-        return Part(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
+        return ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
     free = room.f_bavail * room.f_frsize // (1 << 20)
     ok = free >= _FREE_MB
     mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
-    return Part(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+    return ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
 
 
-def _machine(profile: Profile) -> Part:
+def _machine(profile: Profile) -> ProbePart:
     """Tell what this machine's size makes of the defaults; advice only, for one that is too small."""
     machine = profile.machine
     bound = " (by a control group that we live in)" if machine.grouped else ""
@@ -159,21 +161,21 @@ def _machine(profile: Profile) -> Part:
         f"{profile.memory_mb} MiB of memory and {profile.tmp_mb} MiB of /tmp"
     )
     mend = "" if profile.fits else "use a machine with more memory, or lower sandbox.memory_mb yourself"
-    return Part(name="machine", ok=profile.fits, detail=detail, mend=mend)
+    return ProbePart(name="machine", ok=profile.fits, detail=detail, mend=mend)
 
 
-def _allowed(app: App) -> Part:
+def _allowed(app: App) -> ProbePart:
     """Tell which hosts sandboxes may reach by the user's own configuration."""
     try:
         config = app.user_configuration().config.sandbox
     except ChargehandError as error:
-        return Part(name="hosts", ok=False, detail=error.message, mend=error.hint)
+        return ProbePart(name="hosts", ok=False, detail=error.message, mend=error.hint)
     who = "agents, setup and checks" if config.network_checks else "agents and setup"
     some = f"{who} may reach {', '.join(config.network)}"
-    return Part(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
+    return ProbePart(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
 
 
-def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:
+def _show(out: Output, parts: list[ProbePart], report: ProbeReport | None) -> None:
     width = max(len(part.name) for part in parts)
     spare = _spare(report)
     for part in parts:
@@ -189,7 +191,7 @@ def _show(out: Output, parts: list[Part], report: ProbeReport | None) -> None:
         out.text("no sandbox can be had here: missions are refused until that is mended", bold=True)
 
 
-def _show_snippets(out: Output, languages: tuple[Part, ...]) -> None:
+def _show_snippets(out: Output, languages: tuple[ProbePart, ...]) -> None:
     """Tell which languages snippets may have; a missing one harms nothing else."""
     for part in languages:
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
@@ -210,7 +212,7 @@ def _show_other(out: Output, report: ProbeReport) -> None:
         )
 
 
-def _spare(report: ProbeReport | None) -> tuple[Part, ...]:
+def _spare(report: ProbeReport | None) -> tuple[ProbePart, ...]:
     """Return the drivers behind the one that is taken: nobody misses those."""
     drivers = () if report is None else report.drivers
     taken = next((number for number, part in enumerate(drivers) if part.ok), len(drivers))

@@ -16,7 +16,7 @@ from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.records import TierChoice
 from chargehand.policy._actions import Judgement, Run
-from chargehand.sandbox._contract import ExecResult, Stream
+from chargehand.sandbox.contract import ExecResult, Stream
 
 _NOT_RUN = 125
 _OUTPUT_LIMIT = 10_000_000

@@ -30,7 +30,7 @@ from chargehand.policy._actions import (
 from chargehand.policy._judge import judge
 from chargehand.policy._requests import LARGEST_SCRIPT
 from chargehand.policy._rules import Rules, facts_schema
-from chargehand.sandbox._contract import WORKSPACE
+from chargehand.sandbox.contract import WORKSPACE
 from chargehand.workspace.depot import Depot
 
 _EXITS: dict[Effect, int] = {"allow": 0, "deny": 1, "ask": 3}

@@ -22,7 +22,7 @@ from chargehand.core.mission_events import (
     VerdictGiven,
 )
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import Stream
+from chargehand.sandbox.contract import Stream
 
 if TYPE_CHECKING:
     from rich.spinner import Spinner

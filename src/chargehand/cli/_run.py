@@ -32,7 +32,7 @@ from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions._journal import Watch, ignore
 from chargehand.missions._missions import create_mission
-from chargehand.sandbox._contract import OnOutput
+from chargehand.sandbox.contract import OnOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from chargehand.cli._output import Output
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.policy._actions import Judgement, Snippet, Surroundings
 from chargehand.policy._judge import denied, judge
-from chargehand.sandbox._isolate import SnippetError, SnippetResult, SnippetSpec, language_of
-from chargehand.sandbox._isolate_pool import run_snippet
+from chargehand.sandbox.snippet_pool import run_snippet
+from chargehand.sandbox.snippets import SnippetError, SnippetResult, SnippetSpec, language_of
 
 _NOT_RUN = 125
 _SHOWN_AS_ERRORS = ("warn", "error")

@@ -42,7 +42,7 @@ from chargehand.missions._received import once
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
 from chargehand.models._replay import Divergence
-from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace

@@ -16,12 +16,11 @@ from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
 from chargehand.models._redact import Redactor
-from chargehand.sandbox._contract import OnOutput, Sandbox, ShowsProcesses, Stream
-from chargehand.sandbox._processes import ProcessSeen
+from chargehand.sandbox.contract import OnOutput, RunningProcess, Sandbox, ShowsProcesses, Stream
 from chargehand.workspace.workspace import Workspace
 
 Why = Literal["timeout", "sandbox_died", "failed"]
-Seen = tuple[ProcessSeen, ...] | None
+Seen = tuple[RunningProcess, ...] | None
 """What runs in a sandbox, `None` where its tier cannot tell."""
 _TAIL_BYTES = 4096
 _LEAD_SECONDS, _LEAD_SHARE = 1.0, 0.1

@@ -19,7 +19,7 @@ from chargehand.core.mission_events import (
 from chargehand.durable.orders import Order
 from chargehand.missions._acknowledge import checked_answer, is_about_message
 from chargehand.missions._journal import Journal
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 
 Stop = Literal["cancel", "release", "lost"]
 """Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others."""

@@ -20,7 +20,7 @@ from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._policy import admit
 from chargehand.missions._services import Registries, Services
 from chargehand.policy._actions import Run
-from chargehand.sandbox._contract import ExecResult, Sandbox
+from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")

@@ -56,7 +56,7 @@ from chargehand.missions._services import Services
 from chargehand.missions._system import system_errors
 from chargehand.missions._undelivered import owes_attempt, with_undelivered
 from chargehand.missions._validate import Validator
-from chargehand.sandbox._contract import OnOutput
+from chargehand.sandbox.contract import OnOutput
 
 _T = TypeVar("_T")
 _GRACE_SECONDS = 15.0

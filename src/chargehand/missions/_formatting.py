@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chargehand.checks._formatters import Formatter
 from chargehand.core.records import Change
-from chargehand.sandbox._contract import ExecResult, Sandbox
+from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.workspace import Workspace
 

@@ -42,7 +42,7 @@ from chargehand.missions._services import Services
 from chargehand.missions._sleep import wakes_at
 from chargehand.missions._validate import Validator
 from chargehand.policy._actions import Action, Judgement
-from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.rollback import RollbackPlan

@@ -11,7 +11,7 @@ from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError
 from chargehand.missions._journal import Notes
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.sandbox._contract import REGISTRY_PORT
+from chargehand.sandbox.contract import REGISTRY_PORT
 
 _BURST, _RATE = 200.0, 20.0
 _MOST = 5_000

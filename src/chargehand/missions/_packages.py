@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chargehand.core.errors import RefusedError
 from chargehand.missions._services import Registries
-from chargehand.sandbox._contract import WORKSPACE, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _PLACE = ".chargehand"
 CARGO_HOME, GO_MODULES = f"{_PLACE}/cargo", f"{_PLACE}/go"

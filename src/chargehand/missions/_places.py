@@ -21,7 +21,7 @@ from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._network import NetworkLog
 from chargehand.missions._packages import layer_variables
 from chargehand.missions._services import Egress, Registries, Services
-from chargehand.sandbox._contract import WORKSPACE, Sandbox, SandboxSpec
+from chargehand.sandbox.contract import WORKSPACE, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.workspace import Workspace
 

@@ -30,7 +30,7 @@ from chargehand.policy._actions import (
     Surroundings,
 )
 from chargehand.policy._judge import denied, judge
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 
 YES = frozenset({"yes", "y", "allow", "ok"})
 """The answers that let what was asked for happen, once; any other is a no."""

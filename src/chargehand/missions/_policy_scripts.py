@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.policy._requests import LARGEST_SCRIPT
-from chargehand.sandbox._contract import WORKSPACE, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _SECONDS = 10.0
 _READ = r"""

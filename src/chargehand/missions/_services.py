@@ -24,7 +24,7 @@ from chargehand.models._contract import CallRecord
 from chargehand.models._replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy._rules import Rules
-from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot

@@ -28,7 +28,7 @@ from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
 from chargehand.policy._actions import Run
-from chargehand.sandbox._contract import WORKSPACE
+from chargehand.sandbox.contract import WORKSPACE
 
 _BASE_TESTS = "base's tests: "
 _NO_TESTS = "no_tests_ran"

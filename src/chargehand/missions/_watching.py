@@ -14,7 +14,7 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
-from chargehand.sandbox._contract import Sandbox
+from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.file_events import Batch, Gap
 from chargehand.workspace.scan import Scan

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from chargehand.core.errors import RefusedError
 from chargehand.workspace.errors import no_space
-from chargehand.workspace.gc import DAY, Needed, depot_bytes, gc, list_items, total_bytes
 from chargehand.workspace.host.closed import closed_bytes
 from chargehand.workspace.host.files import (
     Need,
@@ -21,6 +20,7 @@ from chargehand.workspace.host.files import (
     tree_bytes,
 )
 from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.space import DAY, Needed, depot_bytes, gc, list_items, total_bytes
 
 _SMALL = 16 << 20  # bytes; for less than this a measurement of the last seconds is good enough
 _FRESH_SECONDS = 30.0

@@ -1,0 +1,122 @@
+"""Removes the containers of a Chargehand process that has ended; also run as a program beside each of them.
+
+A container ends by itself when the socket to its owner closes, unless it is frozen at that moment: so one process
+outlives the owner and removes what is left. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PREFIX = "chargehand-"
+_ROOT = Path("/sys/fs/cgroup")
+_SECONDS = 60.0
+
+
+def container_names(engine: Sequence[str], prefix: str) -> list[str]:
+    """Return the names of the containers, running or not, that begin with `prefix`; none where nobody answers."""
+    said = _ask([*engine, "ps", "-a", "--filter", f"name={prefix}", "--format", "{{.Names}}"])
+    return [name for name in said.split() if name.startswith(prefix)]
+
+
+def remove(engine: Sequence[str], name: str) -> None:
+    """Thaw, kill and remove one container; one that is gone is no failure."""
+    pid = container_pid(engine, name)
+    if pid:
+        thaw(pid)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    _ask([*engine, "rm", "-f", name])
+
+
+def container_pid(engine: Sequence[str], name: str) -> int:
+    """Return the process id on this machine of a container's first process, 0 where it has none."""
+    said = _ask([*engine, "inspect", "--format", "{{.State.Pid}}", name]).strip()
+    return int(said) if said.isdigit() else 0
+
+
+def cgroup_directories(pid: int) -> tuple[dict[str, Path], bool]:
+    """Return the directory per controller of a process's control groups, and whether they are of version 2."""
+    try:
+        lines = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    except OSError:
+        return {}, False
+    found = {
+        name: _ROOT / name / place.lstrip("/")
+        for _, controllers, place in lines
+        for name in controllers.split(",")
+        if name in ("memory", "pids", "freezer", "cpu", "cpuacct")
+    }
+    if found:
+        return found, False
+    unified = [_ROOT / place.lstrip("/") for _, controllers, place in lines if not controllers]
+    return dict([("unified", path) for path in unified if (path / "cgroup.procs").exists()][:1]), True
+
+
+def thaw(pid: int) -> None:
+    """Let a frozen container run on, so that it can be killed: version 1 holds SIGKILL back."""
+    for directory in cgroup_directories(pid)[0].values():
+        for name, order in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            with contextlib.suppress(OSError):
+                if (directory / name).exists():
+                    (directory / name).write_text(order)
+
+
+def sweep(engine: Sequence[str]) -> int:
+    """Remove the containers whose owner is dead; returns how many went."""
+    removed = 0
+    for name in container_names(engine, PREFIX):
+        owner, _, rest = name.removeprefix(PREFIX).partition("-")
+        started = rest.partition("-")[0]
+        ours = owner.isdigit() and started.isdigit()
+        if ours and _start_time(owner) != started:
+            remove(engine, name)
+            removed += 1
+    return removed
+
+
+def owner_prefix() -> str:
+    """Return how the names of this process's containers begin: with what names one process for ever."""
+    return f"{PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
+
+
+def _start_time(pid: str) -> str:
+    # With the pid it names one process for ever: a number that the kernel gives out again has another time.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _ask(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+
+
+def main() -> None:
+    """Wait for the end of standard input; then remove every container of that prefix, and their directories."""
+    prefix, roots, *engine = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 4096):
+        pass
+    for _ in range(3):  # one that was just being started may come up meanwhile
+        for name in container_names(engine, prefix):
+            remove(engine, name)
+        if not container_names(engine, prefix):
+            break
+    shutil.rmtree(roots, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""The `container` tier: one podman or docker container per sandbox, our exec server as its process 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import marshal
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chargehand.core.errors import ChargehandError, InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Bind
+from chargehand.sandbox.container import guard, start
+from chargehand.sandbox.container.engine import ContainerEngine, engine_environment, find_engine
+from chargehand.sandbox.container.layout import (
+    ROOT,
+    ContainerContents,
+    direct_mounts,
+    plan_contents,
+    staged_mounts,
+    write_root,
+)
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.inside import container_init, exec_server
+from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
+from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarder
+from chargehand.sandbox.process.layout import base_environment, staging_directory
+from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
+from chargehand.sandbox.process.session import ProcessSandbox
+from chargehand.sandbox.toolchain import Toolchain
+
+_ISOLATED = ("-I", "-S", "-E")
+# Engines lock their store: more that start at a time only wait for each other.
+_OPEN_AT_ONCE = 4
+
+
+class ContainerSandbox(ProcessSandbox):
+    """A sandbox of the `container` tier; made by `ContainerTier.open`, keeps the promises of `Sandbox`."""
+
+    tier = "container"
+
+
+@dataclass(slots=True)
+class _RunningContainer:
+    """One container from outside: the engine's client, its first process on this machine (0: not known yet)."""
+
+    name: str
+    client: asyncio.subprocess.Process
+    ended: asyncio.Future[int]
+    watching: asyncio.Task[None] | None = None
+    pid: int = 0
+
+
+class ContainerTier:
+    """Opens sandboxes of the `container` tier; close it to end everything it started.
+
+    One instance per Chargehand process; an asynchronous context manager. `program` names the engine, `image` an
+    image that it has; without one containers show the host's own /usr and toolchain. `scratch` is a directory of
+    ours for the containers' root directories. `alive` is a descriptor that is held open until the last container
+    is gone, also where this process is killed. `engine` is one that was found before. Entering raises
+    `TierUnavailableError` where no engine works.
+    """
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        *,
+        program: str = "",
+        image: str = "",
+        scratch: Path | None = None,
+        alive: int | None = None,
+        environ: Mapping[str, str] | None = None,
+        engine: ContainerEngine | None = None,
+    ) -> None:
+        self._toolchain = toolchain
+        self._program = program
+        self._image = image
+        self._scratch = scratch
+        self._alive = alive
+        self._environ = dict(os.environ if environ is None else environ)
+        self._prefix = guard.owner_prefix()
+        self._running: dict[str, _RunningContainer] = {}
+        self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
+        self._found = engine
+        self._engine: ContainerEngine | None = None
+        # A process of its own, for what is frozen when this one dies cannot notice the end of its socket.
+        self._guard: asyncio.subprocess.Process | None = None
+        self._roots: tempfile.TemporaryDirectory[str] | None = None
+        self._code = b""
+
+    @property
+    def engine(self) -> ContainerEngine:
+        """The engine in use; raises `InfrastructureError` (`tier_closed`) outside of the context."""
+        if self._engine is None:
+            raise InfrastructureError("the container tier is closed", code="tier_closed")
+        return self._engine
+
+    async def __aenter__(self) -> ContainerTier:
+        engine = self._found
+        if engine is None:
+            engine = await asyncio.to_thread(
+                find_engine, program=self._program, image=self._image, environ=self._environ
+            )
+        await asyncio.to_thread(guard.sweep, engine.argv)
+        self._code = _code_for(engine)
+        self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
+        # The container's user is another one, and has to pass through.
+        os.chmod(self._roots.name, 0o755)
+        self._guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, guard.__file__, self._prefix, self._roots.name, *engine.argv),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=engine_environment(self._environ),
+            pass_fds=() if self._alive is None else (self._alive,),
+            # A Ctrl-C reaches the whole terminal group; this one has to outlive it.
+            start_new_session=True,
+            cwd="/",
+        )
+        self._engine = engine
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self, spec: SandboxSpec) -> ContainerSandbox:
+        """Open one sandbox; raises `TierUnavailableError` with what the engine said where it refuses."""
+        engine = self.engine
+        name = new_id("sandbox")
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            async with self._starting:
+                return await self._open(engine, name, spec, errors)
+        except SandboxDiedError:
+            said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            raise TierUnavailableError(
+                f"the container sandbox cannot start: {said or 'no reason given'}",
+                hint="see what `chargehand doctor` says of the container tier, or use --sandbox process",
+            ) from None
+        finally:
+            os.close(errors)
+
+    async def _open(self, engine: ContainerEngine, name: str, spec: SandboxSpec, errors: int) -> ContainerSandbox:
+        if not engine.image:
+            spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
+        if not engine.image:
+            contents.links.update(self._toolchain.links)
+            environment = base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment)
+        else:
+            environment = base_environment(spec, path=engine.path)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                running = await self._start(engine, name, contents, spec.limits, theirs, errors)
+        except BaseException:
+            ours.close()
+            raise
+        sandbox = ContainerSandbox(
+            name,
+            ours,
+            running.ended,
+            kill=lambda: self._kill(running),
+            first=lambda: running.pid or None,
+            cgroup=None,
+            limits=spec.limits,
+            environment=environment,
+            limits_in_force=_limits_in_force(spec.limits, engine),
+        )
+        try:
+            await sandbox.start(self._code)
+            running.pid = await asyncio.to_thread(guard.container_pid, engine.argv, running.name)
+            sandbox.use_cgroup(_cgroup_of(running.pid))
+            for forwarder in contents.forwarders:
+                await start_forwarder(sandbox, forwarder)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _start(
+        self,
+        engine: ContainerEngine,
+        name: str,
+        contents: ContainerContents,
+        limits: SandboxLimits,
+        theirs: socket.socket,
+        errors: int,
+    ) -> _RunningContainer:
+        assert self._roots is not None
+        place = Path(self._roots.name, name)
+        place.mkdir(mode=0o755)
+        root = place / "root"
+        await asyncio.to_thread(write_root, contents, root)
+        if engine.image:
+            contents.binds += [
+                Bind(source=root / "etc" / each, target=f"/etc/{each}") for each in ("passwd", "group")
+            ]
+        container = f"{self._prefix}{name}"
+        staging = staging_directory() if engine.stages else ""
+        if engine.stages:
+            mounts, words = staged_mounts(contents, root, staging)
+        else:
+            mounts, words = [], direct_mounts(contents, inodes=engine.kind == "docker")
+        argv = engine.run(
+            contents, limits, name=container, root=f"{staging}/{ROOT}" if staging else str(root), mounts=words
+        )
+        request = {"argv": argv, "mounts": mounts, "staging": staging, "stdio": engine.kind == "docker"}
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_ISOLATED, start.__file__, json.dumps(request)),
+            stdin=theirs.fileno(),
+            stdout=errors,
+            stderr=errors,
+            env=engine_environment(self._environ),
+            start_new_session=True,
+            cwd="/",
+        )
+        running = _RunningContainer(container, client, asyncio.get_running_loop().create_future())
+        self._running[name] = running
+        running.watching = asyncio.create_task(self._watch(name, running, place))
+        return running
+
+    async def _watch(self, name: str, running: _RunningContainer, place: Path) -> None:
+        """Wait for the end of a container and remove what is left of it."""
+        code = await running.client.wait()
+        if code < 0:  # the client was killed, which alone does not end the container
+            await asyncio.to_thread(guard.remove, self.engine.argv, running.name)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        self._running.pop(name, None)
+        if not running.ended.done():
+            running.ended.set_result(code)
+
+    def _kill(self, running: _RunningContainer) -> None:
+        """End a container at once: by its first process where we see it, else through the engine."""
+        if running.ended.done() or running.client.returncode is not None:
+            return
+        if running.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(running.pid, signal.SIGKILL)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            running.client.kill()  # then `_watch` has the engine remove it
+
+    async def close(self) -> None:
+        """End every sandbox that is still open."""
+        engine, beside = self._engine, self._guard
+        if engine is None or beside is None:
+            return
+        for running in list(self._running.values()):
+            await asyncio.to_thread(guard.remove, engine.argv, running.name)
+        watching = [running.watching for running in self._running.values() if running.watching]
+        if watching:
+            await asyncio.wait(watching)
+        self._engine = None
+        assert beside.stdin is not None
+        beside.stdin.close()
+        await beside.wait()
+        if self._roots is not None:
+            self._roots.cleanup()
+
+
+def _code_for(engine: ContainerEngine) -> bytes:
+    """Return what the interpreter inside is sent: our filter of system calls, and below it the exec server.
+
+    An image's interpreter may be of another version, which takes text and no compiled code.
+    """
+    # Compiled where the interpreter inside is ours: it saves 10 ms at each start.
+    server = compile_program(exec_server)
+    if engine.image:
+        server = marshal.dumps(Path(exec_server.__file__).read_text())
+    inside = Path(container_init.__file__).read_text()
+    return marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
+
+
+def _cgroup_of(pid: int) -> Cgroup | None:
+    """Return the control group that the engine made, where this process may freeze it and read what it counts."""
+    directories, unified = guard.cgroup_directories(pid) if pid else ({}, False)
+    group = Cgroup(tuple(directories.values()), unified)
+    writable = group.freezer is not None and os.access(group.freezer, os.W_OK)
+    return group if writable else None
+
+
+def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str, str]:
+    in_force = {
+        **limits_of_exec_server(limits),
+        "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
+        "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
+        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
+        "freeze": f"cgroup of {engine.kind}, or signals to the whole process namespace",
+    }
+    if limits.cpu_percent is not None:
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup of {engine.kind})"
+    return in_force
+
+
+async def probe_container(
+    toolchain: Toolchain, *, scratch: Path, environ: Mapping[str, str], program: str = "", image: str = ""
+) -> ProbeReport:
+    """Find an engine and try each promise in real containers; nothing is left behind. Takes about 5 s.
+
+    `program` and `image` are those of `ContainerTier`.
+    """
+    try:
+        engine = await asyncio.to_thread(find_engine, program=program, image=image, environ=environ)
+    except TierUnavailableError as error:
+        part = ProbePart(name="engine", ok=False, detail=error.message, mend=error.hint)
+        return ProbeReport(tier="container", parts=(part,))
+    options = f" with {' '.join(engine.options)}" if engine.options else ""
+    shown = f"the image {engine.image}" if engine.image else "the host's own /usr"
+    detail = f"{engine.version}{options}; containers show {shown}"
+    parts = [ProbePart(name="engine", ok=True, detail=detail)]
+    try:
+        async with ContainerTier(toolchain, scratch=scratch, environ=environ, engine=engine) as tier:
+            parts += await probe_tier(tier, scratch)
+    except ChargehandError as error:
+        parts.append(ProbePart(name="containers", ok=False, detail=error.message, mend=error.hint))
+    return ProbeReport(tier="container", parts=tuple(parts))

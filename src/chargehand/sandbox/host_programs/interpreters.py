@@ -1,0 +1,168 @@
+"""Interpreters and compilers asked where they live: shims and proxies know no other way to tell."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_QUESTIONS: Mapping[str, tuple[str, ...]] = {
+    # program -> how it is asked for the directories that hold all of it, one a line
+    "python3": ("-I", "-c", "import sys; print(sys.prefix); print(sys.base_prefix)"),
+    "node": ("-p", "require('path').dirname(require('path').dirname(process.execPath))"),
+    "rustc": ("--print", "sysroot"),
+    "go": ("env", "GOROOT"),
+    "java": ("-XshowSettings:properties", "-version"),
+}
+_VERSIONED = re.compile(r"python3\.\d+")
+_JAVA_HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_PYENV = "{PYENV_ROOT:.pyenv}/version"
+_SELECTIONS = (
+    # what makes a shim answer otherwise while it stays the same file
+    _PYENV,
+    "{RUSTUP_HOME:.rustup}/settings.toml",
+    "{VOLTA_HOME:.volta}/tools/user/platform.json",
+    "{NODENV_ROOT:.nodenv}/version",
+    "{GOENV_ROOT:.goenv}/version",
+    "{JENV_ROOT:.jenv}/version",
+    "{HOME:}/.tool-versions",
+    "{HOME:}/.config/mise/config.toml",
+)
+_CHOICES = ("PYENV_VERSION", "RUSTUP_TOOLCHAIN", "NODENV_VERSION", "GOENV_VERSION", "GOROOT", "JENV_VERSION")
+_SECONDS = 20
+
+
+def witness_paths(directories: Sequence[str], environ: Mapping[str, str]) -> set[str]:
+    """Return the paths that decide which programs of these directories are asked, and what they answer."""
+    named = {
+        f"{place}/{name}"
+        for place in directories
+        for name in os.listdir(place)
+        if name in _QUESTIONS or _VERSIONED.fullmatch(name)
+    }
+    return {*directories, *named, *(place_of(template, environ) for template in _SELECTIONS)}
+
+
+def chosen(environ: Mapping[str, str]) -> list[str]:
+    """Return what the environment says to version managers, and where they and the home are."""
+    names = (
+        *_CHOICES,
+        "HOME",
+        "PYENV_ROOT",
+        "RUSTUP_HOME",
+        "VOLTA_HOME",
+        "NODENV_ROOT",
+        "GOENV_ROOT",
+        "JENV_ROOT",
+    )
+    return [environ.get(name, "") for name in names]
+
+
+def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the programs of a directory that can tell where they live, each answer once.
+
+    A `python3.N` that is `python3` by another name answers alike, and a version manager has a shim for each
+    version that was ever installed: only those that are selected answer, after a while.
+    """
+    names = sorted(name for name in os.listdir(directory) if name in _QUESTIONS or _VERSIONED.fullmatch(name))
+    found = [path for path in (f"{directory}/{name}" for name in names) if os.access(path, os.X_OK)]
+    plain = f"{directory}/python3"
+    if plain not in found:
+        return found
+    # The versions, like `3.12`, that pyenv has beside the one that `python3` is.
+    text = environ.get("PYENV_VERSION", "").replace(":", "\n")
+    if not text:
+        with contextlib.suppress(OSError):
+            text = Path(place_of(_PYENV, environ)).read_text(errors="replace")
+    selected = {".".join(line.split(".")[:2]) for line in text.split()[1:]}
+
+    def answers_otherwise(path: str) -> bool:
+        name = os.path.basename(path)
+        if path == plain or not _VERSIONED.fullmatch(name) or name.removeprefix("python") in selected:
+            return True
+        return not os.path.samefile(path, plain) and not filecmp.cmp(path, plain, shallow=False)
+
+    return [path for path in found if answers_otherwise(path)]
+
+
+def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | None) -> dict[str, list[str]]:
+    """Return the directories that each program names, as it spells them; none where it does not answer.
+
+    Answers are kept in the file `cache` and asked anew when a program changes, the selection of a version manager
+    does, or a directory went away.
+    """
+    selections = [stamp(place_of(template, environ)) for template in _SELECTIONS]
+    choices: list[str | int] = [environ.get(name, "") for name in _CHOICES]
+    key = json.dumps([*([program, *stamp(program)] for program in programs), choices, *selections])
+    stored = _load_answers(cache, key) if cache is not None else None
+    if stored is not None:
+        return stored
+    # Side by side: a version manager may take long to answer through its shim.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
+    if cache is not None:
+        fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # it only saves time
+            fresh.write_text(json.dumps({"key": key, "answers": answers}))
+            fresh.replace(cache)
+    return answers
+
+
+def _load_answers(cache: Path, key: str) -> dict[str, list[str]] | None:
+    try:
+        stored = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(stored, dict) or stored.get("key") != key or not isinstance(stored.get("answers"), dict):
+        return None
+    answers: dict[str, list[str]] = stored["answers"]
+    return answers if all(os.path.isdir(place) for places in answers.values() for place in places) else None
+
+
+def stamp(path: str) -> list[str | int]:
+    """Return what changes when a file or a directory's list of names does."""
+    real = os.path.realpath(path)
+    try:
+        info = os.stat(real)
+    except OSError:
+        return [real]
+    return [real, info.st_mtime_ns, info.st_size]
+
+
+def place_of(template: str, environ: Mapping[str, str]) -> str:
+    """Return the path of a template like `{PYENV_ROOT:.pyenv}/version`: a variable, or a directory of the home."""
+    name, _, default = template[1:].partition("}")[0].partition(":")
+    home = environ.get("HOME", "/")
+    return (environ.get(name) or os.path.join(home, default)) + template.partition("}")[2]
+
+
+def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
+    name = os.path.basename(program)
+    question = _QUESTIONS["python3" if _VERSIONED.fullmatch(name) else name]
+    quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}  # a question must download nothing
+    # Away from any project: version managers let the files of the current directory choose.
+    try:
+        answer = subprocess.run(
+            [program, *question],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_SECONDS,
+            check=False,
+            cwd="/",
+            env={**environ, **quiet},
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode != 0:
+        return []
+    text = "\n".join(_JAVA_HOME.findall(answer.stderr)) if name == "java" else answer.stdout
+    lines = list(dict.fromkeys(line.strip() for line in text.splitlines()))
+    return lines if lines and all(os.path.isabs(line) and os.path.isdir(line) for line in lines) else []

@@ -1,0 +1,455 @@
+"""The exec server: the first process inside a sandbox, run by the host's own isolated interpreter.
+
+It is process 1 of its namespace, so nothing inside can kill it and `kill(-1)` reaches exactly the untrusted
+processes; it is non-dumpable before it starts anything, so no child can take its socket or write its memory. It
+speaks over one inherited socket in frames (kind, length, body). Every reply carries the nonce of its request,
+which children never see.
+
+Start-up time counts, so only modules written in C are imported (`signal`, `socket`, `json` and `ctypes` would
+double it), and the host sends this module compiled, over that socket, to a bootstrap. Requests are `marshal`led:
+they come from the host, which runs the same interpreter; replies are plain structs, for the host must never decode
+what a sandbox could have written.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import resource
+import select
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+
+    Thread = tuple[int, int, str, int, int]
+else:
+    import _signal as signal
+
+FRAME = struct.Struct(">cI")
+EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
+HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
+NONCE_BYTES = 16
+OUTCOME = struct.Struct(">id????Q")
+"""Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams."""
+SECONDS = struct.Struct(">d")
+"""Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts."""
+_PIECE = 65536
+_LARGEST_PIPE = 1 << 20
+_TAIL = 16384
+_LONGEST_SLEEP = 3600.0
+_PR_SET_DUMPABLE = 4
+
+
+class OutputStream:
+    """One stream of a command: its head goes out as it comes, of the rest the tail at the end."""
+
+    def __init__(self, kind: bytes, limit: int) -> None:
+        self.kind = kind
+        self.keep = min(_TAIL, limit // 4)
+        self.left = limit - self.keep
+        self.dropped = 0
+        self._tail = bytearray()
+
+    def take(self, data: bytes) -> bytes:
+        """Return the part of `data` to send now; keep the rest as tail."""
+        head, rest = data[: self.left], data[self.left :]
+        self.left -= len(head)
+        if rest:
+            self._tail += rest
+            if len(self._tail) > self.keep + _PIECE:
+                self._cut()
+        return head
+
+    def _cut(self) -> None:
+        gone = max(0, len(self._tail) - self.keep)
+        del self._tail[:gone]
+        self.dropped += gone
+
+    def finish(self) -> bytes:
+        """Return the kept tail, after a line that says how much is missing where something is."""
+        self._cut()
+        if self.dropped:
+            return b"\n[... %d bytes left out ...]\n" % self.dropped + self._tail
+        return bytes(self._tail)
+
+
+class RunningCommand:
+    """One running program and its three pipes."""
+
+    def __init__(self, request: dict[str, Any], pid: int, pipes: tuple[int, int, int], started: float) -> None:
+        self.nonce = request["nonce"]
+        self.pid = pid
+        self.started = started
+        self.deadline = self.started + request["timeout"]
+        self.stdin, stdout, stderr = pipes
+        limit = request["output_limit"]
+        self.outputs = {stdout: OutputStream(OUT, limit), stderr: OutputStream(ERR, limit)}
+        self.pending = memoryview(b"")
+        self.more = request["stdin"] < 0
+        """Whether standard input goes on: its end is then a frame of nothing."""
+        self.status = 0
+        self.ended: float | None = None
+        self.killed = False
+        self.timed_out = False
+        self.dropped = False
+        self.most = request["output_most"]
+        self.written = 0
+        self.flooded = False
+
+    def pack_outcome(self, ended: float) -> bytes:
+        """Return the body of the last frame, after the nonce: how the program ended, at which time."""
+        status = os.waitstatus_to_exitcode(self.status)
+        code = 128 - status if status < 0 else status
+        told = (self.dropped, self.timed_out, self.flooded, True, self.written)
+        return OUTCOME.pack(code, ended - self.started, *told)
+
+    def skip(self, seconds: float) -> None:
+        """Do not count `seconds` that just passed, as far as the command was there by then."""
+        seconds = min(seconds, time.monotonic() - self.started)
+        self.started += seconds
+        self.deadline += seconds
+
+
+class ExecServer:
+    """The loop: one command at a time, frames in and out."""
+
+    def __init__(self, sock: int) -> None:
+        self.sock = sock
+        self.out = 1 if sock == 0 else sock
+        """Where replies go: standard output where orders come by standard input, else the same socket."""
+        self.inbox = bytearray()
+        self.command: RunningCommand | None = None
+        self.childless = True
+        self.frozen: tuple[float, set[int]] | None = None
+        # A poll of its own for the host's orders: they are looked at before a time limit is enforced.
+        self.orders = select.poll()
+        self.orders.register(sock, select.POLLIN)
+        self.poll = select.poll()
+        self.poll.register(sock, select.POLLIN)
+        # A child that ends between a look and poll() would otherwise be noticed only at the next event.
+        self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.poll.register(self.wake_read, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+
+    def send(self, kind: bytes, body: bytes) -> None:
+        """Send one frame, waiting where the host reads slowly."""
+        # Blocking on purpose: a host that reads slowly slows the command, instead of filling memory here.
+        frame = memoryview(FRAME.pack(kind, len(body)) + body)
+        while frame:
+            frame = frame[os.write(self.out, frame) :]
+
+    def run(self) -> None:
+        """Serve until the host closes the socket."""
+        self.send(HELLO, b"")
+        while True:
+            command, wait = self.command, None
+            if command is not None and not command.killed and self.frozen is None:
+                left = min(max(0.0, command.deadline - time.monotonic()), _LONGEST_SLEEP)
+                wait = int(left * 1000) + 1
+            # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
+            for fd, _ in self.poll.poll(wait) or self.poll.poll(0):
+                if fd == self.sock:
+                    data = os.read(self.sock, _PIECE)
+                    if not data:
+                        return
+                    self._receive(data)
+                elif fd == self.wake_read:
+                    os.read(self.wake_read, _PIECE)
+                elif self.command is not None:
+                    self._serve_pipe(self.command, fd)
+            self._reap()
+            if self.command is not None:
+                self._advance(self.command)
+
+    def _receive(self, data: bytes) -> None:
+        self.inbox += data
+        while len(self.inbox) >= FRAME.size:
+            kind, size = FRAME.unpack_from(self.inbox)
+            if len(self.inbox) < FRAME.size + size:
+                break
+            body = bytes(self.inbox[FRAME.size : FRAME.size + size])
+            del self.inbox[: FRAME.size + size]
+            self._handle(kind, body)
+
+    def _handle(self, kind: bytes, body: bytes) -> None:
+        command = self.command
+        if kind == EXEC:
+            self._start(marshal.loads(body))
+        elif kind == STDIN and command is not None:
+            command.more = command.more and bool(body)
+            if command.stdin >= 0:
+                command.pending = memoryview(bytes(command.pending) + body)
+                os.set_blocking(command.stdin, False)
+                self.poll.register(command.stdin, select.POLLOUT)
+        elif kind == KILL:
+            self._kill()
+        elif kind == SKIP and command is not None:
+            command.skip(SECONDS.unpack(body)[0])
+        elif kind == FREEZE:
+            if self.frozen is None:
+                self.frozen = time.monotonic(), freeze_all()
+            self.send(FROZEN, b"")
+        elif kind == THAW:
+            self._thaw()
+            self.send(THAWED, b"")
+
+    def _kill(self) -> None:
+        """Kill everything; what runs is answered for when nothing lives any more."""
+        if self.command is not None:
+            self.command.killed = True
+        kill_all(signal.SIGKILL)
+
+    def _thaw(self) -> None:
+        if self.frozen is None:
+            return
+        since, resting = self.frozen
+        self.frozen = None
+        if self.command is not None:
+            self.command.skip(time.monotonic() - since)
+        for pid in {thread[0] for thread in _list_threads()} - resting:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue
+
+    def _start(self, request: dict[str, Any]) -> None:
+        nonce, began = request["nonce"], time.monotonic()
+        (stdin, ours_in), (ours_out, stdout), (ours_err, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
+        try:
+            pid = _spawn(request, (stdin, stdout, stderr))
+            self.childless = False
+        except OSError as error:
+            for fd in (ours_in, ours_out, ours_err):
+                os.close(fd)
+            # As a shell answers: 127 for a program that is not there, 126 for one that cannot run.
+            missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
+            subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
+            self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
+            self.send(DONE, nonce + OUTCOME.pack(127 if missing else 126, 0.0, False, False, False, False, 0))
+            return
+        finally:
+            for fd in (stdin, stdout, stderr):
+                os.close(fd)
+        self.command = RunningCommand(request, pid, (ours_in, ours_out, ours_err), began)
+        self.poll.register(ours_out, select.POLLIN)
+        self.poll.register(ours_err, select.POLLIN)
+        # At once, so that a program which reads to the end does not wait.
+        if not request["stdin"]:
+            self._close_stdin(self.command)
+
+    def _close_stdin(self, command: RunningCommand) -> None:
+        if command.stdin >= 0:
+            os.close(command.stdin)
+            command.stdin = -1
+
+    def _serve_pipe(self, command: RunningCommand, fd: int) -> None:
+        if fd in command.outputs:
+            data = os.read(fd, _PIECE)
+            if data:
+                self._forward(command, command.outputs[fd], data)
+            else:
+                self._finish_stream(command, fd)
+            return
+        if fd != command.stdin:
+            return
+        try:
+            sent = os.write(fd, command.pending[:_PIECE])
+            command.pending = command.pending[sent:]
+        except BlockingIOError:
+            return
+        except OSError:  # the program closed its end: nobody wants the rest
+            command.pending = memoryview(b"")
+        if not command.pending:
+            self.poll.unregister(fd)
+            if not command.more:
+                self._close_stdin(command)
+
+    def _forward(self, command: RunningCommand, output: OutputStream, data: bytes) -> None:
+        command.written += len(data)
+        head = output.take(data)
+        if head:
+            self.send(output.kind, command.nonce + head)
+        # What is dropped counts too: else a command whose output is cut could write without end.
+        if command.written > command.most and not command.killed and command.ended is None:
+            command.flooded = True
+            self._kill()
+
+    def _finish_stream(self, command: RunningCommand, fd: int) -> None:
+        output = command.outputs.pop(fd)
+        self.poll.unregister(fd)
+        os.close(fd)
+        tail = output.finish()
+        command.dropped = command.dropped or output.dropped > 0
+        if tail:
+            self.send(output.kind, command.nonce + tail)
+
+    def _reap(self) -> None:
+        # All that ended, and not only the command: as process 1 this inherits every orphan.
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            if self.command is not None and pid == self.command.pid:
+                self.command.status = status
+                self.command.ended = time.monotonic()
+
+    def _advance(self, command: RunningCommand) -> None:
+        """Enforce the time limit, and answer when the program has ended."""
+        overdue = not command.killed and self.frozen is None and time.monotonic() >= command.deadline
+        # A freeze from outside stops this process too: what the host has to say of it is heard before judging.
+        if command.ended is None and overdue and not self.orders.poll(0):
+            command.timed_out = True
+            self._kill()
+        if command.ended is not None and (self.childless or not command.killed):
+            # Before the answer: it is the last that the host hears of this command.
+            self._drain(command)
+            self.command = None
+            self.send(DONE, command.nonce + command.pack_outcome(command.ended))
+
+    def _drain(self, command: RunningCommand) -> None:
+        """Take what lies in the pipes: a daemon may hold them open, or write for ever."""
+        for fd in list(command.outputs):
+            os.set_blocking(fd, False)
+            for _ in range(_LARGEST_PIPE // _PIECE):
+                try:
+                    data = os.read(fd, _PIECE)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                self._forward(command, command.outputs[fd], data)
+            self._finish_stream(command, fd)
+        if command.stdin >= 0:
+            self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be taken out
+            self.poll.unregister(command.stdin)
+        self._close_stdin(command)
+
+
+class _DirectoryError(FileNotFoundError):
+    """The working directory cannot be entered."""
+
+
+# All of them: whoever started Chargehand may ignore some, and that would come along.
+_RESET_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
+    environment = request["environment"]
+    # posix_spawn() cannot change the directory: this process does, for the moment in which the child is made.
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        raise _DirectoryError(error.errno, error.strerror) from None
+    try:
+        return os.posix_spawn(
+            _find_program(request["argv"][0], environment.get(b"PATH", b"")),
+            request["argv"],
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_RESET_SIGNALS,
+        )
+    finally:
+        os.chdir("/")
+
+
+def _find_program(name: bytes, path: bytes) -> bytes:
+    if b"/" in name:
+        return name
+    for directory in path.split(b":"):
+        candidate = directory + b"/" + name
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise FileNotFoundError(2, "command not found")
+
+
+def kill_all(number: int) -> None:
+    """Send a signal to every process of the namespace but this one."""
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        return
+
+
+def freeze_all() -> set[int]:
+    """Stop every process; return when no thread of one runs, with the processes that stood still before.
+
+    Two looks in a row must find the same threads, all stopped, none of which has run in between: then there was a
+    moment at which all stood still, and nobody was left to wake another.
+    """
+    resting = {pid for pid, _, state, *_ in _list_threads() if state == "T"}
+    before: set[tuple[int, int, int]] = set()
+    while True:
+        kill_all(signal.SIGSTOP)
+        threads = _list_threads()
+        now = {(pid, task, switches) for pid, task, _, _, switches in threads}
+        stopped_by = {parent for _, _, state, parent, _ in threads if state == "T"}
+        # A parent in vfork() waits in state D for its stopped child, and cannot run on before that does.
+        settled = all(s in "TtZX" or (s == "D" and pid in stopped_by) for pid, _, s, _, _ in threads)
+        if now == before and settled:
+            return resting
+        before = now
+        time.sleep(0.0005)
+
+
+def _list_threads() -> list[Thread]:
+    """Return pid, thread id, state, parent and how often it was switched away from, of every thread but ours."""
+    found: list[Thread] = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or pid == "1":
+            continue
+        try:
+            tasks = os.listdir(f"/proc/{pid}/task")
+        except OSError:  # it ended meanwhile, as may each of its threads
+            continue
+        for task in tasks:
+            try:
+                with open(f"/proc/{pid}/task/{task}/status", "rb", 0) as file:
+                    lines = file.read(_PIECE).split(b"\n")
+            except OSError:
+                continue
+            facts = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+            switches = int(facts[b"voluntary_ctxt_switches"]) + int(facts[b"nonvoluntary_ctxt_switches"])
+            found.append((int(pid), int(task), chr(facts[b"State"][0]), int(facts[b"PPid"]), switches))
+    return found
+
+
+def main() -> None:
+    """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
+    import _ctypes
+
+    sock = int(sys.argv[1])
+    os.set_inheritable(sock, False)
+    os.set_inheritable(1 if sock == 0 else sock, False)
+    # Before anything is started: no other process may attach to this one, read its memory or take its socket.
+    prctl = _ctypes.dlsym(_ctypes.dlopen("", 0), "prctl")
+    if _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+        raise OSError("prctl(PR_SET_DUMPABLE) was refused")
+    for name, _, value in (word.partition("=") for word in sys.argv[3:]):
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(number, (wanted, wanted))
+    # Whoever started Chargehand may have another: files must not depend on that.
+    os.umask(0o022)
+    try:
+        ExecServer(sock).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        kill_all(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""The process of one snippet, inside the sandbox: shuts itself in, runs the snippet, reports on stdout.
+
+The host sends this module compiled, and a marshalled request behind it, over stdin to `BOOTSTRAP`: so nothing has
+to be mounted or compiled, and only modules written in C are imported. Limits of time and output are the host's to
+keep. A hostile snippet may take this process over, and then lie about itself and about nothing else: the host
+reads every report as text of an untrusted author.
+
+Reports are lines: R (ready), L (a console line: level, a space, JSON string), V (the value, JSON), F (how it
+failed: a JSON list of kind, name, message, line), P (peak memory in bytes).
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import _json
+import builtins
+import marshal
+import os
+import resource
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+BOOTSTRAP = "import marshal,sys;i=sys.stdin.buffer;exec(marshal.loads(i.read(int(sys.argv[1]))))"
+ENGINES = "/run/chargehand/engines"
+SNIPPET = "<snippet>"
+READY, LINE, VALUE, FAILED, PEAK = b"R", b"L", b"V", b"F", b"P"
+_LONGEST = 65536
+_MESSAGE = 4000
+_RESERVE = 512 << 10
+_OPEN_FILES = 24
+_ENOMEM = 12
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+# What JavaScript's process may take on top of the engine's own limit, for copies of lines and of the value.
+_ENGINE_ROOM = 32 << 20
+_encode = _json.encode_basestring_ascii
+
+
+class NotJson(Exception):
+    """The snippet's value is none that JSON has."""
+
+
+class ReportWriter:
+    """Writes report lines to what was stdout; the snippet's own descriptors 1 and 2 lead nowhere."""
+
+    def __init__(self) -> None:
+        self._fd = os.dup(1)
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        self._rest = 0
+
+    def send(self, kind: bytes, body: str = "") -> None:
+        """Write one line, whole."""
+        left = memoryview(kind + body.encode() + b"\n")
+        while left:
+            left = left[os.write(self._fd, left) :]
+
+    def line(self, level: str, text: str) -> None:
+        """Report one console line."""
+        self.send(LINE, f"{level} {_encode(text)}")
+
+    def fail(self, kind: str, name: str, message: str, line: int | None) -> None:
+        """Report how the snippet failed."""
+        words = ",".join(map(_encode, (kind, name[:200], message[:_MESSAGE])))
+        self.send(FAILED, f"[{words},{'null' if line is None else line}]")
+
+    def ready(self) -> None:
+        """Say that the snippet begins, and remember what the engine takes by then."""
+        for fd in (1, 2):
+            os.dup2(self._nowhere, fd)
+        self._rest = self._memory(b"VmRSS:")
+        self.send(READY)
+
+    def peak(self) -> None:
+        """Report the most that was held since."""
+        self.send(PEAK, str(max(0, self._memory(b"VmHWM:") - self._rest)))
+
+    def size(self) -> int:
+        """Return the size of the address space in bytes."""
+        return self._memory(b"VmSize:")
+
+    def over(self, limit: int) -> bool:
+        """Tell whether most of `limit` bytes was in use at once."""
+        return self._memory(b"VmHWM:") - self._rest > limit * 3 // 4
+
+    def _memory(self, field: bytes) -> int:
+        status = os.pread(self._status, 4096, 0)
+        return int(status[status.index(field) + len(field) :].split(None, 1)[0]) * 1024
+
+
+class ConsoleStream:
+    """What `sys.stdout` or `sys.stderr` is to a snippet: every line goes out when it ends."""
+
+    encoding, errors, closed, newlines, line_buffering = "utf-8", "replace", False, None, True
+
+    def __init__(self, report: ReportWriter, level: str) -> None:
+        self._report = report
+        self._level = level
+        self._kept = ""
+
+    def write(self, text: str) -> int:
+        """Take text; lines longer than 65,536 characters go out in pieces."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        *lines, rest = (self._kept + text).split("\n")
+        self._kept = rest
+        for line in lines:
+            self._out(line)
+        if len(rest) > _LONGEST:
+            self._kept = ""
+            self._out(rest)
+        return len(text)
+
+    def _out(self, line: str) -> None:
+        for start in range(0, len(line) or 1, _LONGEST):
+            self._report.line(self._level, line[start : start + _LONGEST])
+
+    def writelines(self, lines: list[str]) -> None:
+        """Take several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Do nothing: a line goes out when it ends."""
+
+    def finish(self) -> None:
+        """Report what stands without an end of line."""
+        if self._kept:
+            self._out(self._kept)
+            self._kept = ""
+
+    def isatty(self) -> bool:
+        """Tell that nobody types here."""
+        return False
+
+    def writable(self) -> bool:
+        """Tell that this can be written to."""
+        return True
+
+
+def shut_in(program: bytes, memory: int, *, files: bool) -> None:
+    """Take from this process what no snippet needs, for good: memory over `memory`, writing, forking, sockets."""
+    header = struct.pack("<H6xQ", len(program) // 8, _address(program))  # struct sock_fprog
+    call, words = _prctl(_PR_SET_SECCOMP, _MODE_FILTER, _address(header))
+    # Of addresses, which bounds memory before it is touched: no control group is made for each snippet.
+    limits = {"AS": memory, "NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": _OPEN_FILES if files else 3}
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+    if call(*words) != 0:
+        raise OSError("the kernel takes no filter")
+
+
+# Generic for a type checker alone: it cannot be subscripted where this runs.
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+
+
+def _prctl(option: int, *arguments: int) -> tuple[Any, list[Any]]:
+    """Return prctl(2) and its words; without the module ctypes, which costs 10 ms."""
+    itself: Any = None  # the program, and so the C library under it
+    function = _Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl"))
+    return function, [_Int(option), *(_Word(value) for value in (*arguments, 0, 0))]
+
+
+def _address(data: bytes) -> int:
+    """Return where the bytes of an object lie; the caller keeps the object."""
+    return id(data) + bytes.__basicsize__ - 1
+
+
+def to_json(value: object) -> str:
+    """Return a Python value as JSON; raises `NotJson` for what JSON has not, NaN and cycles included."""
+
+    def refuse(thing: object) -> None:
+        raise NotJson(f"a value of type {type(thing).__name__} is not JSON")
+
+    encoder = _json.make_encoder({}, refuse, _encode, None, ":", ",", False, False, False)
+    try:
+        return "".join(encoder(value, 0))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+
+
+class Python:
+    """Runs a snippet of Python in this very interpreter."""
+
+    def __init__(self, report: ReportWriter, request: dict[str, Any]) -> None:
+        self._report = report
+        self._source = request["source"]
+        self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins, "input": request["input"]}
+        self._streams = ConsoleStream(report, "log"), ConsoleStream(report, "error")
+        self._reserve = [bytearray(_RESERVE)]
+        self.memory = report.size() + request["memory"]
+        self.files = True
+
+    def run(self) -> None:
+        """Run it and report how it ended."""
+        sys.stdout, sys.stderr = self._streams
+        sys.argv = [SNIPPET]
+        try:
+            text = to_json(self._value())
+        except BaseException as error:  # whatever a snippet raises is its result
+            self._reserve.clear()
+            outcome: tuple[str, str, str, int | None] | None = self._judge(error)
+            self._names.clear()
+        else:
+            outcome = None
+        for stream in self._streams:
+            stream.finish()
+        self._report.peak()
+        if outcome is None:
+            self._report.send(VALUE, text)
+        else:
+            self._report.fail(*outcome)
+
+    def _value(self) -> object:
+        """Run the statements; return the last one's value where it is an expression, else that of `result`."""
+        tree: Any = compile(self._source, SNIPPET, "exec", 0x400)  # ast.PyCF_ONLY_AST, without importing ast
+        last = tree.body.pop() if tree.body and type(tree.body[-1]).__name__ == "Expr" else None
+        exec(self._compiled(tree, "exec"), self._names)  # noqa: S102  what a snippet is for
+        if last is None:
+            return self._names.get("result")
+        import _ast
+
+        return eval(self._compiled(_ast.Expression(last.value), "eval"), self._names)
+
+    def _compiled(self, tree: Any, mode: str) -> CodeType:
+        code: CodeType = compile(tree, SNIPPET, mode, dont_inherit=True)
+        return code
+
+    def _judge(self, error: BaseException) -> tuple[str, str, str, int | None]:
+        """Return kind, name, message and line of what a snippet raised."""
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == _ENOMEM):
+            return "memory", "MemoryError", "it went over its memory limit", self._line(error)
+        if isinstance(error, NotJson):
+            return "not_json", "TypeError", error.args[0], None
+        try:
+            message = str(error)
+        except BaseException:  # the snippet wrote this method too
+            message = "the exception cannot be shown"
+        if isinstance(error, SyntaxError) and error.filename == SNIPPET:
+            return "exception", type(error).__name__, str(error.msg), error.lineno
+        return "exception", type(error).__name__, message, self._line(error)
+
+    def _line(self, error: BaseException) -> int | None:
+        step, line = error.__traceback__, None
+        while step is not None:
+            if step.tb_frame.f_code.co_filename == SNIPPET:
+                line = step.tb_lineno
+            step = step.tb_next
+        return line
+
+
+class JavaScript:
+    """Runs a snippet of JavaScript in QuickJS, whose context has the language and a console and nothing else."""
+
+    def __init__(self, report: ReportWriter, request: dict[str, Any]) -> None:
+        sys.path.insert(0, ENGINES)
+        import _quickjs
+
+        self._report = report
+        self._limit = request["memory"]
+        self._failure: type[Exception] = _quickjs.JSException
+        self._end: tuple[str, str, str, str] | None = None
+        self._source = _script(request["source"], _quickjs)
+        self._context = _quickjs.Context()
+        self._context.set_memory_limit(self._limit)
+        self._context.set_max_stack_size(256 << 10)
+        self._context.add_callable("print", self._line)
+        self._context.add_callable("finish", self._finish)
+        prelude, names = request["prelude"].strip(), "(print, finish, JSON.parse(given))"
+        self._context.set("given", request["input"])
+        self._run = self._context.eval(prelude.replace("\n", " ") + names)
+        self._context.eval("delete globalThis.print; delete globalThis.finish; delete globalThis.given")
+        self.memory = report.size() + self._limit * 2 + _ENGINE_ROOM
+        self.files = False
+
+    def _line(self, level: str, text: str) -> None:
+        for line in text.split("\n"):
+            for start in range(0, len(line) or 1, _LONGEST):
+                self._report.line(level, line[start : start + _LONGEST])
+
+    def _finish(self, kind: str, first: str, second: str, third: str) -> None:
+        if self._end is None:
+            self._end = kind, first, second, third
+
+    def run(self) -> None:
+        """Run it with the jobs that it leaves, and report how it ended."""
+        try:
+            self._run(self._source)
+            while self._end is None and self._context.execute_pending_job():
+                pass
+        except MemoryError:
+            self._end = "exception", "InternalError", "out of memory", ""
+        except self._failure as error:
+            self._finish("exception", "InternalError", str(error).partition("\n")[0], "")
+        self._report.peak()
+        kind, first, second, third = self._end or _NEVER
+        if kind == "value":
+            self._report.send(VALUE, first)
+        elif self._out_of_memory(first, second):
+            self._report.fail("memory", first, "it went over its memory limit", _line_in(third))
+        else:
+            self._report.fail(kind, first, second, _line_in(third))
+
+    def _out_of_memory(self, name: str, message: str) -> bool:
+        """Tell whether the engine had no memory left, not even for the error: then it throws null."""
+        if name == "InternalError" and message == "out of memory":
+            return True
+        return message in ("null", "out of memory") and self._report.over(self._limit)
+
+
+_NEVER = "exception", "PromiseNeverSettled", "nothing is left to run and its promise is not settled", ""
+
+
+def _script(source: str, quickjs: Any) -> str:
+    """Return what to evaluate: the snippet, in a function where `await` or `return` stands outside one."""
+    if "await" not in source and "return" not in source:
+        return source
+    try:
+        quickjs.Context().eval(f"if (false) {{{source}\n}}")
+    except quickjs.JSException:
+        return f"(async () => {{{source}\n}})()"
+    return source
+
+
+def _line_in(stack: str) -> int | None:
+    """Return the line of the snippet that a stack names first."""
+    rest = stack.partition("<input>:")[2]
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return int(digits) if digits else None
+
+
+def main() -> None:
+    """Read the request, shut in, run, and end without anything that the snippet could have left for the end."""
+    request = marshal.loads(sys.stdin.buffer.read())
+    report = ReportWriter()
+    engine = (Python if request["language"] == "python" else JavaScript)(report, request)
+    shut_in(request["filter"], engine.memory, files=engine.files)
+    report.ready()
+    engine.run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

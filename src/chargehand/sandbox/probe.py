@@ -1,0 +1,297 @@
+"""What this machine can offer, found by trying it: each part with the exact remedy where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from chargehand.core.config import Strategy
+from chargehand.core.errors import ChargehandError, TierUnavailableError
+from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
+from chargehand.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from chargehand.sandbox.process.remedies import remedy_for
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
+
+DRIVERS: tuple[DriverName, ...] = ("overlay", "reflink", "worktree")
+"""Every workspace driver, the best first: shared and mounted at once, then made of clones, then copied."""
+_DIRECT: tuple[DriverName, ...] = ("reflink", "worktree")
+_FICLONE = 0x40049409
+# Small, because each limit is reached for real: touching memory until it is refused is what takes longest.
+_SMALL = SandboxLimits(memory_mb=128, processes=24, tmp_mb=4)
+_FORKS = """
+import os, sys, time
+n = 0
+try:
+    for _ in range(100):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        n += 1
+except OSError:
+    pass
+print(n)
+"""
+_MEMORY = """
+blocks = []
+try:
+    for _ in range(64):
+        blocks.append(b"x" * (16 << 20))
+except MemoryError:
+    raise SystemExit(7)
+"""
+_ADVICE = {
+    "reflink": "keep CHARGEHAND_HOME on btrfs, on xfs made with reflink=1, or on another that clones",
+    "processes": "a control group or a kernel of 5.14 and later is needed for process limits",
+    "memory": "run inside a control group that you may write to, e.g. systemd-run --user --scope -p Delegate=yes",
+}
+_OBSERVED: dict[DriverName, str] = {
+    "overlay": "mounted; deleted and replaced a lower directory",
+    "reflink": "cloned a file; worked in a directory of clones",
+    "worktree": "worked in a directory of its own",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePart:
+    """One thing that was tried: `detail` says what was seen, `mend` the remedy where it failed.
+
+    The field names are the keys of `chargehand doctor --json`.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReport:
+    """Every part that was tried, among them each of `DRIVERS` that a workspace could lie on disk by.
+
+    One driver that works is enough; the others' failures are told and mean no harm.
+    """
+
+    tier: str
+    parts: tuple[ProbePart, ...]
+
+    @property
+    def driver(self) -> DriverName | None:
+        """The driver of strategy `shadow`: the best that works, `None` where no sandbox can be had."""
+        return self._best(DRIVERS)
+
+    @property
+    def direct(self) -> DriverName | None:
+        """The driver of strategy `direct`: a directory of its own, by clones where that works."""
+        return self._best(_DIRECT)
+
+    @property
+    def drivers(self) -> tuple[ProbePart, ...]:
+        """What was seen of each driver, the best first."""
+        return tuple(part for part in self.parts if part.name in DRIVERS)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tier can be had with all that it promises."""
+        return self.driver is not None and self._failed() is None
+
+    def require(self, strategy: Strategy = "shadow") -> DriverName:
+        """Return a strategy's driver; raises `TierUnavailableError` that names the failed part and its remedy."""
+        failed, driver = self._failed(), self.direct if strategy == "direct" else self.driver
+        if failed is not None or driver is None:
+            part = failed or self.parts[-1]
+            raise TierUnavailableError(
+                f"the {self.tier} sandbox cannot be had here: {part.name}: {part.detail}", hint=part.mend
+            )
+        return driver
+
+    def _best(self, names: tuple[DriverName, ...]) -> DriverName | None:
+        working = {part.name for part in self.parts if part.ok}
+        return next((name for name in names if name in working), None)
+
+    def _failed(self) -> ProbePart | None:
+        return next((part for part in self.parts if not part.ok and part.name not in DRIVERS), None)
+
+
+async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
+    """Open real sandboxes below `scratch` and try each promise; nothing is left behind. Takes about 0.3 s."""
+    linux, path = sys.platform == "linux", shutil.which("bwrap")
+    parts = [
+        ProbePart(
+            name="platform",
+            ok=linux,
+            detail=f"{sys.platform} {os.uname().release}",
+            mend="" if linux else "the process tier needs Linux; use a container or a virtual machine",
+        ),
+        ProbePart(
+            name="bubblewrap",
+            ok=bool(path),
+            detail=path or "not found on PATH",
+            mend="" if path else remedy_for("bwrap: not found"),
+        ),
+    ]
+    if linux and path:
+        async with ProcessTier(toolchain) as tier:
+            parts += await probe_tier(tier, scratch, at_once=len(DRIVERS))
+    return ProbeReport(tier="process", parts=tuple(parts))
+
+
+class OpensSandboxes(Protocol):
+    """A tier that is open."""
+
+    async def open(self, spec: SandboxSpec, /) -> Sandbox:
+        """Open one sandbox; raises `TierUnavailableError`."""
+        ...
+
+
+async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -> list[ProbePart]:
+    """Try every driver, `at_once` side by side, then each promise on the best that works.
+
+    More than one at once saves time where starting a sandbox is mostly waiting for the kernel.
+    """
+    # Containers and machines one after another: engines lock their store, and machines compute.
+    turns = asyncio.Semaphore(at_once)
+
+    async def take_turn(driver: DriverName) -> ProbePart:
+        async with turns:
+            return await _try_driver(driver, tier, scratch)
+
+    parts = await asyncio.gather(*(take_turn(driver) for driver in DRIVERS))
+    best = next((driver for driver, part in zip(DRIVERS, parts, strict=True) if part.ok), None)
+    if best is None:
+        return parts
+    with scratch_plan(scratch, best) as plan:
+        sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
+        try:
+            return [*parts, *[await _try_promise(promise, sandbox) for promise in _PROMISES]]
+        finally:
+            await sandbox.close()
+
+
+async def _try_driver(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> ProbePart:
+    """Make a small workspace of a driver's kind, mount it and work in it."""
+    try:
+        with scratch_plan(scratch, driver) as plan:
+            sandbox = await tier.open(SandboxSpec(mounts=plan))
+            try:
+                result = await sandbox.exec(["sh", "-c", "rm -r lower && mkdir lower && echo new > lower/file"])
+            finally:
+                await sandbox.close()
+    except ChargehandError as error:
+        return ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)
+    except OSError as error:
+        detail = f"{scratch}: {error.strerror}"
+        return ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))
+    if result.exit_code == 0:
+        return ProbePart(name=driver, ok=True, detail=_OBSERVED[driver])
+    detail = result.stderr.decode().strip()
+    return ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))
+
+
+@contextlib.contextmanager
+def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
+    """Make what `driver` would; raises `TierUnavailableError` where the file system does not clone."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="probe-", ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        for part in ("base/lower", "upper", "work"):
+            (root / part).mkdir(parents=True)
+        (root / "base/lower/file").write_bytes(b"old\n" * 4096)
+        if driver == "reflink":
+            with (root / "base/lower/file").open("rb") as old, (root / "base/lower/clone").open("xb") as new:
+                try:
+                    fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+                except OSError as error:
+                    raise TierUnavailableError(
+                        f"the file system of {str(scratch)!r} does not clone files: {error.strerror}",
+                        hint=_ADVICE["reflink"],
+                    ) from error
+        for path in (root, *root.rglob("*")):
+            os.chown(path, *sandbox_ids())
+        if driver == "overlay":
+            yield MountPlan(target="/workspace", lowers=(root / "base",), upper=root / "upper", work=root / "work")
+        else:
+            yield MountPlan(target="/workspace", plain=root / "base")
+        for locked in root.glob("work/work"):
+            locked.chmod(0o700)  # overlayfs leaves it without any permission
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What is tried for one promise: a command, whether its end shows that it is kept, and what to say of it.
+
+    `shown` is a template of `exit` (its exit code), `out` (the words that it wrote) and `limit`.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    kept: Callable[[ExecResult, list[str]], bool]
+    shown: str
+    limit: str = ""
+
+
+_PROMISES = (
+    _Promise(
+        "isolation",
+        ("sed", "-nE", "s/^(Seccomp|NoNewPrivs|CapBnd):\\t(.*)/\\1:\\2/p", "/proc/self/status"),
+        lambda _, out: {"Seccomp:2", "NoNewPrivs:1", "CapBnd:0000000000000000"} <= set(out),
+        "{out}",
+    ),
+    _Promise(
+        "network",
+        ("sed", "-e", "1,2d", "-e", "s/:.*//", "/proc/net/dev"),
+        lambda _, out: out == ["lo"],
+        "interfaces: {out}",
+    ),
+    _Promise(
+        "temporary files",
+        ("sh", "-c", "head -c 8388608 /dev/zero > /tmp/full"),
+        lambda result, _: result.exit_code != 0,
+        "exit {exit} on 8 MiB; limit {limit}",
+        limit="tmp",
+    ),
+    _Promise(
+        "processes",
+        ("python3", "-I", "-c", _FORKS),
+        lambda _, out: int(out[0] if out else 100) <= _SMALL.processes,
+        "{out} forks before it was refused; limit {limit}",
+        limit="processes",
+    ),
+    _Promise(
+        "memory",
+        ("python3", "-I", "-c", _MEMORY),
+        lambda result, _: result.exit_code != 0,
+        "exit {exit} on 1 GiB; limit {limit}",
+        limit="memory",
+    ),
+    _Promise("freeze", ("true",), lambda *_: True, "{limit}", limit="freeze"),
+)
+
+
+async def _try_promise(promise: _Promise, sandbox: Sandbox) -> ProbePart:
+    try:
+        if promise.name == "freeze":
+            await sandbox.freeze()
+            await sandbox.thaw()
+        result = await sandbox.exec(promise.argv, timeout=120)
+        if promise.name == "processes":  # its children sleep on, and hold the seats of what is tried next
+            await sandbox.exec(["sh", "-c", "kill -9 -1"])
+    except ChargehandError as error:
+        ok, detail = False, error.message
+    else:
+        out = result.stdout.decode().split()
+        ok, limit = promise.kept(result, out), sandbox.limits_in_force.get(promise.limit, "")
+        detail = promise.shown.format(exit=result.exit_code, out=", ".join(out) or "unknown", limit=limit)
+    return ProbePart(name=promise.name, ok=ok, detail=detail, mend="" if ok else _advise(promise.name, detail))
+
+
+def _advise(name: str, detail: str) -> str:
+    return _ADVICE.get(name) or remedy_for(f"{name}: {detail}")

@@ -1,0 +1,299 @@
+"""Control groups, versions 1 and 2, where this process may make them: limits, freezing and counters of a sandbox.
+
+Where it may not, rlimits bind memory per process and the process count per sandbox, and the exec server freezes by
+signals; `limits_in_force` says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from chargehand.core.errors import InfrastructureError
+from chargehand.sandbox.contract import SandboxLimits
+
+_ROOT = Path("/sys/fs/cgroup")
+_PREFIX = "chargehand-"
+_V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
+_V2 = ("memory", "pids", "cpu")
+_PERIOD_MICROSECONDS = 100_000
+_REMOVE_ROUNDS = 1000
+_COUNTER_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What the kernel counted of everything that ever ran in a group; `None` for what no controller counts.
+
+    Memory in bytes, page cache and temporary files included; `memory_kills` and `refused_forks` say how often a
+    limit was enforced.
+    """
+
+    cpu_seconds: float | None = None
+    peak_memory: int | None = None
+    peak_processes: int | None = None
+    memory_kills: int | None = None
+    refused_forks: int | None = None
+
+    def or_else(self, before: Counters) -> Counters:
+        """Return these, each that is unknown as it was `before`: a group may go between two readings."""
+
+        def latest(now: int | None, earlier: int | None) -> int | None:
+            return earlier if now is None else now
+
+        return Counters(
+            cpu_seconds=before.cpu_seconds if self.cpu_seconds is None else self.cpu_seconds,
+            peak_memory=latest(self.peak_memory, before.peak_memory),
+            peak_processes=latest(self.peak_processes, before.peak_processes),
+            memory_kills=latest(self.memory_kills, before.memory_kills),
+            refused_forks=latest(self.refused_forks, before.refused_forks),
+        )
+
+
+NOT_COUNTED = Counters()
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The group of one sandbox: its directories (one per controller in version 1)."""
+
+    directories: tuple[Path, ...]
+    unified: bool
+    limits_in_force: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def freezer(self) -> Path | None:
+        """The file that orders a freeze, `None` where this group has no freezer."""
+        name = "cgroup.freeze" if self.unified else "freezer.state"
+        files = (directory / name for directory in self.directories)
+        return next((file for file in files if file.exists()), None)
+
+    def freeze(self, wanted: bool, *, seconds: float = 5.0) -> None:
+        """Freeze or thaw every process of the group and wait until the kernel says it is so.
+
+        Raises `InfrastructureError` (`freeze_unavailable`, `freeze_timeout`).
+        """
+        control = self.freezer
+        if control is None:
+            raise InfrastructureError("this control group cannot freeze", code="freeze_unavailable")
+        order = str(int(wanted)) if self.unified else ("FROZEN" if wanted else "THAWED")
+        state = control.with_name("cgroup.events") if self.unified else control
+        goal = f"frozen {order}" if self.unified else order
+        # A write to the freezer returns before the last process stands still.
+        limit = time.monotonic() + seconds
+        control.write_text(order)
+        while goal not in state.read_text():
+            if time.monotonic() > limit:
+                control.write_text("0" if self.unified else "THAWED")
+                raise InfrastructureError(f"not frozen after {seconds} s", code="freeze_timeout")
+            time.sleep(0.0005)
+            control.write_text(order)  # version 1 may stay at FREEZING until asked again
+
+    def read_counters(self) -> Counters:
+        """Return what the kernel has counted up to now; nothing of a group that is gone."""
+        nanoseconds = self._read(("cpuacct.usage",))
+        microseconds = self._read(("cpu.stat",), b"usage_usec") if nanoseconds is None else None
+        seconds = None if nanoseconds is None else nanoseconds / 1e9
+        return replace(
+            self.read_enforced(),
+            cpu_seconds=seconds if microseconds is None else microseconds / 1e6,
+            peak_memory=self._read(("memory.peak", "memory.max_usage_in_bytes")),
+            peak_processes=self._read(("pids.peak",)),
+        )
+
+    def read_enforced(self) -> Counters:
+        """Return how often limits were enforced, and nothing else: this is read before every command."""
+        return Counters(
+            memory_kills=self._read(("memory.events", "memory.oom_control"), b"oom_kill"),
+            refused_forks=self._read(("pids.events",), b"max"),
+        )
+
+    def _read(self, names: tuple[str, ...], label: bytes = b"") -> int | None:
+        """Return the number in the first of these files that exists; with `label`, the one in that line."""
+        path = _find_counter(self.directories, names, label)
+        return None if path is None else _read_number(path, label)
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
+        _kill_members(self.directories[0])
+
+    def remove(self) -> None:
+        """Remove the directories once the kernel has let go of the last process; kills what still lives there."""
+        # Not by rmtree: the files of a group cannot be removed, its directory can once it is empty.
+        for directory in self.directories:
+            _remove_group(directory)
+
+
+@functools.lru_cache(maxsize=512)
+def _find_counter(directories: tuple[Path, ...], names: tuple[str, ...], label: bytes) -> str | None:
+    # Looked for once: a command would pay for each file that is not there.
+    paths = (str(directory / name) for directory in directories for name in names)
+    return next((path for path in paths if _read_number(path, label) is not None), None)
+
+
+def _read_number(path: str, label: bytes) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs five system calls more
+    except OSError:
+        return None
+    try:
+        lines = os.read(fd, _COUNTER_BYTES).splitlines()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    pairs = (line.rpartition(b" ") for line in lines)
+    return next((int(value) for name, _, value in pairs if name == label and value.isdigit()), None)
+
+
+class Cgroups:
+    """Makes groups below the one this process lives in; `available` is what was proven by making one."""
+
+    def __init__(self) -> None:
+        self._parents, self._unified = _find_parents()
+        self._prefix = f"{_PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
+        self.reason = ""
+        self.available = False
+        if not self._parents:
+            self.reason = "no control group of this process can be written to"
+            return
+        try:
+            # By making one: permissions on the directory say nothing about a read-only or a namespaced mount.
+            self.create("probe", SandboxLimits()).remove()
+            self.available = True
+        except OSError as error:
+            self.reason = f"control groups cannot be made here: {error}"
+
+    def create(self, name: str, limits: SandboxLimits) -> Cgroup:
+        """Make the group of one sandbox and set its limits; raises `OSError`."""
+        directories: list[Path] = []
+        in_force: dict[str, str] = {}
+        for controller, parent in self._parents.items():
+            directory = parent / f"{self._prefix}{name}"
+            if directory not in directories:  # version 1 may have several controllers at one place
+                directory.mkdir()
+                directories.append(directory)
+            in_force.update(_set_limits(directory, controller, limits))
+        return Cgroup(tuple(directories), self._unified, in_force)
+
+    def sweep(self) -> int:
+        """Thaw, kill and remove the groups whose owner is dead; returns how many directories went."""
+        removed = 0
+        for parent in self._parents.values():
+            for directory in parent.glob(f"{_PREFIX}*"):
+                # The start time too: a process id may belong to another process by now.
+                owner, started = directory.name.removeprefix(_PREFIX).split("-")[:2]
+                if _start_time(owner) != started:
+                    _remove_group(directory)
+                    removed += 1
+        return removed
+
+
+def _start_time(pid: str) -> str:
+    """Return when a process started, in the kernel's ticks: with the pid it names one process for ever."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _remove_group(directory: Path) -> None:
+    for _ in range(_REMOVE_ROUNDS):
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            for name, order in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                with contextlib.suppress(OSError):
+                    if (directory / name).exists():
+                        (directory / name).write_text(order)
+            _kill_members(directory)
+            time.sleep(0.002)  # the kernel lets go of a dead process only after its last file and page
+        else:
+            return
+
+
+def _kill_members(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        for pid in (directory / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _find_parents() -> tuple[dict[str, Path], bool]:
+    """Return a writable parent directory per controller, and whether it is version 2."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    parents = {}
+    for _, controllers, place in lines:
+        for name in controllers.split(","):
+            directory = Path(os.path.realpath(_ROOT / name)) / place.lstrip("/")
+            if name in _V1 and os.access(directory, os.W_OK):
+                parents[name] = directory
+    if parents:
+        return parents, False
+    for _, controllers, place in lines:
+        directory = _ROOT / place.lstrip("/")
+        if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
+            delegate_controllers(directory)
+            return {"unified": directory}, True
+    return {}, False
+
+
+def delegate_controllers(directory: Path) -> None:
+    """Let groups below a group of version 2 have its controllers, as far as the kernel lets us.
+
+    It does not while processes live in the group itself, unless that is the root: then the groups below count
+    processor time and freeze, and limit nothing, which `limits_in_force` tells.
+    """
+    try:
+        offered = (directory / "cgroup.controllers").read_text().split()
+        given = (directory / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return
+    for name in _V2:
+        if name in offered and name not in given:
+            with contextlib.suppress(OSError):
+                (directory / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict[str, str]:
+    """Set the limits of one controller; return those that are in force by it."""
+    if controller == "memory":
+        (directory / "memory.limit_in_bytes").write_text(str(limits.memory_mb << 20))
+        with contextlib.suppress(OSError):  # where swap is counted, none on top
+            (directory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_mb << 20))
+        return {"memory": f"{limits.memory_mb} MiB for the sandbox (cgroup v1)"}
+    if controller == "pids":
+        (directory / "pids.max").write_text(str(limits.processes))
+        return {"processes": f"{limits.processes} for the sandbox (cgroup v1)"}
+    if controller == "unified":
+        return _set_unified_limits(directory, limits)
+    if controller == "cpu" and limits.cpu_percent is not None:
+        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
+        (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+        (directory / "cpu.cfs_quota_us").write_text(str(quota))
+        return {"cpu_share": f"{limits.cpu_percent} % of a processor (cgroup v1)"}
+    return {"freeze": "cgroup v1"} if controller == "freezer" else {}
+
+
+def _set_unified_limits(directory: Path, limits: SandboxLimits) -> dict[str, str]:
+    in_force = {"freeze": "cgroup v2"}
+    if (directory / "memory.max").exists():
+        (directory / "memory.max").write_text(str(limits.memory_mb << 20))
+        with contextlib.suppress(OSError):
+            (directory / "memory.swap.max").write_text("0")
+        in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox (cgroup v2)"
+    if (directory / "pids.max").exists():
+        (directory / "pids.max").write_text(str(limits.processes))
+        in_force["processes"] = f"{limits.processes} for the sandbox (cgroup v2)"
+    if limits.cpu_percent is not None and (directory / "cpu.max").exists():
+        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
+        (directory / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup v2)"
+    return in_force

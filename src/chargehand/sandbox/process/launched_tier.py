@@ -1,0 +1,241 @@
+"""What the tiers share whose sandboxes the launcher starts: its life, its packets, a sandbox's first moments."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import marshal
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from importlib.abc import InspectLoader
+from types import ModuleType
+from typing import Self, TypeVar
+
+from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import sandbox_ids
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.inside import exec_server
+from chargehand.sandbox.process import sandbox_launcher
+from chargehand.sandbox.process.cgroups import Cgroups
+from chargehand.sandbox.process.layout import Layout
+from chargehand.sandbox.process.remedies import tier_unavailable
+from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
+from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox
+from chargehand.sandbox.process.usage import first_child
+from chargehand.sandbox.toolchain import Toolchain
+
+_Opened = TypeVar("_Opened")
+_LAUNCHER_FD, _ALIVE_FD = 3, 4
+# The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
+_ABOVE = 16
+
+
+class LaunchedTier:
+    """A tier whose sandboxes a launcher starts; close it to end the launcher and everything it started.
+
+    One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
+    the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
+    others that something of ours may still run. Without `groups` it makes no control groups, as where it may not.
+    """
+
+    def __init__(self, toolchain: Toolchain, *, alive: int | None = None, groups: bool = True) -> None:
+        self._toolchain = toolchain
+        self._alive = alive
+        self._cgroups = Cgroups()
+        self._groups = groups and self._cgroups.available
+        self._control: socket.socket | None = None
+        self._launcher_pid = 0
+        self._ended: dict[str, asyncio.Future[int]] = {}
+        self._pids: dict[str, int] = {}
+        self._filter = b""
+        self._server = b""
+
+    async def __aenter__(self) -> Self:
+        self._start_launcher()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _start_launcher(self) -> None:
+        bwrap = shutil.which("bwrap")
+        if not bwrap:
+            raise tier_unavailable("bwrap: not found")
+        self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
+        self._filter = compile_filter(host_architecture())
+        self._server = compile_program(exec_server)
+        # What a Chargehand process that was killed left behind goes when the next one starts.
+        self._cgroups.sweep()
+        # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
+        # each request arrives with its own descriptors.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
+        copies = {wanted: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for wanted, fd in given.items()}
+        self._launcher_pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-E", sandbox_launcher.__file__, *map(str, given)],
+            # Nothing of our own environment: /proc/1/environ of a sandbox shows what it was started with.
+            {"PATH": "/usr/bin:/bin"},
+            file_actions=[
+                *((os.POSIX_SPAWN_DUP2, copy, wanted) for wanted, copy in copies.items()),
+                *((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)),
+            ],
+            setsid=True,
+        )
+        for copy in copies.values():
+            os.close(copy)
+        theirs.close()
+        ours.setblocking(False)
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours, self._read_launcher)
+
+    def _read_launcher(self) -> None:
+        """Handle one packet of the launcher: a sandbox has started, or has ended."""
+        assert self._control is not None
+        try:
+            data = self._control.recv(sandbox_launcher.PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._forget_launcher()
+            return
+        message = json.loads(data)
+        if "pid" in message:
+            self._pids[message["id"]] = message["pid"]
+            return
+        self._pids.pop(message["id"], None)
+        ended = self._ended.pop(message["id"], None)
+        if ended is not None and not ended.done():
+            ended.set_result(message["exit_code"])
+
+    def _forget_launcher(self) -> None:
+        """Note that every sandbox has ended: none outlives the launcher."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+        for ended in self._ended.values():
+            if not ended.done():
+                ended.set_result(-1)
+        self._ended.clear()
+
+    async def _open_with_toolchain(
+        self,
+        spec: SandboxSpec,
+        open_one: Callable[[str, SandboxSpec, int], Awaitable[_Opened]],
+        explain: Callable[[str], InfrastructureError | TierUnavailableError],
+    ) -> _Opened:
+        """Open a sandbox with the toolchain; `explain` makes an error of what one wrote that died at once."""
+        if self._control is None:
+            raise InfrastructureError("the tier is closed", code="tier_closed")
+        spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            return await open_one(new_id("sandbox"), spec, errors)
+        except SandboxDiedError:
+            # What bubblewrap says on stderr is the only account of a sandbox that never came up.
+            raise explain(os.pread(errors, 4000, 0).decode(errors="replace").strip()) from None
+        finally:
+            os.close(errors)
+
+    def _first(self, name: str) -> int | None:
+        """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
+        bubblewrap = self._pids.get(name)
+        return None if bubblewrap is None else first_child(bubblewrap)
+
+    async def _request(self, name: str, layout: Layout, errors: int, others: Sequence[int] = ()) -> socket.socket:
+        """Have the launcher start a sandbox, which gets our socket's far end and copies of `others`."""
+        uid, gid = sandbox_ids()
+        request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A file of its own for each: bubblewrap reads from where the descriptor stands.
+        bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
+        try:
+            os.write(bpf, self._filter)
+            os.lseek(bpf, 0, os.SEEK_SET)
+            await self._send(json.dumps(request).encode(), [theirs.fileno(), errors, bpf, *others])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(bpf)
+        return ours
+
+    async def _send(self, packet: bytes, fds: list[int]) -> None:
+        """Hand one packet to the launcher, waiting where it is behind."""
+        if len(packet) > sandbox_launcher.PACKET:
+            raise InfrastructureError(
+                f"the mounts of this sandbox take {len(packet)} bytes, more than fit into one request",
+                code="request_too_large",
+            )
+        while self._control is not None:
+            try:
+                socket.send_fds(self._control, [packet], fds)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except OSError as error:
+                raise InfrastructureError(
+                    f"the sandbox launcher is gone: {error}", code="launcher_lost"
+                ) from error
+            else:
+                return
+        raise InfrastructureError("the tier is closed", code="tier_closed")
+
+    def _kill(self, name: str) -> None:
+        """Have the launcher end a sandbox at once; nothing where it has ended."""
+        if self._control is None or name not in self._ended:
+            return
+        try:
+            self._control.send(json.dumps({"op": "kill", "id": name}).encode())
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(0.001, self._kill, name)
+        except OSError:
+            return  # no launcher, no sandboxes: they ended with it
+
+    async def close(self) -> None:
+        """End the launcher and with it every sandbox that is still open."""
+        control, self._control = self._control, None
+        if control is None:
+            return
+        asyncio.get_running_loop().remove_reader(control)
+        control.close()
+        await asyncio.to_thread(os.waitpid, self._launcher_pid, 0)
+        self._forget_launcher()
+        self._cgroups.sweep()
+
+
+def limits_of_exec_server(limits: SandboxLimits) -> dict[str, str]:
+    """Return the limits that hold in every tier, by the exec server and by rlimits that it sets."""
+    in_force = {
+        "open_files": f"{limits.open_files} for each process (rlimit)",
+        "file_size": f"{limits.file_mb} MiB for one file (rlimit)",
+        "output": f"{limits.output_mb} MiB for one command (exec server)",
+        "wall_time": "of each command (exec server)",
+    }
+    if limits.cpu_seconds is not None:
+        in_force["cpu_time"] = f"{limits.cpu_seconds:g} s for the sandbox (sampled)"
+    return in_force
+
+
+def compile_program(module: ModuleType) -> bytes:
+    """Return a program of `inside` as the interpreter there takes it: compiling there costs 10 ms each time."""
+    spec = module.__spec__
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        raise InfrastructureError(f"{module.__name__} has no code to send", code="server_missing")
+    return marshal.dumps(spec.loader.get_code(spec.name))
+
+
+async def start_forwarder(sandbox: ServedSandbox, command: Sequence[str]) -> None:
+    """Run what makes a port of a host's socket inside; raises `InfrastructureError` (`forwarder_failed`)."""
+    result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
+    if result.stdout != b"ready\n":
+        raise InfrastructureError(
+            f"a socket of the host cannot be reached from inside: {result.stderr!r}", code="forwarder_failed"
+        )

@@ -1,0 +1,65 @@
+"""From what went wrong at the start of a sandbox to the exact command that remedies it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from chargehand.core.errors import InfrastructureError, TierUnavailableError
+
+_INSTALL = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
+    "apk": "apk add bubblewrap",
+}
+_SYSCTLS = (
+    ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", None),
+)
+# As the launcher says it; bubblewrap has the same words for a limit of namespaces.
+_DISK_FULL = "[Errno 28]"
+_APPARMOR = (
+    "load a profile that lets bwrap make user namespaces (apparmor's bwrap-userns-restrict), or: "
+    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
+
+def tier_unavailable(message: str) -> TierUnavailableError | InfrastructureError:
+    """Return the error for a sandbox that did not start, its remedy as hint; `no_space` on a full disk."""
+    if _DISK_FULL in message:
+        return InfrastructureError(
+            "no space left on the disk while a sandbox was made",
+            code="no_space",
+            hint="free some space, or run 'chargehand gc'",
+        )
+    return TierUnavailableError(
+        f"the process sandbox cannot start: {message or 'no reason given'}", hint=remedy_for(message)
+    )
+
+
+def remedy_for(message: str) -> str:
+    """Return the command, profile or setting that lets the sandbox start."""
+    if "bwrap: not found" in message:
+        tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
+        return f"install bubblewrap: {tools[0] if tools else 'with your package manager'}"
+    # Settings first: what bubblewrap says is the same for each of them.
+    for name, bad, command in _SYSCTLS:
+        if _sysctl(name) == bad:
+            return command or _APPARMOR
+    if _DISK_FULL in message:
+        return "free disk space in the state directory (chargehand gc --dry-run shows what it holds)"
+    if "overlay" in message:
+        return (
+            'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
+        )
+    return "see what `chargehand doctor` says of each part, or use another tier"
+
+
+def _sysctl(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return None

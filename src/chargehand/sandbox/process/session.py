@@ -1,0 +1,409 @@
+"""One open sandbox from the host's side: commands one after another, freezing, usage, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chargehand.core.errors import InfrastructureError, SandboxDiedError
+from chargehand.sandbox.contract import (
+    WORKSPACE,
+    ExecResult,
+    OnOutput,
+    RunningProcess,
+    SandboxLimits,
+    SandboxUsage,
+)
+from chargehand.sandbox.inside import exec_server
+from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.exec_protocol import (
+    ExecChannel,
+    ExecReply,
+    encode_environment,
+    encode_request,
+)
+from chargehand.sandbox.process.usage import UsageMeter, processes_below
+
+_T = TypeVar("_T")
+START_SECONDS = 30.0
+_GRACE_SECONDS = 10.0
+# After a command's own time limit: only then does the host give up on an exec server that does not answer.
+_LATEST_SECONDS = 30.0
+_LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
+_MOST_FREEZES = 256
+
+
+async def _finish(what: Awaitable[_T]) -> _T:
+    """Await `what` to its end even where the caller is cancelled meanwhile; the cancellation comes after."""
+    task = asyncio.ensure_future(what)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled():
+        task.exception()
+        raise cancelled
+    return task.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ExecRequest:
+    """What a program is started with; `more` is the input that comes while it runs, instead of `stdin`."""
+
+    argv: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+    timeout: float
+    output_limit: int
+    stdin: bytes = b""
+    more: AsyncIterator[bytes] | None = None
+
+
+class ServedSandbox:
+    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier.
+
+    `sock` leads to the exec server; `ended` is done when the sandbox is gone; `kill` ends it at once; `first`
+    returns its process 1 as this machine numbers it, `None` where it cannot be known.
+    """
+
+    tier = ""
+    start_seconds = START_SECONDS
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        ended: asyncio.Future[int],
+        *,
+        kill: Callable[[], None],
+        first: Callable[[], int | None],
+        cgroup: Cgroup | None,
+        limits: SandboxLimits,
+        environment: Mapping[str, str],
+        limits_in_force: Mapping[str, str],
+    ) -> None:
+        self.id = name
+        self.limits_in_force = limits_in_force
+        self._environment = encode_environment(environment)
+        self._channel = ExecChannel(sock, self._take_frame)
+        self._ended = ended
+        self._kill = kill
+        self._first = first
+        self._limits = limits
+        self._meter = UsageMeter(limits, first=first)
+        self.use_cgroup(cgroup)
+        self._frozen_since = 0.0
+        self._frozen_total = 0.0
+        self._freezes: deque[float] = deque(maxlen=_MOST_FREEZES)
+        self._freezing = asyncio.Lock()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._closing: asyncio.Future[None] | None = None
+        self._turn = asyncio.Lock()
+        self._reply: ExecReply | None = None
+        self._signals: asyncio.Queue[bytes] = asyncio.Queue()
+        for end in (ended, self._channel.lost):
+            end.add_done_callback(self._on_end)
+
+    def _on_end(self, _: asyncio.Future[Any]) -> None:
+        """Wake whoever waits for a command: the sandbox, or its exec server, is gone."""
+        if self._channel.violated:
+            self._kill()
+        if self._reply is not None:
+            self._reply.wake()
+
+    async def start(self, server: bytes) -> None:
+        """Send the exec server and wait for its greeting; raises `SandboxDiedError` where none comes."""
+        await self._channel.open()
+        self._channel.send(server)
+        await self._wait(self._signals.get(), seconds=self.start_seconds)
+
+    def use_cgroup(self, cgroup: Cgroup | None) -> None:
+        """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
+        self._cgroup = cgroup
+        self._meter.use(cgroup)
+
+    def _take_frame(self, kind: bytes, body: bytes) -> None:
+        """Handle one frame that arrived."""
+        if kind not in (exec_server.OUT, exec_server.ERR, exec_server.DONE):
+            self._signals.put_nowait(kind)
+            return
+        nonce = body[: exec_server.NONCE_BYTES]
+        if self._reply is None or not secrets.compare_digest(nonce, self._reply.nonce):
+            self._kill()  # nobody but the exec server knows the nonce: this is not it
+        else:
+            self._reply.take(kind, body[exec_server.NONCE_BYTES :])
+
+    @property
+    def _dead(self) -> bool:
+        return self._closing is not None or self._channel.lost.done() or self._ended.done()
+
+    def _send(self, kind: bytes, body: bytes = b"") -> None:
+        if self._dead:
+            raise SandboxDiedError(f"sandbox {self.id!r} is closed")
+        self._channel.send_frame(kind, body)
+
+    async def _wait(self, what: Awaitable[_T], *, seconds: float | None) -> _T:
+        """Await `what` unless the sandbox ends, or says nothing for `seconds`."""
+        task = asyncio.ensure_future(what)
+        waited: list[asyncio.Future[Any]] = [task, self._channel.lost, self._ended]
+        try:
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Nobody else awaits it.
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        task.cancel()
+        raise self._give_up()
+
+    def _give_up(self) -> SandboxDiedError:
+        """Kill the sandbox; return the error that says why it can no longer be used."""
+        why = "ended while in use" if self._dead else "no longer answers"
+        self._kill()
+        self._meter.refresh()
+        if self._dead and self._meter.memory_ran_out:
+            return SandboxDiedError(
+                f"sandbox {self.id!r} ended: all of its {self._limits.memory_mb} MiB of memory were used up",
+                code="sandbox_memory",
+                hint="raise sandbox.memory_mb, or lower sandbox.tmp_mb: temporary files are memory too",
+            )
+        return SandboxDiedError(
+            f"sandbox {self.id!r} {why}", hint="it was killed from outside; run the mission again"
+        )
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end; see `Sandbox.exec`."""
+        request = _ExecRequest(
+            argv=argv,
+            cwd=cwd,
+            environment=environment or {},
+            timeout=timeout,
+            output_limit=output_limit,
+            stdin=stdin,
+        )
+        return await self._run(request, on_output)
+
+    async def converse(
+        self,
+        argv: Sequence[str],
+        stdin: AsyncIterator[bytes],
+        *,
+        timeout: float = 60.0,
+        cwd: str = WORKSPACE,
+        environment: Mapping[str, str] | None = None,
+        output_limit: int = 1_000_000,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run one program to its end and hand it what comes meanwhile; see `Converses.converse`."""
+        request = _ExecRequest(
+            argv=argv,
+            cwd=cwd,
+            environment=environment or {},
+            timeout=timeout,
+            output_limit=output_limit,
+            more=stdin,
+        )
+        return await self._run(request, on_output)
+
+    async def _run(self, request: _ExecRequest, on_output: OnOutput | None) -> ExecResult:
+        reply = ExecReply(secrets.token_bytes(exec_server.NONCE_BYTES), on_output)
+        body = encode_request(
+            reply.nonce,
+            request.argv,
+            cwd=request.cwd,
+            environment=self._environment | encode_environment(request.environment),
+            timeout=request.timeout,
+            output_limit=request.output_limit,
+            output_most=self._limits.output_mb << 20,
+            stdin=len(request.stdin) if request.more is None else -1,
+        )
+        async with self._turn:
+            # Otherwise it would run inside a group that is meant to stand still.
+            if not self._thawed.is_set():
+                await self._wait(self._thawed.wait(), seconds=None)
+            self._reply = reply
+            # Before each command and not after the last: a daemon may meet a limit in between.
+            before = self._meter.read_enforced()
+            sampling = asyncio.create_task(self._sample(reply)) if self._meter.needs_samples else None
+            try:
+                self._send(exec_server.EXEC, body)
+                if request.stdin:
+                    self._send(exec_server.STDIN, request.stdin)
+                if request.more is None:
+                    result = await self._wait_for(reply, request.timeout)
+                else:
+                    async with self._feeding(request.more):
+                        result = await self._wait_for(reply, request.timeout)
+                return self._meter.name_limit(result, before, reply.stopped)
+            # There is nobody left to abandon it to.
+            except SandboxDiedError:
+                raise
+            except BaseException:  # cancelled, or the listener failed
+                await _finish(self._abandon(reply))
+                raise
+            finally:
+                self._reply = None
+                if sampling is not None:
+                    sampling.cancel()
+
+    async def _sample(self, reply: ExecReply) -> None:
+        """Look now and then at what a command takes, and kill everything where that is too much."""
+        while reply.stopped is None:
+            await asyncio.sleep(self._meter.pause)
+            if self._thawed.is_set() and not self._dead:
+                reply.stopped = await asyncio.to_thread(self._meter.find_passed_limit)
+        with contextlib.suppress(SandboxDiedError):
+            self._send(exec_server.KILL)
+
+    @contextlib.asynccontextmanager
+    async def _feeding(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[None]:
+        """Hand on what comes for the command until it ends."""
+
+        async def feed() -> None:
+            with contextlib.suppress(SandboxDiedError):  # whoever waits for the command is told
+                async for piece in stdin:
+                    if piece:  # a frame of nothing is the end
+                        self._send(exec_server.STDIN, piece)
+                        await self._channel.drain()
+                self._send(exec_server.STDIN, b"")
+
+        feeding = asyncio.create_task(feed())
+        try:
+            yield
+        finally:
+            feeding.cancel()
+            await asyncio.wait([feeding])
+        if not feeding.cancelled():
+            feeding.result()
+
+    async def _wait_for(self, reply: ExecReply, timeout: float) -> ExecResult:
+        """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
+        left = max(0.0, timeout) + _LATEST_SECONDS
+        while True:
+            began, frozen = time.monotonic(), self._frozen_seconds()
+            await reply.wait(min(left, _LONGEST_WAIT))
+            if reply.failure is not None:
+                raise reply.failure
+            if reply.result is not None:
+                return reply.result
+            left -= time.monotonic() - began - (self._frozen_seconds() - frozen)
+            if left <= 0 or self._dead:
+                raise self._give_up()
+
+    def _frozen_seconds(self) -> float:
+        """Return for how long this sandbox has been frozen in all."""
+        return self._frozen_total + (0.0 if self._thawed.is_set() else time.monotonic() - self._frozen_since)
+
+    async def _abandon(self, reply: ExecReply) -> None:
+        """Kill what runs and wait for its last frame, so that the next command starts clean."""
+        with contextlib.suppress(SandboxDiedError, InfrastructureError):
+            await self.thaw()
+            self._send(exec_server.KILL)
+            if not reply.ended:
+                reply.abandon()
+                await reply.wait(_GRACE_SECONDS)
+                if not reply.ended:
+                    self._give_up()
+
+    async def freeze(self) -> None:
+        """Stop every process inside; see `Sandbox.freeze`."""
+        await _finish(self._set_frozen(True))
+
+    async def thaw(self) -> None:
+        """Let frozen processes run on; see `Sandbox.thaw`."""
+        await _finish(self._set_frozen(False))
+
+    async def _set_frozen(self, wanted: bool) -> None:
+        async with self._freezing:
+            if wanted != self._thawed.is_set():
+                return
+            if self._dead:
+                raise SandboxDiedError(f"sandbox {self.id!r} is closed")
+            if wanted:
+                self._frozen_since = time.monotonic()
+                self._thawed.clear()
+            try:
+                await (self._order_freeze() if wanted else self._order_thaw())
+            except BaseException:
+                self._thawed.set()
+                raise
+            if wanted:
+                self._freezes.append(time.monotonic() - self._frozen_since)
+            else:
+                self._frozen_total = self._frozen_seconds()
+                self._thawed.set()
+
+    async def _order_freeze(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            await asyncio.to_thread(self._cgroup.freeze, True)
+        else:
+            self._send(exec_server.FREEZE)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    async def _order_thaw(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            # Sent first: the exec server must not take the time it stood still for time its command had.
+            self._send(exec_server.SKIP, exec_server.SECONDS.pack(time.monotonic() - self._frozen_since))
+            await asyncio.to_thread(self._cgroup.freeze, False)
+        else:
+            self._send(exec_server.THAW)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    def usage(self) -> SandboxUsage:
+        """Return what it took; see `Sandbox.usage`."""
+        self._meter.refresh()
+        return self._meter.usage(tuple(self._freezes))
+
+    async def close(self) -> None:
+        """Kill everything inside and release what it held; see `Sandbox.close`."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._release())
+        await _finish(self._closing)
+
+    async def _release(self) -> None:
+        self.usage()  # a group that an engine made goes with its container
+        if self._cgroup is not None:
+            if not self._thawed.is_set():
+                self._cgroup.kill()  # while nothing runs, so that nothing writes between the thaw and the end
+            with contextlib.suppress(InfrastructureError, OSError):
+                await asyncio.to_thread(self._cgroup.freeze, False)  # version 1 holds back SIGKILL while frozen
+        self._kill()
+        await asyncio.wait([self._ended], timeout=_GRACE_SECONDS)
+        self._channel.abort()
+        await asyncio.wait([self._channel.lost])
+        # The last reading: with the group its counters go.
+        if self._cgroup is not None:
+            self.usage()
+            await asyncio.to_thread(self._cgroup.remove)
+
+
+class ProcessSandbox(ServedSandbox):
+    """A sandbox of the `process` tier, whose processes are seen from outside; made by `ProcessTier.open`."""
+
+    tier = "process"
+
+    def processes(self) -> tuple[RunningProcess, ...]:
+        """Return what runs inside; see `ShowsProcesses.processes`."""
+        first = self._first()
+        return () if first is None or self._dead else processes_below(first)

@@ -1,0 +1,269 @@
+"""What a sandbox takes and what runs in it, read from the host: nothing inside takes part.
+
+What the kernel counts in a control group costs commands nothing. For the rest /proc is sampled: processor time and
+bytes written are complete at any time, since the kernel adds those of the dead to whoever waited for them; only a
+program that lets the kernel reap its children (SIGCHLD ignored) hides theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from chargehand.sandbox.contract import ExecResult, LimitName, RunningProcess, SandboxLimits, SandboxUsage
+from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup, Counters
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# Seconds between samples: near a limit, where only samples count, where the kernel counts too.
+_SHORTEST, _USUAL, _LONGEST = 0.05, 0.25, 5.0
+# Sampling takes at most this part of the time.
+_SHARE = 20
+_FILE_TOO_LARGE = 128 + signal.SIGXFSZ
+_MOST_PROCESSES = 200
+_COMMAND_BYTES = 500
+
+
+class UsageMeter:
+    """The meter of one sandbox; `first` returns its process 1 as this machine numbers it, `None` where unknown.
+
+    Not for several threads at once. `use` gives it a control group, after which samples only serve for what that
+    does not count.
+    """
+
+    def __init__(self, limits: SandboxLimits, *, first: Callable[[], int | None]) -> None:
+        self._limits = limits
+        self._first = first
+        self._group: Cgroup | None = None
+        self._counted = NOT_COUNTED
+        self._tree: TreeUsage | None = None
+        self._peak_memory = self._peak_tasks = 0
+        self._samples = 0
+        self._cost = 0.0
+        self._output = 0
+
+    def use(self, group: Cgroup | None) -> None:
+        """Read this group's counters from now on."""
+        self._group = group
+        self.refresh()
+
+    @property
+    def needs_samples(self) -> bool:
+        """Whether to sample while a command runs: to limit processor time, or where no kernel counter does."""
+        return self._limits.cpu_seconds is not None or not self._kernel_counts
+
+    @property
+    def _kernel_counts(self) -> bool:
+        return self._counted.peak_memory is not None and self._counted.peak_processes is not None
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next sample: soon where a limit may be met, never so often that it slows anything."""
+        wanted = _LONGEST if self._kernel_counts else _USUAL
+        if self._limits.cpu_seconds is not None:
+            left = self._limits.cpu_seconds - (self._cpu_seconds or 0.0)
+            wanted = min(wanted, left / (os.cpu_count() or 1))
+        return max(_SHORTEST, wanted, self._cost * _SHARE)
+
+    @property
+    def _cpu_seconds(self) -> float | None:
+        if self._counted.cpu_seconds is not None:
+            return self._counted.cpu_seconds
+        return self._tree.cpu_seconds if self._tree is not None else None
+
+    def find_passed_limit(self) -> LimitName | None:
+        """Sample; return the limit that only samples enforce, where one is passed. Blocks for a moment."""
+        self.refresh()
+        limits, tree = self._limits, self._tree
+        if limits.cpu_seconds is not None and (self._cpu_seconds or 0.0) >= limits.cpu_seconds:
+            return "cpu_time"
+        most = limits.memory_mb << 20
+        if self._counted.peak_memory is None and tree is not None and tree.memory > most:
+            # Pages that processes share count once: slow to read, so only of a tree that seems too large.
+            return "memory" if sum(map(_proportional_memory, tree.pids)) > most else None
+        return None
+
+    def refresh(self) -> None:
+        """Read counters and processes as they are now; what is gone leaves what was last read."""
+        if self._group is not None:
+            self._counted = self._group.read_counters().or_else(self._counted)
+        # What the sample costs sets how soon the next one may come, see `pause`.
+        began = time.perf_counter()
+        first = self._first()
+        tree = sample_tree(first) if first is not None else None
+        if tree is not None:
+            self._tree = tree
+            self._peak_memory = max(self._peak_memory, tree.memory)
+            self._peak_tasks = max(self._peak_tasks, tree.tasks)
+            self._samples += 1
+        self._cost = time.perf_counter() - began
+
+    def read_enforced(self) -> Counters:
+        """Return how often the kernel has enforced limits; read before each command, so it has to be cheap."""
+        return self._group.read_enforced() if self._group is not None else NOT_COUNTED
+
+    def name_limit(self, result: ExecResult, before: Counters, stopped: LimitName | None) -> ExecResult:
+        """Return how a command ended with the limit that ended it.
+
+        `before` is what `read_enforced` returned before the command; `stopped` is what we had it killed for.
+        """
+        self._output += result.written
+        if result.limit is not None or (stopped is None and result.exit_code == 0):
+            return result
+        limit = stopped
+        if limit is None and result.exit_code == _FILE_TOO_LARGE:
+            limit = "file_size"
+        # Only of a command that failed: one that meets a refusal and goes on has not ended by a limit.
+        elif limit is None:
+            now = self.read_enforced()
+            if (now.memory_kills or 0) > (before.memory_kills or 0):
+                limit = "memory"
+            elif (now.refused_forks or 0) > (before.refused_forks or 0):
+                limit = "processes"
+        return replace(result, limit=limit)
+
+    @property
+    def memory_ran_out(self) -> bool:
+        """Whether the kernel ever killed something of the sandbox because its memory was used up."""
+        return bool(self._counted.memory_kills)
+
+    def usage(self, freezes: tuple[float, ...]) -> SandboxUsage:
+        """Return what was last read."""
+        counted, tree = self._counted, self._tree
+        sampled = self._samples > 0 and not self._kernel_counts
+        peak_memory, peak_processes = counted.peak_memory, counted.peak_processes
+        if sampled and peak_memory is None:
+            peak_memory = self._peak_memory
+        if sampled and peak_processes is None:
+            peak_processes = self._peak_tasks
+        return SandboxUsage(
+            peak_memory=peak_memory,
+            cpu_seconds=self._cpu_seconds,
+            peak_processes=peak_processes,
+            disk_written=tree.written if tree is not None else None,
+            output=self._output,
+            sampled=sampled,
+            freezes=freezes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeUsage:
+    """One sample of a process tree: `tasks` counts threads; memory in bytes, shared pages once in every process.
+
+    `written` counts bytes, `None` where the kernel or its rules do not tell us.
+    """
+
+    pids: tuple[int, ...]
+    cpu_seconds: float
+    memory: int
+    tasks: int
+    written: int | None
+
+
+def sample_tree(first: int) -> TreeUsage | None:
+    """Return what the process `first` and all its descendants take; `None` where it is gone."""
+    pids, ticks, pages, tasks = [], 0, 0, 0
+    written: int | None = 0
+    for pid in _walk(first, _children):
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if not fields:
+            continue
+        pids.append(pid)
+        ticks += sum(map(int, fields[11:15]))  # its own and those of the children it has waited for
+        tasks += int(fields[17])
+        pages += int(fields[21])
+        more = _read_field(f"/proc/{pid}/io", "write_bytes:")
+        written = None if written is None or more is None else written + int(more)
+    if not pids:
+        return None
+    return TreeUsage(
+        pids=tuple(pids), cpu_seconds=ticks / _TICKS, memory=pages * _PAGE, tasks=tasks, written=written
+    )
+
+
+def first_child(pid: int) -> int | None:
+    """Return the oldest child of a process, `None` where it has none or is gone."""
+    return next(iter(_children(pid)), None)
+
+
+def processes_below(first: int) -> tuple[RunningProcess, ...]:
+    """Return the descendants of a sandbox's process 1, the oldest first; 200 at most."""
+    stats: dict[int, list[str]] = {}
+    names: dict[int, str] = {}
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        # A name may hold anything, brackets too: what counts stands after the last one.
+        before, bracket, after = (_read(f"/proc/{entry}/stat") if entry.isdecimal() else "").rpartition(")")
+        if bracket:
+            pid = int(entry)
+            stats[pid], names[pid] = after.split(), before.partition("(")[2]
+            children.setdefault(int(stats[pid][1]), []).append(pid)
+    # From one reading of all processes and not from each one's list of children: the tree is of one moment.
+    below = [pid for pid in _walk(first, lambda pid: children.get(pid, [])) if pid != first]
+    inside = {pid: int(ids.split()[-1]) for pid in below if (ids := _read_field(f"/proc/{pid}/status", "NSpid:"))}
+    # By their ids inside, which count up from 1: those of the host may have wrapped.
+    oldest = sorted(inside, key=inside.__getitem__)[:_MOST_PROCESSES]
+    return tuple(_describe(pid, stats[pid], names[pid], inside) for pid in oldest)
+
+
+def _describe(pid: int, stat: list[str], name: str, inside: dict[int, int]) -> RunningProcess:
+    words = _read(f"/proc/{pid}/cmdline")[:_COMMAND_BYTES].replace("\0", " ").strip()
+    waits_in = _read(f"/proc/{pid}/wchan").strip()
+    try:
+        open_files = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        open_files = None
+    return RunningProcess(
+        pid=inside[pid],
+        parent=inside.get(int(stat[1]), 1),
+        state=stat[0],
+        command=words or f"[{name}]",
+        cpu_seconds=(int(stat[11]) + int(stat[12])) / _TICKS,
+        waits_in=waits_in if waits_in not in ("", "0") else None,
+        open_files=open_files,
+    )
+
+
+def _walk(first: int, children: Callable[[int], list[int]]) -> Iterator[int]:
+    """Yield a process and all below it, each before its children."""
+    waiting = [first]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children(pid)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def _proportional_memory(pid: int) -> int:
+    """Return the memory of a process in bytes, each shared page divided by how many share it."""
+    kilobytes = _read_field(f"/proc/{pid}/smaps_rollup", "Pss:")
+    if kilobytes:
+        return int(kilobytes.split()[0]) << 10
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE if fields else 0
+
+
+def _read_field(path: str, label: str) -> str | None:
+    """Return what stands after the label of a line."""
+    lines = (line for line in _read(path).splitlines() if line.startswith(label))
+    return next((line.removeprefix(label).strip() for line in lines), None)
+
+
+def _read(path: str) -> str:
+    """Return a file of /proc, "" where its process is gone or not ours to look at."""
+    try:
+        with open(path, "rb", 0) as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,72 @@
+"""The `process` tier: bubblewrap over a private mount namespace, one exec server inside, one launcher outside."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chargehand.sandbox.contract import SandboxSpec
+from chargehand.sandbox.process.cgroups import Cgroup
+from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server, start_forwarder
+from chargehand.sandbox.process.layout import base_environment, plan_layout
+from chargehand.sandbox.process.remedies import tier_unavailable
+from chargehand.sandbox.process.session import ProcessSandbox
+
+
+class ProcessTier(LaunchedTier):
+    """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started."""
+
+    async def open(self, spec: SandboxSpec) -> ProcessSandbox:
+        """Open one sandbox; raises `TierUnavailableError` with the exact remedy where this machine refuses."""
+        return await self._open_with_toolchain(spec, self._open, tier_unavailable)
+
+    async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
+        cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
+        ended = self._ended[name] = asyncio.get_running_loop().create_future()
+        try:
+            layout = plan_layout(
+                spec,
+                bwrap=self._bwrap,
+                server_size=len(self._server),
+                cgroups=cgroup.directories if cgroup else (),
+                memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
+                links=self._toolchain.links,
+            )
+            sock = await self._request(name, layout, errors)
+        except BaseException:
+            del self._ended[name]
+            if cgroup is not None:
+                cgroup.remove()
+            raise
+        sandbox = ProcessSandbox(
+            name,
+            sock,
+            ended,
+            kill=lambda: self._kill(name),
+            first=lambda: self._first(name),
+            cgroup=cgroup,
+            limits=spec.limits,
+            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
+            limits_in_force=_limits_in_force(spec, cgroup),
+        )
+        try:
+            await sandbox.start(self._server)
+            for forwarder in layout.forwarders:
+                await start_forwarder(sandbox, forwarder)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+
+def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]:
+    limits = spec.limits
+    in_force = {
+        **limits_of_exec_server(limits),
+        "memory": f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
+        "processes": f"{limits.processes} for the sandbox (rlimit in its user namespace)",
+        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
+        "freeze": "signals to the whole process namespace",
+    }
+    if limits.cpu_percent is not None:
+        in_force["cpu_share"] = "not limited: no control group for processors can be had here"
+    return in_force | (cgroup.limits_in_force if cgroup else {})

@@ -1,0 +1,331 @@
+"""The host's programs that sandboxes may use: found once, mounted read-only at their host paths."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chargehand.core.errors import ConfigError
+from chargehand.core.ports import Bind
+from chargehand.sandbox.host_programs.interpreters import ask_all, askable, chosen, stamp, witness_paths
+from chargehand.sandbox.host_programs.search import (
+    HostProgram,
+    MountedPaths,
+    is_below,
+    is_system_path,
+    links_out,
+    program_at,
+    programs,
+    virtual_environment,
+)
+
+_TARGET = "/opt/toolchain"
+SHIMS = f"{_TARGET}/shims"
+"""Last on PATH: names that programs expect and the host does not have."""
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+# Programs below /usr whose change is a change of the toolchain.
+_SYSTEM_TOOLS = (
+    *("python3", "node", "npm", "rustc", "cargo", "go", "java", "javac", "mvn", "gradle"),
+    *("cc", "gcc", "g++", "clang", "ld", "make", "cmake", "ninja", "git", "bash"),
+)
+# Settings that programs of the system have links to and do not start without.
+_ETC = ("/etc/java-*", "/etc/maven")
+_PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
+# Each link takes three words of bubblewrap's command line, and a request to the launcher has its limit.
+_LINKS = 512
+# Seconds within which a second change may leave the time stamps as they are.
+_UNSETTLED = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenPrograms:
+    """Programs of one directory of the host's PATH that no sandbox sees, and why."""
+
+    directory: str
+    names: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """What is mounted and what stands on PATH; `id` changes when any program does.
+
+    `links` are symbolic links that a sandbox has (path, where it leads), in directories of `path`; `environment`
+    is what programs need to find themselves. `not_shown` is told to people.
+    """
+
+    binds: tuple[Bind, ...]
+    path: tuple[str, ...]
+    id: str
+    links: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    not_shown: tuple[HiddenPrograms, ...] = ()
+
+    def find(self, program: str) -> str | None:
+        """Return the host's path of what a sandbox starts as `program`, a name or an absolute path; or `None`."""
+        if program.startswith("/"):
+            shown = is_system_path(program) or any(is_below(program, bind.target) for bind in self.binds)
+            return shutil.which(self._on_host(program)) if shown or program in dict(self.links) else None
+        found = (self.find(f"{directory}/{program}") for directory in self.path)
+        return next((path for path in found if path), None)
+
+    def _on_host(self, path: str) -> str:
+        path = dict(self.links).get(path, path)
+        for bind in sorted(self.binds, key=lambda bind: -len(bind.target)):
+            if is_below(path, bind.target):
+                return str(bind.source) + path.removeprefix(bind.target)
+        return path
+
+
+@dataclass(slots=True)
+class _Search:
+    """One walk over the directories of the host's PATH, in its order."""
+
+    environ: Mapping[str, str]
+    places: MountedPaths
+    answers: Mapping[str, Sequence[str]]
+    path: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    not_shown: list[HiddenPrograms] = field(default_factory=list)
+    watched: set[str] = field(default_factory=set)
+    looked_at: set[str] = field(default_factory=set)
+
+    def directory(self, spelled: str) -> None:
+        real = os.path.realpath(spelled)
+        if is_system_path(spelled) and is_system_path(real):
+            self.path.append(spelled)
+            if real not in self.looked_at:
+                self.looked_at.add(real)
+                self._linked_out(real)
+            return
+        environment = os.path.dirname(os.path.abspath(spelled))
+        self.places.looked_at.add(f"{environment}/pyvenv.cfg")
+        for prefix in virtual_environment(environment):
+            self._prefix(real, "python3", prefix)
+        bins = [place for place in self._answered(real) if place]
+        here = next((place for place in (os.path.abspath(spelled), real) if self.places.shows(place)), None)
+        if here is not None:
+            self.path.append(here)
+            self._linked_out(here)
+            return
+        self.path += [place for place in bins if place not in self.path]
+        self._link(spelled, real)
+
+    def _answered(self, real: str) -> list[str]:
+        """Show what the programs of a directory say they consist of; return where their own programs are."""
+        bins = []
+        for program, prefixes in self.answers.items():
+            if os.path.dirname(program) == real:
+                name = os.path.basename(program)
+                kind = "python3" if name.startswith("python3") else name
+                shown = [prefix for prefix in prefixes if self._prefix(real, kind, prefix)]
+                bins += [f"{prefix}/bin" for prefix in shown if self.places.shows(f"{prefix}/bin")]
+        return list(dict.fromkeys(bins))
+
+    def _prefix(self, directory: str, kind: str, prefix: str) -> bool:
+        problem = self.places.show(prefix, kind=kind)
+        if problem:
+            self.not_shown.append(HiddenPrograms(directory=directory, names=(kind,), problem=problem))
+            return False
+        self.watched.update(found for name in _PACKAGES for found in glob.glob(f"{glob.escape(prefix)}/{name}"))
+        self.watched.update(f"{prefix}/bin/{name}" for name in (kind, "cargo"))
+        return True
+
+    def _linked_out(self, directory: str) -> None:
+        """Show what links of a directory that is shown lead to."""
+        for path in links_out(directory, self.places):
+            if not self.places.shows(os.path.realpath(path)):
+                program = program_at(path, self.places, self.environ)
+                problem = program.problem or self._show(program) if program else ""
+                if program and problem:
+                    self.not_shown.append(
+                        HiddenPrograms(directory=directory, names=(program.name,), problem=problem)
+                    )
+
+    def _link(self, spelled: str, real: str) -> None:
+        """Make a directory of links of one that is not shown itself."""
+        place = f"{_TARGET}/bin-{len(self.path)}"
+        problems: dict[str, list[str]] = {}
+        for program in programs(real, self.places, self.environ):
+            problem = program.problem or self._show(program)
+            if problem:
+                problems.setdefault(problem, []).append(program.name)
+            elif len(self.links) < _LINKS:
+                self.links[f"{place}/{program.name}"] = program.target
+        if any(link.startswith(f"{place}/") for link in self.links):
+            self.path.append(place)
+        for problem, names in problems.items():
+            self.not_shown.append(HiddenPrograms(directory=spelled, names=tuple(names), problem=problem))
+
+    def read_paths(self) -> set[str]:
+        """Return every path whose change could change what this walk found."""
+        answered = {place for places in self.answers.values() for place in places}
+        etc = {place for place in self.places.sources if place.startswith("/etc/")}
+        libraries = {f"{place}/lib" for place in answered}
+        return {*self.places.looked_at, *self.watched, *answered, *libraries, "/etc", *etc}
+
+    def _show(self, program: HostProgram) -> str:
+        problems = [self.places.show(need) for need in program.needs]
+        self.watched.update((program.target, *program.needs))
+        return next((problem for problem in problems if problem), "")
+
+
+def discover(
+    *,
+    search: str,
+    extra: Sequence[str] = (),
+    cache: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Toolchain:
+    """Return the toolchain for the host's PATH `search` and the user's `extra` directories.
+
+    Programs below /usr need no mount of their own. Of what lies elsewhere, as little is shown as they need: the
+    prefix of an interpreter, a virtual environment, a directory of node packages, a single file. Answers of
+    interpreters are kept in the file `cache` and asked anew when one changes; all that was found is kept beside it
+    until anything changes that was looked at. `environ` is the person's, by
+    default that of this process. Raises `ConfigError` for an `extra` directory that does not exist.
+    """
+    environ = {**(os.environ if environ is None else environ), "PATH": search}
+    if cache is None:
+        return _search(search, extra, None, environ)[0]
+    place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
+    key = json.dumps([search, list(extra), chosen(environ), str(Path.home())])
+    stored = load_result(place, key)
+    if stored is not None:
+        return _decode(stored)
+    toolchain, witnesses = _search(search, extra, cache, environ)
+    document = asdict(toolchain)
+    for bind in document["binds"]:
+        bind["source"] = str(bind["source"])
+    store_result(place, key, witnesses, document, began=began)
+    return toolchain
+
+
+def _decode(document: dict[str, Any]) -> Toolchain:
+    return Toolchain(
+        binds=tuple(Bind(**{**bind, "source": Path(bind["source"])}) for bind in document["binds"]),
+        path=tuple(document["path"]),
+        id=document["id"],
+        links=tuple((name, target) for name, target in document["links"]),
+        environment=tuple((name, value) for name, value in document["environment"]),
+        not_shown=tuple(
+            HiddenPrograms(**{**each, "names": tuple(each["names"])}) for each in document["not_shown"]
+        ),
+    )
+
+
+def _search(
+    search: str, extra: Sequence[str], cache: Path | None, environ: Mapping[str, str]
+) -> tuple[Toolchain, set[str]]:
+    """Return what is found, and every path that it was found by."""
+    spelled = dict.fromkeys(os.path.expanduser(place) for place in search.split(os.pathsep))
+    directories = [place for place in spelled if os.path.isabs(place) and os.path.isdir(place)]
+    real = dict.fromkeys(map(os.path.realpath, directories))
+    asked = [path for place in real for path in askable(place, environ)]
+    # The system's own programs are visible in every sandbox anyway.
+    asked = [path for path in asked if not (is_system_path(path) and is_system_path(os.path.realpath(path)))]
+    found = _Search(
+        environ=environ,
+        places=MountedPaths(home=environ.get("HOME") or str(Path.home())),
+        answers=ask_all(asked, environ, cache),
+    )
+    for directory in directories:
+        found.directory(directory)
+    for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
+        found.places.sources[place] = os.path.realpath(place)
+    binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
+    for number, directory in enumerate(extra):
+        bind, place = _mount_extra(directory, number)
+        binds.insert(0, bind)
+        path.insert(0, place)
+    system = {f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS}
+    stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
+    shown = [[str(bind.source), bind.target] for bind in binds]
+    identity = json.dumps([stamps, shown, path, sorted(found.links.items()), list(extra)])
+    # By stamps and not by content: hashing an interpreter's prefix would take seconds at each start.
+    toolchain = Toolchain(
+        binds=tuple(binds),
+        path=tuple(path),
+        id=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        links=tuple(found.links.items()),
+        environment=_find_java_home(found),
+        not_shown=tuple(found.not_shown),
+    )
+    own = [str(Path(each).expanduser()) for each in extra]
+    witnesses = {*system, *spelled, *own, *(f"{place}/bin" for place in own), *witness_paths(list(real), environ)}
+    return toolchain, witnesses | found.read_paths()
+
+
+def _find_java_home(found: _Search) -> tuple[tuple[str, str], ...]:
+    """Return JAVA_HOME where the host's first Java is not the system's: build tools look there."""
+    java = shutil.which("java", path=found.environ["PATH"])
+    place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
+    homes = [
+        home for home in found.answers.get(place, ()) if found.places.shows(home) and not is_system_path(home)
+    ]
+    return (("JAVA_HOME", homes[0]),) if homes else ()
+
+
+def _mount_extra(directory: str, number: int) -> tuple[Bind, str]:
+    source = Path(directory).expanduser()
+    if not source.is_dir():
+        raise ConfigError(
+            f"the toolchain directory {directory!r} does not exist",
+            hint="correct sandbox.toolchain in your own configuration file",
+        )
+    target = f"{_TARGET}/extra-{number}"
+    place = f"{target}/bin" if (source / "bin").is_dir() else target
+    return Bind(source=source.resolve(), target=target), place
+
+
+def store_result(
+    place: Path, key: str, witnesses: Iterable[str], document: dict[str, Any], *, began: float
+) -> None:
+    """Keep what a search found, unless something changed since it `began` (as `time.time`) or just before that.
+
+    Every path that the search depended on is a witness: directories by the names in them, files by what they are.
+    """
+    paths = sorted({*witnesses, __file__})
+    digest, changed = _digest(paths)
+    if changed > began - _UNSETTLED:
+        return
+    fresh = place.with_name(f"{place.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # it only saves time
+        fresh.write_text(json.dumps({"key": key, "paths": paths, "digest": digest, "found": document}))
+        fresh.replace(place)
+
+
+def load_result(place: Path, key: str) -> dict[str, Any] | None:
+    """Return what was kept for the same question, `None` where anything that it stands on has changed."""
+    try:
+        stored = json.loads(place.read_text())
+        same = stored["key"] == key and stored["digest"] == _digest(stored["paths"])[0]
+        return stored["found"] if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _digest(paths: Iterable[str]) -> tuple[str, float]:
+    """Return a digest of what all paths are now, and when the latest of them changed."""
+    digest, latest = hashlib.sha256(), 0
+    for path in paths:
+        try:
+            info = os.stat(path)
+        except (OSError, ValueError):
+            digest.update(b"-")
+            continue
+        # All that stat(2) says: a file written in place, a link that leads elsewhere and a new name are seen
+        # alike, and the time of an inode's last change (ctime) cannot be set back by a program.
+        parts = (info.st_dev, info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        digest.update(repr(parts).encode())
+        latest = max(latest, info.st_ctime_ns)
+    return digest.hexdigest(), latest / 1e9

@@ -1,0 +1,309 @@
+"""The kernel of virtual machines: unpacked from Debian packages, kept in the state directory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core.errors import TierUnavailableError
+
+SETUP = "chargehand sandbox setup vm"
+PACKAGES = ("linux-image-amd64", "busybox-static")
+_ABOUT = "about.json"
+_SECONDS = 600.0
+MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p")
+"""What a machine needs beside the kernel, with what these need; what is built into the kernel is left out."""
+_KERNEL = re.compile(r"boot/vmlinuz-(?P<version>[A-Za-z0-9.+~_-]+)")
+_DEPENDS = re.compile(rb"(?:^|\0)depends=([A-Za-z0-9_,-]*)\0")
+_HEADER_MAGIC, _MAGIC_AT = b"HdrS", 0x202
+_SECTORS_AT, _PAYLOAD_AT, _SECTOR = 0x1F1, 0x248, 512
+_XZ = b"\xfd7zXZ\0"
+_ELF = b"\x7fELF"
+_DIRECTORIES = ("bin", "dev", "modules", "proc", "new", "work")
+_LARGEST_KERNEL = 256 << 20
+INIT = """#!/bin/busybox sh
+export PATH=/none
+/bin/busybox mount -t proc proc /proc
+fail() { echo "chargehand: $1" > /dev/kmsg; reboot -f; }
+mount -t devtmpfs -o nosuid dev /dev || fail "no devices"
+for module in $(cat /modules/order); do insmod "/modules/$module" || fail "module $module"; done
+options=trans=virtio,version=9p2000.L,msize=512000,nosuid,nodev
+mount -t 9p -o "$options,ro,cache=loose" system /new || fail "no system"
+mount -t 9p -o "$options,access=any,cache=mmap" work /work || fail "no workspace"
+. /new/run/chargehand/start.sh
+fail "not started"
+"""
+"""The first program inside: from here on everything comes by 9p, also what is done next. Without a PATH the shell
+runs busybox's programs by itself, which needs /proc."""
+
+
+def is_wanted_file(name: str) -> bool:
+    """Tell whether a file of a kernel's or of busybox-static's package is of any use here."""
+    return (
+        bool(_KERNEL.fullmatch(name))
+        or name.endswith(("/modules.builtin", "/bin/busybox"))
+        or name == "bin/busybox"
+        or bool(re.search(r"/kernel/(drivers/(virtio|char)|fs/(9p|netfs|fscache)|net/9p)/[^/]+\.ko(\.xz)?$", name))
+    )
+
+
+def kernel_version(files: Mapping[str, bytes]) -> str:
+    """Return the version of the one kernel among the files; raises `TierUnavailableError` where there is none."""
+    found = [match["version"] for name in files if (match := _KERNEL.fullmatch(name))]
+    if len(found) != 1:
+        raise TierUnavailableError(
+            f"{len(found)} kernels in the packages: {', '.join(found) or 'none'}",
+            hint="give one package linux-image-…-amd64 and one busybox-static",
+        )
+    return found[0]
+
+
+def extract_kernel(image: bytes) -> bytes:
+    """Return the ELF kernel in a compressed one: the machine need not unpack it at each start.
+
+    One that is compressed otherwise than with xz comes back as it is. Raises `TierUnavailableError` for no kernel.
+    """
+    if image[_MAGIC_AT : _MAGIC_AT + 4] != _HEADER_MAGIC or len(image) < _PAYLOAD_AT + 8:
+        raise TierUnavailableError("the package holds a vmlinuz that is no kernel", hint="download it once more")
+    offset, size = struct.unpack_from("<II", image, _PAYLOAD_AT)
+    start = ((image[_SECTORS_AT] or 4) + 1) * _SECTOR + offset
+    payload = image[start : start + size]
+    if not payload.startswith(_XZ):
+        return image
+    try:
+        kernel = lzma.LZMADecompressor().decompress(payload, _LARGEST_KERNEL)
+    except lzma.LZMAError:
+        return image
+    return kernel if kernel.startswith(_ELF) else image
+
+
+def order_modules(files: Mapping[str, bytes], names: Sequence[str] = MODULES) -> list[tuple[str, bytes]]:
+    """Return file names and contents of the modules in the order in which they load.
+
+    Raises `TierUnavailableError` for one that is neither there nor built in.
+    """
+    modules = {_module_name(name): content for name, content in files.items() if re.search(r"\.ko(\.xz)?$", name)}
+    packed = {_module_name(name) for name in files if name.endswith(".ko.xz")}
+    lists = [content for name, content in files.items() if name.endswith("/modules.builtin")]
+    builtin = {_module_name(line) for text in lists for line in text.decode().split()}
+    order: list[tuple[str, bytes]] = []
+    seen: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in seen or name in builtin:
+            return
+        seen.add(name)
+        if name not in modules:
+            raise TierUnavailableError(
+                f"this kernel has no module {name!r}", hint="take Debian's linux-image-amd64, not the cloud kernel"
+            )
+        content = lzma.decompress(modules[name]) if name in packed else modules[name]
+        depends = _DEPENDS.search(content)  # what it says in its section .modinfo
+        for needed in depends[1].decode().split(",") if depends else ():
+            if needed:
+                visit(needed.replace("-", "_"))
+        order.append((f"{name}.ko", content))
+
+    for name in names:
+        visit(name.replace("-", "_"))
+    return order
+
+
+def _module_name(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".xz").removesuffix(".ko").replace("-", "_")
+
+
+def make_initramfs(files: Mapping[str, bytes]) -> bytes:
+    """Return the archive that the kernel starts from: busybox, the modules, and `INIT`."""
+    busybox = next((content for name, content in files.items() if name.endswith("bin/busybox")), None)
+    if busybox is None:
+        raise TierUnavailableError("the packages hold no busybox", hint="give the package busybox-static too")
+    modules = order_modules(files)
+    archive = bytearray()
+    for number, name in enumerate(_DIRECTORIES, 1):
+        archive += _entry(number, name, stat.S_IFDIR | 0o755, b"")
+    plain = {"bin/busybox": busybox, "init": INIT.encode()} | {f"modules/{name}": body for name, body in modules}
+    plain["modules/order"] = " ".join(name for name, _ in modules).encode()
+    for number, (name, content) in enumerate(plain.items(), len(_DIRECTORIES) + 1):
+        executable = name in ("init", "bin/busybox")
+        archive += _entry(number, name, stat.S_IFREG | (0o755 if executable else 0o644), content)
+    return bytes(archive + _entry(0, "TRAILER!!!", 0, b""))
+
+
+def _entry(number: int, name: str, mode: int, content: bytes) -> bytes:
+    """Return one file of a `newc` archive; owner root, no time."""
+    called = name.encode() + b"\0"
+    fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(called), 0)
+    head = b"070701" + b"".join(b"%08x" % field for field in fields) + called
+    return head + bytes(-len(head) % 4) + content + bytes(-len(content) % 4)
+
+
+def recipe_digest() -> str:
+    """Return what names the way in which these files are made: other code of ours, other files."""
+    return hashlib.sha256("\0".join((INIT, *MODULES, *_DIRECTORIES)).encode()).hexdigest()[:16]
+
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+_END = b"`\n"
+_LARGEST_MEMBER = 512 << 20
+_COMPRESSIONS = ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2")
+
+
+def read_package(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return the content of the plain files whose name without a leading `./` is `is_wanted_file`.
+
+    Raises `TierUnavailableError` that names the file for what is no Debian package.
+    """
+    try:
+        return _unpack(_read_data_member(path), is_wanted_file)
+    except (OSError, ValueError, EOFError, tarfile.TarError) as error:
+        raise TierUnavailableError(
+            f"{str(path)!r} is no Debian package: {error}",
+            hint="give the .deb file of a kernel or busybox-static",
+        ) from error
+
+
+def _read_data_member(path: Path) -> bytes:
+    """Return the member that holds the files; raises `ValueError`, `OSError`."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("it does not begin as one")
+        seen = []
+        while header := file.read(_HEADER):
+            if len(header) < _HEADER or header[58:] != _END:
+                raise ValueError("the header of a member is damaged")
+            name, size = header[:16].decode("ascii").strip().rstrip("/"), int(header[48:58])
+            if not 0 <= size <= _LARGEST_MEMBER:
+                raise ValueError(f"a member of {size} bytes")
+            if name in _COMPRESSIONS:
+                data = file.read(size)
+                if len(data) < size:
+                    raise ValueError(f"{name} is cut off")
+                return data
+            seen.append(name)
+            file.seek(size + size % 2, io.SEEK_CUR)
+        raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
+
+
+def _unpack(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")
+            if member.isfile() and is_wanted_file(name):
+                file = archive.extractfile(member)
+                found[name] = file.read(_LARGEST_MEMBER) if file else b""
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmKernel:
+    """What a machine starts from: the kernel, its initramfs (`first-files` on disk), the kernel's version."""
+
+    kernel: Path
+    initramfs: Path
+    version: str
+
+
+def find_kernel(images: Path) -> VmKernel:
+    """Return the kernel in `images`; raises `TierUnavailableError` where there is none of this version."""
+    try:
+        about = json.loads((images / _ABOUT).read_text())
+        found = VmKernel(
+            kernel=images / about["directory"] / "kernel",
+            initramfs=images / about["directory"] / "first-files",
+            version=about["version"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        raise TierUnavailableError("no kernel for virtual machines is set up", hint=f"run: {SETUP}") from None
+    if about.get("made_by") != recipe_digest() or not (found.kernel.exists() and found.initramfs.exists()):
+        raise TierUnavailableError(
+            f"the kernel {found.version!r} for virtual machines was set up by another version",
+            hint=f"run: {SETUP}",
+        )
+    return found
+
+
+def set_up_kernel(
+    images: Path, *, packages: Sequence[Path] = (), environ: Mapping[str, str] | None = None
+) -> VmKernel:
+    """Make the kernel and its first files in the directory, of the packages given or else downloaded by apt.
+
+    Needs no root: nothing is installed. Raises `TierUnavailableError` with the way out.
+    """
+    images.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with tempfile.TemporaryDirectory(dir=images, prefix="fresh-") as name:
+        fresh = Path(name)
+        chosen = list(packages) or _download(fresh, os.environ if environ is None else environ)
+        files: dict[str, bytes] = {}
+        for package in chosen:
+            files |= read_package(package, is_wanted_file)
+        version = kernel_version(files)
+        place = images / f"{version}-{recipe_digest()}"
+        made = fresh / "made"
+        made.mkdir(mode=0o755)
+        kernel = next(content for path, content in files.items() if path == f"boot/vmlinuz-{version}")
+        (made / "kernel").write_bytes(extract_kernel(kernel))
+        (made / "first-files").write_bytes(make_initramfs(files))
+        for path in made.iterdir():
+            path.chmod(0o644)
+        if place.exists():
+            place.rename(fresh / "old")
+        made.rename(place)
+        about = {"version": version, "made_by": recipe_digest(), "directory": place.name}
+        (fresh / _ABOUT).write_text(json.dumps(about))
+        (fresh / _ABOUT).replace(images / _ABOUT)
+    return find_kernel(images)
+
+
+def _download(place: Path, environ: Mapping[str, str]) -> list[Path]:
+    """Have apt fetch the packages into a directory: it checks their signatures, and installs nothing."""
+    apt = shutil.which("apt-get", path=environ.get("PATH", os.defpath))
+    if apt is None:
+        raise TierUnavailableError(
+            "apt-get: not found, so no kernel can be downloaded",
+            hint=f"download Debian's {' and '.join(PACKAGES)} and run: {SETUP} --package FILE --package FILE",
+        )
+    # Debian's newest kernel is a package that only depends on the one that holds it.
+    said = _run(["apt-cache", "depends", "--important", PACKAGES[0]], Path("/"), environ)
+    named = [line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line]
+    kernel = named[0] if named else PACKAGES[0]
+    # As root: apt's own user may not write into a directory that belongs to us.
+    _run([apt, "download", "-q", "-o", "APT::Sandbox::User=root", kernel, PACKAGES[1]], place, environ)
+    return sorted(place.glob("*.deb"))
+
+
+def _run(argv: Sequence[str], place: Path, environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            env={**environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TierUnavailableError(f"{argv[0]}: {error}", hint="see whether apt works here") from error
+    if done.returncode != 0:
+        raise TierUnavailableError(
+            f"{' '.join(argv[:2])} failed: {done.stderr.strip()[-500:]!r}",
+            hint="run apt-get update, and see whether the package sources hold linux-image-amd64",
+        )
+    return done.stdout

@@ -1,0 +1,142 @@
+"""The part of the conformance suite about freezing: nothing runs, nothing is lost, and the time does not count."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import pytest
+
+from chargehand.core.errors import SandboxDiedError
+from chargehand.sandbox.contract import Sandbox
+from chargehand.testing.sandbox.kit import (
+    VFORK,
+    WRITERS,
+    OpenedSandbox,
+    SandboxFixtures,
+    python,
+    running,
+    snapshot,
+    until,
+)
+
+
+def _all_differ(opened: OpenedSandbox, before: dict[str, tuple[bytes, int]]) -> bool:
+    return all(now != before[name] for name, now in snapshot(opened.written).items())
+
+
+class FreezeContract(SandboxFixtures):
+    """What a sandbox owes between `freeze` and `thaw`."""
+
+    async def test_nothing_changes_while_frozen(self, opened: OpenedSandbox) -> None:
+        async with running(opened.sandbox, *python(WRITERS)):
+            await until(lambda: len(list(opened.written.iterdir())) == 13)
+            for _ in range(5):
+                await opened.sandbox.freeze()
+                before = snapshot(opened.written)
+                await asyncio.sleep(0.05)
+                assert snapshot(opened.written) == before
+                await opened.sandbox.thaw()
+                await until(functools.partial(_all_differ, opened, before))
+
+    async def test_freezing_a_parent_that_waits_in_vfork(self, opened: OpenedSandbox) -> None:
+        async with running(opened.sandbox, *python(VFORK)):
+            await until(lambda: (opened.written / "ready").exists())
+            await asyncio.sleep(0.05)
+            await opened.sandbox.freeze()
+            await opened.sandbox.thaw()
+        assert (await opened.sandbox.exec(["echo", "next"])).stdout == b"next\n"
+
+    async def test_freezing_what_does_nothing_and_twice(self, sandbox: Sandbox) -> None:
+        await sandbox.thaw()
+        for _ in range(3):
+            await sandbox.freeze()
+            await sandbox.freeze()
+            await sandbox.thaw()
+            await sandbox.thaw()
+        await asyncio.gather(*(sandbox.freeze() for _ in range(3)))
+        await asyncio.gather(*(sandbox.thaw() for _ in range(3)))
+        assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
+
+    async def test_what_it_took_is_known_while_it_lives_and_after(self, sandbox: Sandbox) -> None:
+        assert sandbox.usage().freezes == ()
+        await sandbox.freeze()
+        await sandbox.freeze()  # stands already: no second one
+        await sandbox.thaw()
+        before = sandbox.usage()
+        assert len(before.freezes) == 1
+        assert 0 < before.freezes[0] < 10
+        await sandbox.exec(python("held = bytearray(96 << 20)"))
+        await sandbox.close()
+        after = sandbox.usage()
+        assert after.freezes == before.freezes
+        counted = "cgroup" in sandbox.limits_in_force["memory"]
+        assert after.peak_memory is not None or not counted
+        if counted and after.peak_memory is not None and before.peak_memory is not None:
+            assert before.peak_memory < after.peak_memory
+            assert after.peak_memory > 96 << 20
+
+    async def test_a_program_that_stopped_itself_stays_stopped(self, opened: OpenedSandbox) -> None:
+        program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
+        look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
+        await opened.sandbox.exec(python(program))
+        async with asyncio.timeout(60):
+            while b"T\n" not in (await opened.sandbox.exec(look)).stdout:  # noqa: ASYNC110 -- a sandbox tells of no such event
+                await asyncio.sleep(0.01)
+        await opened.sandbox.freeze()
+        await opened.sandbox.thaw()
+        assert b"T\n" in (await opened.sandbox.exec(look)).stdout
+
+    async def test_frozen_time_does_not_count(self, sandbox: Sandbox) -> None:
+        task = asyncio.create_task(
+            sandbox.exec(["sh", "-c", "sleep 0.3; sleep 0.3; echo end"], timeout=1.5 * self.pace)
+        )
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            await sandbox.freeze()
+            await asyncio.sleep(1.5 * self.pace)
+            await sandbox.thaw()
+        result = await task
+        assert (result.stdout, result.timed_out) == (b"end\n", False)
+        assert result.seconds < 1.5 * self.pace, result
+
+    async def test_a_command_given_while_frozen_runs_after_the_thaw(self, opened: OpenedSandbox) -> None:
+        await opened.sandbox.freeze()
+        task = asyncio.create_task(opened.sandbox.exec(["sh", "-c", "echo x > file; echo ran"]))
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        assert not (opened.written / "file").exists()
+        await opened.sandbox.thaw()
+        assert (await task).stdout == b"ran\n"
+
+    async def test_cancelling_a_frozen_command(self, opened: OpenedSandbox) -> None:
+        async with running(opened.sandbox, "sleep", "60"):
+            await asyncio.sleep(0.05)
+            await opened.sandbox.freeze()
+        await self.nothing_else_runs(opened)
+
+    async def test_closing_while_frozen(self, opened: OpenedSandbox) -> None:
+        before = asyncio.create_task(opened.sandbox.exec(["sleep", "60"]))
+        await asyncio.sleep(0.05)
+        await opened.sandbox.freeze()
+        waiting = asyncio.create_task(opened.sandbox.exec(["echo", "never"]))
+        await asyncio.sleep(0)
+        await opened.sandbox.close()
+        for task in (before, waiting):
+            with pytest.raises(SandboxDiedError):
+                await task
+
+    async def test_killed_while_frozen(self, opened: OpenedSandbox) -> None:
+        """A kernel may hold a signal back until the thaw; after that nothing answers."""
+        await opened.sandbox.freeze()
+        opened.kill()
+
+        async def use_it() -> None:
+            await opened.sandbox.thaw()
+            while True:
+                await opened.sandbox.exec(["true"])
+
+        with pytest.raises(SandboxDiedError):
+            async with asyncio.timeout(60):
+                await use_it()
+        await opened.sandbox.close()

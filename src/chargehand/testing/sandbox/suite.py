@@ -1,0 +1,20 @@
+"""The conformance suite: what every sandbox tier must keep, as checks that its author runs.
+
+pytest collects them from a subclass that gives the fixture `open_sandbox`, with `asyncio_mode = "auto"`. They use
+no more than `sh`, the usual small programs and `python3` inside, and look at the workspace from the host.
+"""
+
+from __future__ import annotations
+
+from chargehand.testing.sandbox.commands import CommandContract
+from chargehand.testing.sandbox.ends import EndContract
+from chargehand.testing.sandbox.freezing import FreezeContract
+from chargehand.testing.sandbox.limits import LimitContract
+
+
+class SandboxContract(CommandContract, EndContract, FreezeContract, LimitContract):
+    """All that a sandbox promises, one test each; subclass it and give the fixture `open_sandbox`.
+
+    `open_sandbox(**limits)` opens a sandbox on a fresh, empty workspace, with the given fields of `SandboxLimits`,
+    and returns an `OpenedSandbox`.
+    """
