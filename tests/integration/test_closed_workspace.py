@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from chargehand.workspace.space import AttemptQuota
 from tests.workspace_kit import Yard, oracle
 
 from chargehand.core.errors import RefusedError
@@ -16,6 +15,7 @@ from chargehand.core.ports import DriverName
 from chargehand.sandbox.contract import SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import discover
+from chargehand.workspace.quota import AttemptQuota
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.workspace import Workspace
 

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from chargehand.workspace.space import AttemptQuota, StateQuota, nobody_needs
 from tests.workspace_kit import Yard, operate, write
 
 from chargehand.core.errors import InfrastructureError, RefusedError
@@ -18,6 +17,7 @@ from chargehand.workspace.bases import Bases
 from chargehand.workspace.errors import no_fault
 from chargehand.workspace.host.files import Need, room_on_disk
 from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.space import AttemptQuota, StateQuota, nobody_needs
 from chargehand.workspace.tree.write import tree_need
 
 MB = 1_000_000

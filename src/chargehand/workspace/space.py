@@ -1,0 +1,492 @@
+"""Disk space of projects' state: garbage collection, and quotas of all projects and of one attempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, RefusedError
+from chargehand.workspace.errors import no_space
+from chargehand.workspace.host.closed import closed_bytes
+from chargehand.workspace.host.files import (
+    Need,
+    describe_lack,
+    discard_tree,
+    megabytes,
+    nearest_directory,
+    no_room,
+    remove_tree,
+    tree_bytes,
+    try_lock,
+)
+from chargehand.workspace.host.git import Git, private_git
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.tree.history import swap_ref
+from chargehand.workspace.workspace import WORKSPACES, WorkspaceState
+
+ItemKind = Literal["workspace", "base", "layer", "litter"]
+Needed = Callable[[Path, ItemKind, str, float], bool | None]
+"""Tells whether an item (its project's directory, kind, name, last use) is needed; `None`: nobody knows."""
+
+_HOUR = 3600.0
+DAY = 24 * _HOUR
+_SHARED_AGE = 7 * DAY
+_GRACE = 60.0  # seconds; what was used this lately may be used next: a workspace is made after its base is found
+_YOUNG_OBJECTS = 3600.0  # seconds; younger objects may belong to a checkpoint that is being made
+_DIRECTORIES: Mapping[str, ItemKind] = {"workspaces": "workspace", "bases": "base", "layers": "layer"}
+# Workspaces before what they stand on, so that one call can remove both.
+_ORDER: dict[ItemKind, int] = {"litter": 0, "workspace": 1, "layer": 2, "base": 3}
+
+
+def nobody_needs(root: Path, kind: ItemKind, name: str, used: float, /) -> bool | None:
+    """The simplest `Needed`: nothing is."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """The refs that go with the commits they were at, how many commits nothing reaches then, and their bytes."""
+
+    refs: tuple[str, ...] = ()
+    tips: tuple[str, ...] = ()
+    commits: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectGc:
+    """What was removed (or, on a dry run, would be) of one project's directory `root`, by name.
+
+    `erased` is what became unreachable with erased checkpoints; `bytes` on disk is without it.
+    """
+
+    root: Path
+    workspaces: tuple[str, ...]
+    bases: tuple[str, ...]
+    layers: tuple[str, ...]
+    litter: tuple[str, ...]
+    erased: Erasure
+    bytes: int
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """The checkpoint refs that were removed."""
+        return self.erased.refs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcReport:
+    """What was removed (or, on a dry run, would be) of all projects; `taken` is the bytes they took before."""
+
+    projects: tuple[ProjectGc, ...]
+    taken: int
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """The bytes freed, without those of erased checkpoints."""
+        return sum(project.bytes for project in self.projects)
+
+
+def gc(
+    roots: Iterable[Path],
+    *,
+    needed: Needed = nobody_needs,
+    max_age: float = DAY,
+    shared_age: float = _SHARED_AGE,
+    max_bytes: int | None = None,
+    checkpoints: bool = False,
+    pack: bool = True,
+    dry_run: bool = False,
+    now: float | None = None,
+) -> GcReport:
+    """Remove what nothing needs from the directories of projects, and report it.
+
+    First goes what was last used longer ago than `max_age` seconds (bases and layers: `shared_age`), then, while
+    all take more than `max_bytes`, what was used least recently. Nothing goes that `needed` names, that a
+    workspace which stays stands on, that is in use, or was within the last minute; where nobody knows whether a
+    workspace is needed, only its age counts. With `checkpoints` those go too whose workspace is gone and whose
+    last one is older than `max_age`, and what only they reach: an erasure, never the default. `pack` packs the
+    objects that stay. A dry run names exactly what the same call would remove.
+    """
+    places = tuple(dict.fromkeys(roots))
+    moment = time.time() if now is None else now
+    found = [item for root in places for item in list_items(root)]
+    fixed = sum(depot_bytes(root) for root in places)
+    ages: dict[ItemKind, float] = {"workspace": max_age, "litter": max(max_age, _HOUR)}
+    plan = _RemovalPlan(found, needed, now=moment, ages=ages, shared_age=shared_age)
+    plan.drop_old()
+    if max_bytes is not None:
+        plan.drop_until(max_bytes - fixed)
+    gone = plan.gone if dry_run else [item for item in plan.gone if _remove_unused(item)]
+    # After the workspaces, for a workspace that stays keeps its checkpoints, and before packing, which reads them.
+    erased: dict[Path, Erasure] = {}
+    if checkpoints:
+        erased = {root: _erase_checkpoints(root, gone, needed, moment - max_age, dry_run) for root in places}
+    projects = tuple(_report_project(root, found, gone, erased.get(root, Erasure())) for root in places)
+    if pack and not dry_run:
+        for root in places:
+            try:
+                if (root / "depot.git").is_dir():
+                    private_git(root / "depot.git")("repack", "-d", "-q", "--geometric=2")
+            except InfrastructureError as problem:
+                if problem.code != "no_space":  # a disk too full to pack on is no worse than before
+                    raise
+    return GcReport(projects=projects, taken=fixed + total_bytes(found), dry_run=dry_run)
+
+
+# --- what there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredItem:
+    """One thing that may go: what it is, when it was last used, what it takes without and with shared files.
+
+    `shared` maps files that other items may have too (packs of objects), by device and inode, to their bytes.
+    """
+
+    root: Path
+    kind: ItemKind
+    place: Path
+    used: float
+    bytes: int
+    shared: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The workspace's id, the base's commit, the layer's key."""
+        return self.place.name
+
+
+def list_items(root: Path) -> list[StoredItem]:
+    """Return the workspaces, bases and layers of a project's directory, and what crashes left there."""
+    found: list[StoredItem] = []
+    for directory, kind in _DIRECTORIES.items():
+        with suppress(FileNotFoundError):
+            found += [_measure_item(root, kind, place) for place in sorted((root / directory).iterdir())]
+    return found
+
+
+def depot_bytes(root: Path) -> int:
+    """Return the bytes of a project's depot; files that it shares with the user's repository are not its own."""
+    return tree_bytes(root / "depot.git", shared=False)[1]
+
+
+def total_bytes(items: Iterable[StoredItem]) -> int:
+    """Return the bytes that items take together, shared files once."""
+    own, shared = 0, dict[tuple[int, int], int]()
+    for each in items:
+        own += each.bytes
+        shared.update(each.shared)
+    return own + sum(shared.values())
+
+
+def _last_use(place: Path) -> float:
+    """Return when something was last used; without its own record it is litter and infinitely old."""
+    for name in ("state.json", "meta.json"):
+        with suppress(OSError):
+            return (place / name).stat().st_mtime
+    return 0.0
+
+
+def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
+    if place.name.startswith("."):  # `.new-…` and `.trash-…`: what a crash left half made or half removed
+        used, size = 0.0, 0
+        with suppress(OSError):
+            used = 0.0 if place.name.startswith(".trash-") else place.stat().st_mtime
+            size = tree_bytes(place)[1]
+        return StoredItem(root=root, kind="litter", place=place, used=used, bytes=size)
+    shared: dict[tuple[int, int], int] = {}
+    if kind == "base":
+        with suppress(OSError), os.scandir(place / "objects" / "pack") as listing:
+            for entry in listing:
+                info = entry.stat(follow_symlinks=False)
+                shared[info.st_dev, info.st_ino] = info.st_blocks * 512
+    size = 0
+    if kind != "workspace":  # bases and layers never change: their size was noted when they were made
+        with suppress(OSError, ValueError, AttributeError):
+            noted = json.loads((place / "meta.json").read_bytes()).get("disk")
+            size = noted if isinstance(noted, int) else 0
+    if size <= 0:  # a workspace, or made by an older version
+        size = tree_bytes(place)[1] - sum(shared.values())
+    return StoredItem(root=root, kind=kind, place=place, used=_last_use(place), bytes=size, shared=shared)
+
+
+# --- what goes
+
+
+class _RemovalPlan:
+    """Decides what goes; nothing is touched."""
+
+    def __init__(
+        self,
+        found: Sequence[StoredItem],
+        needed: Needed,
+        *,
+        now: float,
+        ages: dict[ItemKind, float],
+        shared_age: float,
+    ) -> None:
+        self._needed = needed
+        self._now = now
+        self._ages = ages
+        self._shared_age = shared_age
+        self._left = sorted(found, key=lambda each: (_ORDER[each.kind], each.used, str(each.place)))
+        self._below: dict[Path, tuple[Path, ...]] = {}  # what each workspace stands on: its base and layer
+        for each in found:
+            if each.kind == "workspace":
+                with suppress(OSError, msgspec.MsgspecError):
+                    state = decode_as((each.place / "state.json").read_bytes(), WorkspaceState)
+                    base = each.root / "bases" / state.base.commit
+                    layer = () if state.environment is None else (Path(state.environment).parent,)
+                    self._below[each.place] = (base, *layer)
+        self._users = Counter(place for places in self._below.values() for place in places)
+        self._linked = Counter(file for each in found for file in each.shared)
+        self.gone: list[StoredItem] = []
+
+    def drop_old(self) -> None:
+        """Drop all that is old."""
+        for each in tuple(self._left):
+            if self._is_old(each) and self._may_go(each):
+                self._drop(each)
+
+    def drop_until(self, most: int) -> None:
+        """Drop what was used least recently until what is left takes at most `most` bytes."""
+        size = total_bytes(self._left)
+        while size > most:
+            may_go = [each for each in self._left if self._may_go(each)]
+            if not may_go:
+                return
+            size -= self._drop(min(may_go, key=lambda each: (each.used, _ORDER[each.kind], str(each.place))))
+
+    def _is_old(self, each: StoredItem) -> bool:
+        return each.used < self._now - self._ages.get(each.kind, self._shared_age)
+
+    def _may_go(self, each: StoredItem) -> bool:
+        if each.kind == "litter":  # young litter is something that another process is making right now
+            return self._is_old(each)
+        if each.used > self._now - _GRACE or self._users[each.place]:
+            return False
+        needed = self._needed(each.root, each.kind, each.name, each.used)
+        return self._is_old(each) if needed is None else not needed
+
+    def _drop(self, each: StoredItem) -> int:
+        """Drop one item; return the bytes that this frees: a shared file's only with its last owner."""
+        self._left.remove(each)
+        self.gone.append(each)
+        self._users.subtract(self._below.get(each.place, ()))
+        self._linked.subtract(each.shared)
+        return each.bytes + sum(size for file, size in each.shared.items() if not self._linked[file])
+
+
+def _remove_unused(item: StoredItem) -> bool:
+    """Remove one item unless somebody has begun to use it since it was measured; return whether it is gone."""
+    if item.kind == "litter":
+        remove_tree(item.place)
+        return True
+    lock = item.root / "locks" / f"{item.kind}-{item.name}.lock"
+    with suppress(OSError), try_lock(lock) as free:  # on a full disk not even a lock may be had
+        # Under the lock, and compared with the plan's time: whoever takes an item into use touches its record.
+        if free and _last_use(item.place) == item.used:
+            discard_tree(item.place)
+            return True
+    return False
+
+
+def _report_project(
+    root: Path, found: Sequence[StoredItem], gone: Sequence[StoredItem], erased: Erasure
+) -> ProjectGc:
+    here = [each for each in gone if each.root == root]
+    removed = {each.place for each in here}
+    before = [each for each in found if each.root == root]
+    names: dict[ItemKind, tuple[str, ...]] = {
+        kind: tuple(sorted(each.name for each in here if each.kind == kind)) for kind in _ORDER
+    }
+    return ProjectGc(
+        root=root,
+        workspaces=names["workspace"],
+        bases=names["base"],
+        layers=names["layer"],
+        litter=names["litter"],
+        erased=erased,
+        bytes=total_bytes(before) - total_bytes(each for each in before if each.place not in removed),
+    )
+
+
+# --- checkpoints and objects
+
+
+def _erase_checkpoints(
+    root: Path, gone: Sequence[StoredItem], needed: Needed, limit: float, dry_run: bool
+) -> Erasure:
+    if not (root / "depot.git").is_dir():
+        return Erasure()
+    left = {place.name for place in (root / "workspaces").glob("[!.]*")}
+    left -= {each.name for each in gone if each.root == root and each.kind == "workspace"}
+
+    def keeps(workspace: str, last: float) -> bool:
+        return workspace in left or last >= limit or needed(root, "workspace", workspace, last) is True
+
+    git = private_git(root / "depot.git")
+    erasure = _plan_erasure(git, keeps)
+    if not erasure.refs or dry_run:
+        return erasure
+    for ref, tip in zip(erasure.refs, erasure.tips, strict=True):
+        swap_ref(git, ref, new=None, old=tip)  # `RefMovedError` where a checkpoint was added meanwhile
+    # While a workspace is there, an object written lately may be about to get its ref: git would prune it.
+    newest = min(limit, time.time() - _YOUNG_OBJECTS if left else time.time())
+    when = datetime.fromtimestamp(newest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    git("repack", "-A", "-d", "-q", f"--unpack-unreachable={when}")
+    git("prune", f"--expire={when}")
+    return erasure
+
+
+def _plan_erasure(git: Git, keeps: Callable[[str, float], bool]) -> Erasure:
+    """Return what erasing checkpoints would take; `keeps` is asked by workspace and time of its last one."""
+    doomed: list[tuple[str, str]] = []
+    stay: list[str] = []
+    for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").text.splitlines():
+        tip, when, ref = line.split(" ", 2)
+        if ref.startswith(WORKSPACES) and not keeps(ref.removeprefix(WORKSPACES), float(when or 0)):
+            doomed.append((ref, tip))
+        else:
+            stay.append(tip)
+    if not doomed:
+        return Erasure()
+    only = "".join(f"{tip}\n" for _, tip in doomed) + "".join(f"^{tip}\n" for tip in dict.fromkeys(stay))
+    lost = git("rev-list", "--count", "--stdin", input=only.encode())
+    size = git("rev-list", "--objects", "--disk-usage", "--stdin", input=only.encode())
+    return Erasure(
+        refs=tuple(ref for ref, _ in doomed),
+        tips=tuple(tip for _, tip in doomed),
+        commits=int(lost.text),
+        bytes=int(size.text),
+    )
+
+
+# --- quotas
+
+_SMALL = 16 << 20  # bytes; for less than this a measurement of the last seconds is good enough
+_FRESH_SECONDS = 30.0
+_NEARLY_FULL = 1 << 20  # bytes; with less free the store's own log might not be written any more
+
+
+class StateQuota:
+    """The disk space of all projects of a state directory; a `Room` that makes some where it lacks.
+
+    `roots` are the projects' directories, `limit` in bytes is for all of them together, `needed` is called only
+    where something has to go, and returns the `Needed` of that moment.
+    """
+
+    def __init__(
+        self,
+        roots: Callable[[], Sequence[Path]],
+        *,
+        limit: int,
+        needed: Callable[[], Needed],
+        max_age: float = DAY,
+    ) -> None:
+        self._roots = roots
+        self._limit = limit
+        self._needed = needed
+        self._max_age = max_age
+        self._lock = threading.Lock()
+        self._measured: tuple[float, int] | None = None
+
+    def __call__(self, place: Path, need: Need, what: str) -> None:
+        """Return when `need` and a tenth more fits on the disk of `place` and under the limit.
+
+        Where it does not, what nobody needs goes, least recently used first. Raises `InfrastructureError`
+        (`no_space`) with the figures where that is not enough.
+        """
+        wanted = need.with_margin()
+        if self._describe_lack(place, wanted) is None:
+            return
+        disk = os.statvfs(nearest_directory(place))
+        taken = self.taken()
+        short = max(0, wanted.bytes - disk.f_bavail * disk.f_frsize)
+        most = min(self._limit - wanted.bytes, taken - short)
+        if disk.f_files and disk.f_favail < wanted.files:
+            most = 0  # items are measured in bytes, not in inodes: all that is not needed goes
+        gc(self._roots(), needed=self._needed(), max_age=self._max_age, max_bytes=most, pack=False)
+        with self._lock:
+            self._measured = None
+        problem = self._describe_lack(place, wanted)
+        if problem is not None:
+            raise no_room(what, wanted, problem)
+
+    def taken(self) -> int:
+        """Return the bytes that all projects take now."""
+        size = sum(depot_bytes(root) + total_bytes(list_items(root)) for root in self._roots())
+        with self._lock:
+            self._measured = (time.monotonic(), size)
+        return size
+
+    def _describe_lack(self, place: Path, need: Need) -> str | None:
+        on_disk = describe_lack(place, need)
+        if on_disk is not None:
+            return on_disk
+        with self._lock:
+            measured = self._measured
+        # Measuring walks every workspace: it is done anew only for what is large, or after half a minute.
+        fresh = measured is not None and time.monotonic() - measured[0] < _FRESH_SECONDS
+        taken = measured[1] if measured is not None and fresh and need.bytes < _SMALL else self.taken()
+        room = self._limit - taken
+        if room >= need.bytes:
+            return None
+        limit = megabytes(self._limit)
+        return f"{megabytes(room)} are left of the {limit} that `limits.state_mb` gives all projects together"
+
+
+class AttemptQuota:
+    """What one attempt may write, ignored files included: checked again and again while its agent works.
+
+    `root` is where its writes lie (`Workspace.scan_root`), `before` the entries and bytes that lay there before it
+    wrote anything: none over an overlay, the copy of the base in a plain directory.
+    """
+
+    def __init__(self, root: Path, limits: WorkspaceLimits, *, before: tuple[int, int] = (0, 0)) -> None:
+        self._root = root
+        self._most = (limits.files + before[0], limits.disk_bytes + before[1])
+        self._limits = limits
+
+    def look(self) -> None:
+        """Return if the attempt is within its limits; the cost grows with what was written, up to the limit.
+
+        Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
+        when the disk itself is nearly full.
+        """
+        # An agent may hide files in directories that it closed to their owner, us; those are counted as root of a
+        # user namespace, in a process of its own.
+        closed: list[str] = []
+        entries, size = tree_bytes(self._root, stop=self._most, closed=closed)
+        if closed:
+            more = closed_bytes(closed, stop=self._most)
+            entries, size = entries + more[0], size + more[1]
+        if size > self._most[1]:
+            raise _quota_error(f"more than {megabytes(self._limits.disk_bytes)}", "sandbox.disk_mb")
+        if entries > self._most[0]:
+            raise _quota_error(f"more than {self._limits.files} files and directories", "sandbox.files")
+        disk = os.statvfs(self._root)
+        if disk.f_bavail * disk.f_frsize < _NEARLY_FULL or (disk.f_files and not disk.f_favail):
+            raise no_space("the agent worked")
+
+
+def _quota_error(what: str, key: str) -> RefusedError:
+    return RefusedError(
+        f"the agent wrote {what}, ignored files included",
+        code="disk",
+        hint=f"raise {key}, or ask for less at once",
+    )
