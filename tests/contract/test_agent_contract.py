@@ -15,19 +15,14 @@ import pytest
 from _places import needs_bwrap, toolchain, workspace
 from tests.native_kit import call, says, scripted
 
-from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.agents._acp import AcpAgent
-from chargehand.agents._cli import CliAgent, launch_of
-from chargehand.agents._cli_specs import SPECS, Launch
-from chargehand.agents._command import CommandAgent
-from chargehand.agents._conformance import AgentContract
-from chargehand.agents._conformance_kit import AgentCase, Desk, OpenCase, scripted_endpoint
-from chargehand.agents._contract import Agent, Outcome
-from chargehand.agents._message_file import MESSAGE, Look
-from chargehand.agents._message_forms import ENDS
-from chargehand.agents._native import NativeAgent
-from chargehand.agents._patch_agent import PatchAgent
-from chargehand.agents._repairing import Repairs
+from chargehand.agents.acp.agent import AcpAgent
+from chargehand.agents.clis import SPECS, CliLaunch
+from chargehand.agents.contract import Agent, AgentOutcome
+from chargehand.agents.native.loop import NativeAgent
+from chargehand.agents.native.patch_agent import PatchAgent
+from chargehand.agents.programs.cli import CliAgent, launch_of
+from chargehand.agents.programs.command import CommandAgent
+from chargehand.agents.programs.last_message import ENDS, MESSAGE, MessageRepairs, ReadMessage
 from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
 from chargehand.models._contract import Dialect, Usage
@@ -36,10 +31,14 @@ from chargehand.policy._actions import Effect
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
+from chargehand.testing.agents import fake_acp as _fake_acp
+from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents.conformance import AgentContract
+from chargehand.testing.agents.kit import AgentCase, MemoryAttemptContext, OpenCase, scripted_endpoint
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 MODELS = ("scripted",)
-Seat = Callable[..., Awaitable[Desk]]
+Seat = Callable[..., Awaitable[MemoryAttemptContext]]
 
 
 def fake(module: Any, *words: str) -> tuple[str, ...]:
@@ -62,7 +61,7 @@ async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
 
         async def sit(
             replies: Sequence[ScriptedReply] = PAID, *, usd: float | None = None, effect: Effect = "allow"
-        ) -> Desk:
+        ) -> MemoryAttemptContext:
             socket = tmp_path / "gateway.sock"
             opened = scripted_endpoint(scripted(replies), socket, usd=usd)
             endpoint = await stack.enter_async_context(opened)
@@ -70,7 +69,7 @@ async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
             sandbox = await tier.open(replace(spec, gateway=socket))
             stack.push_async_callback(sandbox.close)
             place = OpenedSandbox(sandbox, tmp_path / "place" / "upper", lambda: None)
-            return Desk(place, endpoint=endpoint, effect=effect)
+            return MemoryAttemptContext(place, endpoint=endpoint, effect=effect)
 
         yield sit
 
@@ -206,7 +205,7 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     )
     assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), desk=desk).assignment()
     launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
-    assert isinstance(launch, Launch)
+    assert isinstance(launch, CliLaunch)
     assert (launch.model, launch.dialect) == ("scripted", spoken)
 
 
@@ -247,7 +246,7 @@ async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> 
 KNOWN = Addressed(id="a-suite/end", mission="m-suite", attempt="a-suite", sender="it")
 
 
-def leaves(content: bytes | None) -> Look:
+def leaves(content: bytes | None) -> ReadMessage:
     async def look() -> bytes | None:
         return content
 
@@ -256,7 +255,7 @@ def leaves(content: bytes | None) -> Look:
 
 async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(None)) is None
     right = b'{"type": "information_report", "status": "success", "payload": {"text": "a"}}'
     assert await repairs.again(look=leaves(right)) is None
@@ -268,20 +267,20 @@ async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_w
     assert '"type": "error_report", "status": "failure", "payload": {"summary": TEXT, "code"?: TEXT' in words
     assert "task_completion" not in words
     assert '"summary": 3' in words
-    every = await Repairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
+    every = await MessageRepairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
     assert every is not None
     assert all(f'"type": "{kind.__struct_config__.tag}"' in every for kind in ENDS)
     assert len(every) < 4_000
-    assert "\0" not in (await Repairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
+    assert "\0" not in (await MessageRepairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
 
 
 async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
     desk, wrong = await seat(), leaves(b"{")
     for _ in range(2):  # the second is the same run, begun anew after a crash
-        repairs = Repairs(desk, KNOWN)
+        repairs = MessageRepairs(desk, KNOWN)
         assert await repairs.again(look=wrong)
     assert list(desk.steps) == ["asked-again/0/1"]
-    later = Repairs(desk, KNOWN, run=1)
+    later = MessageRepairs(desk, KNOWN, run=1)
     assert await later.again(look=wrong)
     assert await later.again(look=wrong) is None, "one was asked for before the question"
     assert sorted(desk.steps) == ["asked-again/0/1", "asked-again/1/1"]
@@ -289,19 +288,19 @@ async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_cra
 
 async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(b"{"))
-    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.ended(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
     assert "taken away" in ended.reason
-    assert (await Repairs(desk, KNOWN).ended(replace(ended, claim="done", code=""))).claim == "done"
+    assert (await MessageRepairs(desk, KNOWN).ended(replace(ended, claim="done", code=""))).claim == "done"
 
 
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(b"{"), why_not="it told no session to go on in") is None
     assert desk.steps == {}
     await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
-    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.ended(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert "is malformed, and was not asked for again (it told no session to go on in)" in ended.reason

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from chargehand.agents._tools_model import ToolSpec
+from chargehand.agents._tool_specs import ToolSpec
 
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
@@ -44,10 +44,14 @@ class ParsedText:
 
 def describe(specs: Sequence[ToolSpec]) -> str:
     """Return what the system prompt says of the tools and of how to call them."""
-    tools = "\n\n".join(_described(spec) for spec in specs)
+    tools = "\n\n".join(map(_described, specs))
+    properties = cast("Mapping[str, Mapping[str, Any]]", specs[0].parameters["properties"])
+    required = cast("list[str]", specs[0].parameters["required"])
+    placeholders = {"array": ["..."], "integer": 1, "boolean": True}
+    example = json.dumps({name: placeholders.get(properties[name]["type"], "...") for name in required})
     return (
         "You work with tools. To call one, end your reply with a fenced block like this:\n\n"
-        f'```tool\n{{"name": "{specs[0].name}", "arguments": {_example(specs[0])}}}\n```\n\n'
+        f'```tool\n{{"name": "{specs[0].name}", "arguments": {example}}}\n```\n\n'
         "The block holds one JSON object with exactly the keys name and arguments; line breaks inside strings "
         "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next "
         f"message. Never write a result yourself.\n\nThe tools:\n\n{tools}"
@@ -67,7 +71,7 @@ def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedText:
     Taken besides ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare object at the
     end of the reply. Commas before a closing bracket and plain line breaks in strings are forgiven.
     """
-    reader = _Reader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
+    reader = _CallReader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
     try:
         reader.read()
     except _Malformed as error:
@@ -79,7 +83,9 @@ class _Malformed(ValueError):
     """Something that is meant as a call and is none."""
 
 
-class _Reader:
+class _CallReader:
+    """Goes through a reply and takes its calls out."""
+
     def __init__(self, source: str, known: set[str]) -> None:
         self.calls: list[TextCall] = []
         self._source = source
@@ -95,25 +101,25 @@ class _Reader:
         at = 0
         while at < len(self._source):
             if fence := _FENCE.match(self._source, at):
-                at = self._fenced(fence)
+                at = self._take_fence(fence)
             elif tag := _TAG.match(self._source, at):
-                at = self._tagged(tag)
+                at = self._take_tag(tag)
             elif self._source.startswith("{", at) and (head := _HEAD.match(self._source, at)):
-                at = self._bare(head)
+                at = self._take_bare(head)
             else:
-                at = self._say(at, self._line_end(at))
+                at = self._add_text(at, self._line_end(at))
 
     def _knows(self, name: str) -> bool:
         return name in self._known or name.startswith(_FOREIGN)
 
-    def _say(self, start: int, end: int) -> int:
+    def _add_text(self, start: int, end: int) -> int:
         self._said.append(self._source[start:end])
         return end
 
     def _line_end(self, at: int) -> int:
         return self._source.find("\n", at) + 1 or len(self._source)
 
-    def _fenced(self, fence: re.Match[str]) -> int:
+    def _take_fence(self, fence: re.Match[str]) -> int:
         kind = fence[2].lower()
         marks = rf"{re.escape(fence[1])}{fence[1][0]}*[ \t]*(?:\n|\Z)"
         if kind in _CALL_FENCES:
@@ -125,12 +131,12 @@ class _Reader:
             return end.end() if end else len(self._source)
         end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
         stop = end.end() if end else len(self._source)
-        if kind in ("json", "") and end and (found := self._of_known(self._source[fence.end() : end.start()])):
+        if kind in ("json", "") and end and (found := self._known_calls(self._source[fence.end() : end.start()])):
             self.calls += found
             return stop
-        return self._say(fence.start(), stop)
+        return self._add_text(fence.start(), stop)
 
-    def _of_known(self, body: str) -> list[TextCall] | None:
+    def _known_calls(self, body: str) -> list[TextCall] | None:
         """Return the calls that a text is, if it is nothing but calls of known tools."""
         try:
             calls, at = _calls(body, 0)
@@ -142,7 +148,7 @@ class _Reader:
         known = all(map(self._knows, (call.name for call in calls))) and not body[at:].strip()
         return calls if known else None
 
-    def _tagged(self, tag: re.Match[str]) -> int:
+    def _take_tag(self, tag: re.Match[str]) -> int:
         calls, at = _calls(self._source, tag.end())
         end = re.compile(rf"\s*</{tag[1]}>").match(self._source, at)
         if end is None:
@@ -150,14 +156,14 @@ class _Reader:
         self.calls += calls
         return end.end()
 
-    def _bare(self, head: re.Match[str]) -> int:
+    def _take_bare(self, head: re.Match[str]) -> int:
         """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
         at = head.start()
         if not self._knows(head[1]):
-            return self._say(at, self._line_end(at))
+            return self._add_text(at, self._line_end(at))
         value, end = _json(self._source, at)
         if self._source[end:].strip():
-            return self._say(at, end)
+            return self._add_text(at, end)
         self.calls.append(_call(value))
         return len(self._source)
 
@@ -174,7 +180,9 @@ def _calls(source: str, at: int) -> tuple[list[TextCall], int]:
 
 
 def _json(source: str, at: int) -> tuple[object, int]:
-    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number, strict=False)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object_of_unique_keys, parse_constant=_refuse_constant, strict=False
+    )
     try:
         return decoder.raw_decode(source, at)
     except _Malformed:
@@ -187,17 +195,20 @@ def _json(source: str, at: int) -> tuple[object, int]:
     except _Malformed:
         raise
     except _DECODER_ERRORS:
-        raise _Malformed(f"A call is no valid JSON ({_reason(problem, at)}): {_shown(source[at:])}.") from None
+        reason = "nested too deeply or a number too long"
+        if isinstance(problem, json.JSONDecodeError):
+            reason = f"{problem.msg} at its character {problem.pos - at + 1}"
+        raise _Malformed(f"A call is no valid JSON ({reason}): {_shown(source[at:])}.") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         raise _Malformed("A call has one key twice: which of the two is meant would be a guess.")
     return made
 
 
-def _no_number(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise _Malformed(f"{word} is no JSON number.")
 
 
@@ -236,12 +247,6 @@ def _without_trailing_commas(source: str) -> str:
     return "".join(out)
 
 
-def _reason(error: Exception, start: int) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at its character {error.pos - start + 1}"
-    return "nested too deeply or a number too long"
-
-
 def _shown(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 120 else text[:120] + "..."
@@ -265,11 +270,3 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if kind in ("string", "integer", "number", "boolean") and "enum" not in schema:
         return str(kind)
     return "of the JSON schema " + json.dumps({k: v for k, v in schema.items() if k != "description"})
-
-
-def _example(spec: ToolSpec) -> str:
-    """Return arguments that keep the schema, each string a placeholder."""
-    required = cast("list[str]", spec.parameters["required"])
-    values = {"array": ["..."], "integer": 1, "boolean": True}
-    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
-    return json.dumps({name: values.get(properties[name]["type"], "...") for name in required})
