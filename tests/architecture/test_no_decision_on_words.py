@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "src/chargehand"
-SCANNED = sorted(
-    path
-    for package in ("agents", "missions")
-    for path in (ROOT / package).rglob("*.py")
-)
+SCANNED = sorted(path for package in ("agents", "missions") for path in (ROOT / package).rglob("*.py"))
 SAID = {
     "answer",
     "content",

@@ -34,8 +34,8 @@ from chargehand.policy._actions import Judgement
 UNANSWERED = "clarification_needed"
 ASKED_AGAIN = 2
 """How often a malformed message is asked for again before its attempt fails."""
+# Characters of a message's first line that stand in the reason of an outcome.
 _FIRST_LINE = 300
-"""Characters of a message's first line that stand in the reason of an outcome."""
 _USAGE = (
     "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
     "texts, files?: list of texts, open_points?: list of texts}; call it once, with valid JSON"
@@ -67,6 +67,7 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
 
     Two calls that say the same are one; of two that differ neither is taken.
     """
+    # Some models repeat a call in one reply, which is harmless as long as they agree.
     first, *others = calls
     if any(other.arguments != first.arguments for other in others):
         raise MessageError("two calls of finish that differ in one reply", value=len(calls))
@@ -179,6 +180,7 @@ def with_message(
     success of a run that ended badly; a message of failure, a question, or one that cannot be read makes a failure
     of one that ended well.
     """
+    # A run that ended badly stays so, whatever its message says.
     if outcome.claim != "done":
         kept = message if isinstance(message, ErrorReport | ClarificationRequest) else None
         return replace(outcome, message=kept or failure_message(known, outcome.reason, outcome.code))

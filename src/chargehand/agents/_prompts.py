@@ -24,8 +24,8 @@ SKILLS = "the list of skills (when the work fits one, read its file first)"
 """What the list of a repository's skills is called where it is quoted."""
 _INSTRUCTION_CHARACTERS = 24_000
 _REPORT_CHARACTERS = 40_000
+# Characters of a text and entries of a list, tried in turn until a report is short enough.
 _REPORT_CUTS = ((8_000, 50), (2_000, 20), (500, 8), (120, 3))
-"""Characters of a text and entries of a list, tried in turn until a report is short enough."""
 
 _WHERE = """\
 You are a software engineer working on a git repository with tools.
@@ -256,8 +256,8 @@ def shorten(text: str, *, limit: int = LIMIT) -> Shortened:
     )
 
 
+# Characters: one word of a command line takes 128 KiB.
 _LONGEST_BRIEFING = 100_000
-"""Characters: one word of a command line takes 128 KiB."""
 _HOW_TO_WRITE = (
     "Work in /workspace, a git repository, without asking back. Read a file before you change it. What you leave "
     "there is kept; you need not commit. The project's own checks decide about it.\n\n"
@@ -282,5 +282,6 @@ def briefing(assignment: Assignment) -> str:
     if assignment.report is not None:
         parts.append(report_message(assignment.report))
     parts += [person_message(text) for text in assignment.messages]
+    # It becomes a word of a command line: the kernel ends it at a NUL.
     text = "\n\n".join(parts).replace("\0", "")
     return shorten(text, limit=_LONGEST_BRIEFING).render("it was too long")

@@ -13,11 +13,13 @@ from chargehand.agents._tool_specs import ToolSpec
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
 _TAG = re.compile(r"[ \t]*<(tool_call)>")
+# Models without tools often think aloud first, and try calls there that they do not mean.
 _THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# Only in this order: another object in an explanation stays text.
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
 _SPACE = re.compile(r"\s*")
+# What names of tools begin with that are known to an attempt alone.
 _FOREIGN = "mcp_"
-"""What names of tools begin with that are known to an attempt alone."""
 _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
 _DECODER_ERRORS = (ValueError, RecursionError)
 
@@ -60,6 +62,7 @@ def describe(specs: Sequence[ToolSpec]) -> str:
 
 def render_result(name: str, text: str) -> str:
     """Return a result as it is put before the model, in a fence longer than any within it."""
+    # A result with a fence in it must not end its own quotation.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"Result of {name}:\n{fence}result\n{text.rstrip()}\n{fence}"
@@ -213,6 +216,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _call(value: object) -> TextCall:
+    # No key more: a guess at what an unknown one means could run something else.
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
         keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_shown(repr(value))}"
         raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_shown(keys)}.')
@@ -227,6 +231,7 @@ def _call(value: object) -> TextCall:
 
 def _without_trailing_commas(source: str) -> str:
     """Blank out commas before a closing bracket, strings left alone; every character keeps its place."""
+    # Blanked and not removed, so that positions in error messages stay right.
     out = list(source)
     comma: int | None = None
     at, in_string = 0, False

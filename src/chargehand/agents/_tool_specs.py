@@ -88,6 +88,7 @@ _SNIPPET = {
     "code": _text("The program."),
     "input": _text("JSON text: what the program sees as the variable `input`."),
 }
+# The order is part of the request: changing it makes every provider's prompt cache miss.
 SPECS = (
     _spec(
         "bash",
@@ -156,6 +157,7 @@ SPECS = (
         options=_texts("Answers to choose from, if there are a few."),
     ),
 )
+# A snippet runs in another sandbox, so it is not among them.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 """The tools whose calls may change the workspace."""
 LOOP_ONLY = frozenset({"finish", "ask"})

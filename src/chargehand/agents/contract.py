@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -99,6 +99,16 @@ class AttemptUsage:
     unknown: int = 0
     refused: str = ""
     quota: QuotaRest | None = None
+
+    def since(self, earlier: AttemptUsage) -> AttemptUsage:
+        """Return what was used after an earlier reading of the same meter."""
+        return replace(
+            self,
+            calls=self.calls - earlier.calls,
+            input=self.input - earlier.input,
+            output=self.output - earlier.output,
+            unknown=self.unknown - earlier.unknown,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

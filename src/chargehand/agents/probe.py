@@ -52,6 +52,7 @@ async def identify_agent(config: AgentConfig, sandbox: Sandbox) -> AgentIdentity
         return await _probe_acp(config, spec, sandbox)
     assert spec is not None
     program = config.command or (spec.program,)
+    # All of the known CLIs have this option, and none of them calls a model for it.
     said = await sandbox.exec([*program, "--version"], timeout=_SECONDS, cwd="/")
     lines = [line for line in (said.stdout + said.stderr).decode(errors="replace").splitlines() if line.strip()]
     if said.exit_code != 0:

@@ -78,6 +78,7 @@ _KEYS = ("summary", "prompt", "tools", "writes", "areas", "models", "agent", "ou
 _REQUIRED = ("summary", "prompt", "tools", "writes")
 _MCP = re.compile(r"mcp_[A-Za-z0-9_.*?-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# bash is left out: a role that only reads may run commands, as its workspace is mounted read-only.
 _WRITERS = MUTATING - {"bash"}
 _C = TypeVar("_C", bound=str)
 

@@ -47,8 +47,9 @@ from chargehand.sandbox._contract import WORKSPACE, Converses, ExecResult, OnOut
 
 PROTOCOL_VERSION = 1
 _OUTPUT_LIMIT = 256 << 20
+# What an agent gets to end by itself before everything in its sandbox is killed.
 _LEAVE_SECONDS = 0.5
-"""What an agent gets to end by itself before everything in its sandbox is killed."""
+# The end of what it wrote to standard error, which is where a program says why it died.
 _STDERR = 64 << 10
 
 
@@ -189,26 +190,21 @@ async def _work(talk: _Talk, program: tuple[str, ...], environment: Mapping[str,
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if connection.failed.done():
                 connection.failed.result()
-            if talking.done():
-                _note_end(talking, run, connection)
-            else:
+            if not talking.done():
                 run.problem = "it ended before it had answered"
+            elif isinstance(error := talking.exception(), RpcError):
+                run.problem = error.message
+            else:
+                run.stop_reason = talking.result()
+                if run.stop_reason != "end_turn":
+                    lines = connection.messages
+                    odd = (
+                        f"; {lines.malformed} lines were no JSON, the last: {lines.odd}" if lines.malformed else ""
+                    )
+                    run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
         finally:
             await _end_talk(talking, connection, talk.log.session)
     return True
-
-
-def _note_end(talking: asyncio.Future[str], run: AcpRun, connection: AcpConnection) -> None:
-    try:
-        run.stop_reason = talking.result()
-    except RpcError as error:
-        run.problem = error.message
-        return
-    if run.stop_reason != "end_turn":
-        run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}"
-    if connection.messages.malformed and run.problem:
-        lines = connection.messages
-        run.problem += f"; {lines.malformed} lines were no JSON, the last: {lines.odd}"
 
 
 async def _end_talk(talking: asyncio.Future[str], connection: AcpConnection, session: str) -> None:

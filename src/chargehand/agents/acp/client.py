@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -39,7 +39,9 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
     What cannot be told from its kind, input and places is `Other`, which no rule allows by itself.
     """
     raw, kind = object_at(call, "rawInput"), call.get("kind")
-    paths = tuple(dict.fromkeys(_paths(call, raw)))[:_MOST_PATHS]
+    places = (*objects_at(call, "locations"), *objects_at(call, "content"))
+    named = [*(text_at(place, "path") for place in places), *(text_at(raw, name) for name in _PATHS)]
+    paths = tuple(dict.fromkeys(filter(None, named)))[:_MOST_PATHS]
     command = raw.get("command")
     if kind == "execute" and not raw:  # gemini tells no input: its title is the command, and as much its word
         command = text_at(call, "title")
@@ -72,13 +74,6 @@ def _command(command: Any, cwd: str) -> Action:
     return action_of_terminal(words, cwd)
 
 
-def _paths(call: Mapping[str, Any], raw: Mapping[str, Any]) -> Iterator[str]:
-    for place in (*objects_at(call, "locations"), *objects_at(call, "content")):
-        if path := text_at(place, "path"):
-            yield path
-    yield from (path for name in _PATHS if (path := text_at(raw, name)))
-
-
 def _several(actions: Sequence[Action]) -> Action:
     return actions[0] if len(actions) == 1 else Several(actions=tuple(actions))
 
@@ -102,9 +97,19 @@ def fields_of(params: Mapping[str, Any]) -> tuple[FormField, ...]:
     properties = object_at(params, "requestedSchema", "properties")
     if params.get("mode", "form") != "form" or len(properties) > _MOST_FIELDS:
         return ()
-    found = tuple(_field(name, schema) for name, schema in properties.items() if isinstance(schema, Mapping))
-    known = all(each.kind in ("string", "boolean", "integer", "number") for each in found)
-    return found if known and len(found) == len(properties) else ()
+    fields: list[FormField] = []
+    for name, schema in properties.items():
+        kind = (text_at(schema, "type") or "string") if isinstance(schema, Mapping) else ""
+        if kind not in ("string", "boolean", "integer", "number"):
+            return ()
+        listed = schema.get("enum")
+        options = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        options += [text_at(each, "const") for each in objects_at(schema, "oneOf")]
+        if kind == "boolean":
+            options = ["yes", "no"]
+        text = ": ".join(filter(None, (text_at(schema, "title"), text_at(schema, "description")))) or name
+        fields.append(FormField(name=name, kind=kind, text=text, options=tuple(filter(None, options))))
+    return tuple(fields)
 
 
 def read_answer(field: FormField, answer: str) -> Any:
@@ -120,17 +125,7 @@ def read_answer(field: FormField, answer: str) -> Any:
         return None
 
 
-def _field(name: str, schema: Mapping[str, Any]) -> FormField:
-    kind = text_at(schema, "type") or "string"
-    listed = schema.get("enum")
-    options = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    options += [text_at(each, "const") for each in objects_at(schema, "oneOf")]
-    if kind == "boolean":
-        options = ["yes", "no"]
-    text = ": ".join(filter(None, (text_at(schema, "title"), text_at(schema, "description")))) or name
-    return FormField(name=name, kind=kind, text=text, options=tuple(filter(None, options)))
-
-
+# Calls that are remembered: an agent that never ends its calls must not fill our memory.
 _MOST_CALLS = 10_000
 _LONGEST_TEXT = 100_000
 
@@ -213,6 +208,7 @@ CAPABILITIES: Mapping[str, Any] = {
     "terminal": True,
     "elicitation": {"form": {}},
 }
+# Each is a process with a megabyte of output in the sandbox.
 _MOST_TERMINALS = 32
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from chargehand.agents._json_rpc import JsonLines, RpcChannel, RpcError, object_at
 
+# Requests of the agent that are answered at the same time.
 _MOST_AT_ONCE = 64
-"""Requests of the agent that are answered at the same time."""
+# What a line to or from the relay begins with; see `acp/relay.py`.
 _AGENT, _ORDER, _ANSWER = b"A", b"O", b"R"
-"""What a line to or from the relay begins with; see `acp/relay.py`."""
 
 Handle = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
 

@@ -70,6 +70,7 @@ class Terminal:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # So that a kill reaches everything that the command started.
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -184,6 +185,7 @@ def listen(agent: subprocess.Popen[bytes]) -> None:
         if kind == b"A":
             lines.put(rest)
         elif kind == b"O":
+            # A thread for each: `terminal_wait` blocks until its command ends.
             threading.Thread(target=carry_out, args=(orders, rest), daemon=True).start()
     lines.put(None)
 

@@ -37,11 +37,12 @@ Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 RESULT_TURNS, SUMMARY_TURNS = 8, (4, 2)
 """Turns at the end that keep their results, and those that a summary leaves alone, tried in turn."""
 _READERS = frozenset({"read", "search"})
+# Characters of each result of the last turn, tried in turn.
 _CUTS = (8_000, 2_000, 500, 120)
+# What is no longer than this many characters, cleared results among it, is not worth clearing.
 _LEAST_CLEARED = 200
-"""What is no longer than this many characters, cleared results among it, is not worth clearing."""
+# Bounds of what a provider's count may change an estimate by: one odd count must not empty the conversation.
 _LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
-"""Bounds of what a provider's count may change an estimate by: one odd count must not empty the conversation."""
 _REPLACED = "[cleared: the same call was made again later, see its newer result]"
 
 
@@ -146,6 +147,7 @@ class _Conversation:
         """Return the indexes of pins and last turns, and of what their calls and results belong to."""
         keep = self.pins | set(range(self.start_of_last(turns), len(self.messages)))
         links = self._links()
+        # A summary must not part a call from its result: providers refuse one without the other.
         while more := {index for link in links if keep & set(link) for index in link} - keep:
             keep |= more
         return keep
@@ -161,6 +163,7 @@ class _Conversation:
         return {(pair.call_at, pair.result_at) for pair in answered_calls(self.messages)}
 
 
+# Each tier is tried on what the one before left, so that what is needed least goes first.
 def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
     original = list(conversation.messages)
     yield "none", conversation.all()
@@ -198,6 +201,7 @@ def _clear_duplicates(conversation: _Conversation) -> None:
         if pair.name in _READERS:
             twins[pair.name, pair.arguments].append(pair)
     for same in twins.values():
+        # A failed read is no newer state of the file, so the last good one stays.
         newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
         for pair in same[:newest]:
             _replace(conversation, pair.result_at, pair.part_at, _REPLACED)

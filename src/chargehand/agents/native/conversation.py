@@ -18,8 +18,8 @@ _SKIPPED = "not done: finish came before it"
 _FINISHED = "noted; the checks decide whether it is so"
 _NO_PICTURES = "[not shown: this model does not take it; look at it with a program, or work without it]"
 _OLDER_PICTURE = "[not shown any more; read it again to see it]"
+# With 2 MB each (the `read` tool's limit) they fit into one request.
 _MOST_PICTURES = 8
-"""With 2 MB each (the `read` tool's limit) they fit into one request."""
 ReadPicture = Callable[[str], bytes | None]
 """Returns the bytes of an artifact, `None` where it is gone."""
 
@@ -154,5 +154,5 @@ def _reply_as_text(entry: ConversationEntry) -> ModelResponse:
         for call in entry.calls
         if not call.written
     ]
-    # Some providers refuse a reply without any text.
+    # Never empty: some providers refuse an empty message.
     return ModelResponse(parts=[TextPart("\n".join([entry.text, *blocks]).strip() or "(nothing)")])

@@ -78,8 +78,8 @@ from chargehand.core.config import AgentKind
 from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
 from chargehand.core.messages import ClarificationRequest, ProgressReport
 
+# Replies of one attempt: far more than work that gets anywhere needs.
 _MOST_TURNS = 300
-"""Replies of one attempt: far more than work that gets anywhere needs."""
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
 _PROGRESS_NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
 _LONGEST_REASON = 1000
@@ -275,7 +275,8 @@ class _AttemptLoop:
         if self._resumed is not None:
             # The worker before us may have paid for this reply and died before recording it. The gateway gives it
             # again for the very same request, so the model is first told exactly what it was told then.
-            told = self._notes_of_dead_worker(number)
+            recorded = dict(self._context.recorded(self._assignment.number))
+            told = recorded.get(notes_step(number), {"notes": [], "said": self._messages_seen})
             try:
                 return {**told, "step": step, **await self._send(model, told["notes"], kept=True)}
             except NotKeptError:
@@ -292,12 +293,6 @@ class _AttemptLoop:
     async def _send(self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False) -> dict[str, Any]:
         entries = [*self._entries, *map(note_entry, notes)]
         return await self._requester.request(model, entries, self._offered_tools(), kept=kept)
-
-    def _notes_of_dead_worker(self, number: int) -> dict[str, Any]:
-        for name, output in self._context.recorded(self._assignment.number):
-            if name == notes_step(number):
-                return dict(output)
-        return {"notes": [], "said": self._messages_seen}
 
     async def _record_notes(self, number: int, notes: Sequence[str]) -> dict[str, Any]:
         """Return what the model is told in addition; recorded first, so that the request can be made again."""
@@ -350,9 +345,13 @@ class _AttemptLoop:
                 reason = role_refusal(self._assignment.role, call.name, self._offered_tools())
                 self._context.refused(call.name, reason)
                 return {**_recorded_result(ToolResult(text=f"not done: {reason}", failed=True)), "seconds": 0.0}
-            return (
-                await self._ask_person(name, call) if call.name == ASK else await self._run_if_allowed(name, call)
-            )
+            if call.name != ASK:
+                return await self._run_if_allowed(name, call)
+            checked = checked_call(call.name, call.arguments)
+            if isinstance(checked, ToolResult):
+                return _recorded_result(checked)
+            answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
+            return _recorded_result(ToolResult(text=person_message(answer)))
 
         if call.name in MUTATING or self._mcp.mutates(call.name):
             # 3. Output and tree are one line of the log: after a crash the files are set back to the last such
@@ -374,13 +373,6 @@ class _AttemptLoop:
             if judgement.effect != "allow":
                 return {**_recorded_result(ToolResult(text=denial_text(judgement), failed=True)), "seconds": 0.0}
         return await _timed(self._tools.call(call.name, call.arguments))
-
-    async def _ask_person(self, name: str, call: ToolCall) -> dict[str, Any]:
-        checked = checked_call(call.name, call.arguments)
-        if isinstance(checked, ToolResult):
-            return _recorded_result(checked)
-        answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
-        return _recorded_result(ToolResult(text=person_message(answer)))
 
     def _offered_tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools that the role has, the agent's own and those of MCP servers."""

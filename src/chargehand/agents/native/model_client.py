@@ -36,18 +36,18 @@ _USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 QUOTA = "quota_exhausted"
 """The gateway's code for a model whose provider is out of quota for hours."""
+# The gateway's code for a call that no model behind a name takes, such as one with a picture.
 _UNCARRIED = "uncarried"
-"""The gateway's code for a call that no model behind a name takes, such as one with a picture."""
 _CONNECT_SECONDS = 30.0
+# The gateway bounds each wait for the provider, and says so: the client must not be the first to give up.
 _SILENCE_SECONDS = 3600.0
-"""The gateway bounds each wait for the provider, and says so: the client must not be the first to give up."""
+# Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay.
 _ANTHROPIC_OUTPUT = 16_000
-"""Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay."""
 _TRIES = 3
+# Tokens assumed for a model whose context is not known: what nearly all current ones have.
 _UNKNOWN_CONTEXT = 128_000
-"""Tokens assumed for a model whose context is not known: what nearly all current ones have."""
+# A quarter of the context is left to the reply.
 _REPLY_SHARE = 4
-"""A quarter of the context is left to the reply."""
 
 
 class NotKeptError(Exception):
@@ -198,17 +198,19 @@ class ModelClient:
             ) as stream:
                 begun = True
                 async for event in stream:
-                    if text := _text_of(event):
-                        on_text(text)
+                    # Text comes with the start of a part and with its deltas; calls are shown when they run.
+                    if event.event_kind == "part_start" and event.part.part_kind == "text":
+                        on_text(event.part.content)
+                    elif event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
+                        on_text(event.delta.content_delta)
                 return stream.get()
         except ModelAPIError as error:
             if kept:
                 raise NotKeptError from error
             raise _our_error(error, model.name, begun=begun) from error
         except UnexpectedModelBehavior as error:
-            raise UpstreamError(
-                f"model {model.name!r} gave no usable reply: {error}", code="upstream_malformed"
-            ) from error
+            message = f"model {model.name!r} gave no usable reply: {error}"
+            raise UpstreamError(message, code="upstream_malformed") from error
 
 
 def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:
@@ -270,15 +272,6 @@ def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
     elif model.max_output is not None:
         settings["max_tokens"] = model.max_output
     return settings
-
-
-def _text_of(event: Any) -> str:
-    """Return the text that a stream event brings, "" for every other event."""
-    if event.event_kind == "part_start" and event.part.part_kind == "text":
-        return str(event.part.content)
-    if event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
-        return str(event.delta.content_delta)
-    return ""
 
 
 def _our_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:

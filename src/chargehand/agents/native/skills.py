@@ -16,6 +16,7 @@ PLACES = (".chargehand/skills", ".claude/skills")
 _MOST = 50
 _HEAD_BYTES = 4_000
 _LONGEST = 400
+# NUL between the fields, and none in them: a file name or a header cannot forge another skill.
 _LIST = """
 for place in "$@"; do
   for file in "$place"/*/SKILL.md; do

@@ -22,17 +22,21 @@ _TIMED_OUT = re.compile(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
 _LEAST_SLEEP = 1.0
 _READERS = frozenset({"read", "search"})
 
+# What differs between two runs of the same command. The order matters: a UUID must be found before its hexadecimal
+# parts are, a date before its time, and a time of day before the seconds in it.
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\btmp(?:\.[A-Za-z0-9]{6,12}|[a-z0-9_]{8})\b"), "<temp>"),
     (re.compile(r"\bpytest-\d+\b"), "<temp>"),
+    # A digit and a letter, or "defaced" and plain numbers would be ids.
     (re.compile(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
     (re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
     (re.compile(r"\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b"), "<duration>"),
 )
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+# Where a word is a command of a shell line, and not an argument or a part of another word.
 _COMMAND = r"(?:^|[;&|({`\n'\"]|\b(?:do|then|else|sudo|exec|time)\b)\s*"
 _SLEEP = re.compile(_COMMAND + r"sleep\s+(?:(\d+(?:\.\d+)?|\.\d+)([smhd]?)|[\"']?\$)")
 _WAIT = re.compile(
@@ -41,6 +45,7 @@ _WAIT = re.compile(
     r"|\btime\.sleep\("
 )
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Commands whose numbers say what part of something is read: paging through a file is no loop.
 _VIEW = re.compile(
     r"^\s*(?:cd\s+\S+\s*&&\s*)?(?:cat|head|tail|less|nl|sed\s+-n|awk|grep|rg|ls|find|tree|hexdump|xxd|od"
     r"|git\s+(?:show|log|diff|blame|grep|ls-files))\b"
@@ -138,10 +143,10 @@ _EDITORS = frozenset({"edit", "write", "apply_patch"})
 # How often each pattern has to be seen. The same call with the same result is forgiven longer while files change
 # in between, and a call that only counts up its numbers may be paging.
 _DOOM, _SAME, _SAME_CHANGING, _COUNTER, _ERRORS, _FAILURES, _MONOLOGUE, _IDLE = 3, 4, 6, 6, 3, 6, 3, 25
+# Turns without progress after a step of the ladder: it was given a hint, so it has less time than at first.
 _IDLE_AGAIN = 10
-"""Turns without progress after a step of the ladder: it was given a hint, so it has less time than at first."""
+# Actions of a repeated period: three full ones of two, two and a half of four.
 _ALTERNATION = {2: 6, 3: 8, 4: 10}
-"""Actions of a repeated period: three full ones of two, two and a half of four."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +210,7 @@ class StuckDetector:
         self.progressed = self._is_progress(turn, new=new)
         if self.progressed:
             self._streak, self._idle_since = begin, self._turns
+        # A wait ends every comparison: the same poll before and after it is what an agent should do.
         if waited:
             self._calls.append(None)
             self._streak, self._idle_since = len(self._calls), self._turns
@@ -228,6 +234,7 @@ class StuckDetector:
             (output, code), view = split_exit_code(call), is_view(call)
             result = f"{code} {without_ids(output)}"
             exact = view or (call.name in _EDITORS and not call.failed)  # numbers say where, or what is changed
+            # Without its numbers, `attempt 3` is the same call as `attempt 2`, and a counter does not hide a loop.
             like = digest(call.name, arguments if exact else without_numbers(arguments))
             alike = digest(str(code), normalise(output))
             error = like + alike if went_wrong(call) else None
@@ -257,6 +264,7 @@ class StuckDetector:
         text = normalise(split_exit_code(call)[0]).strip()
         if not text or (call.name == "bash" and not view and text in without_numbers(arguments)):
             return False
+        # A part of a file that was not seen before is news even where it reads like another part.
         facts = {alike, digest("view", call.name, arguments)} if view else {alike}
         new = not facts <= self._seen
         self._seen |= facts
@@ -266,6 +274,7 @@ class StuckDetector:
         before, turns = self._failures.get(action, (b"", []))
         if not went_wrong(call):
             self._failures.pop(action, None)
+        # Only the same output again counts: another error after a change is progress.
         elif before == result:
             turns.append(number)
         else:
@@ -339,6 +348,7 @@ class StuckDetector:
         tail = self._calls[-2 * _IDLE :]
         calls = [call.like if call else None for call in tail]
         whole = self._whole[-2 * _IDLE :]
+        # A period of one is what `_same_result` finds.
         for period, least in _ALTERNATION.items():
             length = _periodic(calls, period)
             if length >= least and (first := tail[-length]) is not None:
@@ -374,9 +384,10 @@ def _periodic(keys: Sequence[bytes | None], period: int) -> int:
     return length
 
 
+# From the cheapest and mildest to what costs a person time.
 _LADDER: tuple[LadderAction, ...] = ("nudge", "switch", "roll_back", "ask")
+# Turns that a step is given to help; turns of progress after which the ladder begins at its foot again.
 _CHANCE, _RECOVERED = 3, 3
-"""Turns that a step is given to help; turns of progress after which the ladder begins at its foot again."""
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest
 
+# What a picture or document counts as.
 _FILE_BYTES = 4_000
-"""What a picture or document counts as."""
 _RETURNS = frozenset({"tool-return", "retry-prompt"})
 _BAD = frozenset({"failed", "denied", "interrupted", "retried"})
 _EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
@@ -178,6 +178,7 @@ def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, goal: str,
         entries = list(dict.fromkeys(getattr(done, name)))
         setattr(done, name, entries[-min(least, level) :])
     first = messages[gone[0]]
+    # Not the clock: the same conversation has to be summarised to the same request after a crash.
     when = first.timestamp or getattr(first.parts[0] if first.parts else None, "timestamp", None) or _NO_TIME
     part = UserPromptPart("\n".join(_summary_lines(done, goal)), timestamp=when)
     return ModelRequest(parts=[part], timestamp=when, metadata={_KEY: asdict(done)})

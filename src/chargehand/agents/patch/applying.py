@@ -274,6 +274,7 @@ def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | 
 
 def _start_by_votes(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
     """Each line that stands in both, white space aside, votes for a beginning; rare ones weigh more."""
+    # Not difflib on the whole: that is quadratic, and a model waits for the answer.
     offsets: dict[str, list[int]] = {}
     for offset, line in enumerate(wanted[:_COMPARED_LINES]):
         if line.strip():

@@ -65,6 +65,7 @@ def workspace_path(path: str) -> str:
     """Return a patch's path relative to the workspace; raises `PatchProblem` for one that is not inside it."""
     if "\0" in path or not path.strip():
         raise PatchProblem(f"{path!r} is no path of a file")
+    # Worked out as text: the path is the model's, and must not be looked up on the host.
     relative = posixpath.relpath(posixpath.normpath(posixpath.join("/workspace", path)), "/workspace")
     parts = relative.split("/")
     if parts[0] == ".." or relative == ".":
@@ -205,6 +206,7 @@ class _UnifiedReader:
         anchors: tuple[str, ...] = ()
         left = [0, 0]
         if head := _HUNK.match(title):
+            # Trusted while they last, because a removed line "-- x" looks like a header; models count wrongly, though.
             left = [int(head[2] or 1), int(head[4] or 1)]
             near = int(head[1]) - (1 if left[0] else 0)
         elif anchor := title.strip("@ .\r"):
@@ -311,23 +313,18 @@ class _EnvelopeReader:
         found = []
         while self._at < len(self._lines):
             head = self._lines[self._at].rstrip()
-            if head:
-                found.append(self._section(head))
-            else:
-                self._at += 1
+            self._at += 1
+            if head.startswith(_ADD):
+                found.append(FileChange(action="add", path=_path(head, _ADD), hunks=self._added()))
+            elif head.startswith(_DELETE):
+                found.append(FileChange(action="delete", path=_path(head, _DELETE)))
+            elif head.startswith(_UPDATE):
+                found.append(self._update(_path(head, _UPDATE)))
+            elif head:
+                raise self._problem(
+                    f"expected {_ADD!r}, {_UPDATE!r} or {_DELETE!r} and a path, found {head[:80]!r}", back=1
+                )
         return tuple(found)
-
-    def _section(self, head: str) -> FileChange:
-        self._at += 1
-        if head.startswith(_ADD):
-            return FileChange(action="add", path=_path(head, _ADD), hunks=self._added())
-        if head.startswith(_DELETE):
-            return FileChange(action="delete", path=_path(head, _DELETE))
-        if head.startswith(_UPDATE):
-            return self._update(_path(head, _UPDATE))
-        raise self._problem(
-            f"expected {_ADD!r}, {_UPDATE!r} or {_DELETE!r} and a path, found {head[:80]!r}", back=1
-        )
 
     def _added(self) -> tuple[PatchHunk, ...]:
         lines: list[PatchLine] = []

@@ -29,10 +29,10 @@ from chargehand.core.config import AgentKind, CliName
 from chargehand.sandbox._contract import ExecResult, Sandbox, Stream
 
 _OUTPUT_LIMIT = 64 << 20
+# Of its time that must be left for a program to be asked again.
 _LEAST_SECONDS = 1.0
-"""Of its time that must be left for a program to be asked again."""
+# A session id that is accepted: it becomes a word of a command line, so it must not look like an option.
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-"""A session id that is accepted: it becomes a word of a command line, so it must not look like an option."""
 _WRITE = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
 
 
@@ -97,6 +97,7 @@ class CliAgent:
         read_line = FORMS[self._spec.form]
         lines = JsonLines()
         show = redacted_output(context)
+        # A resumed run of such a CLI reports its earlier tokens again, so it is compared with all of the attempt.
         since = NO_USAGE if self._spec.reports_session_total else usage_so_far(context.endpoint)
 
         def take_output(stream: Stream, piece: bytes) -> None:
@@ -168,6 +169,7 @@ def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: Atte
     """Return the environment of a program of another vendor, besides the sandbox's own."""
     gateway = dict(context.endpoint.environment) if context.endpoint else {}
     own = spec.environment(launch) if spec is not None and launch is not None else {}
+    # Colours and spinners would be noise in the transcript, and telemetry would leave the sandbox.
     return {**gateway, "CI": "1", "NO_COLOR": "1", "DO_NOT_TRACK": "1", **own}
 
 

@@ -94,6 +94,7 @@ class CommandAgent:
         ended_badly = result is None or (result.exit_code != 0 and not result.timed_out)
         if spent.quota is not None and not spent.refused and ended_badly:
             await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
+        # A program that ends well although it was refused found another way: its end counts.
         if result is None or (spent.refused and ended_badly):
             return await repairs.ended(replace(out_of_money(spent), seconds=seconds))
         redact = redactor(context.endpoint)
@@ -104,13 +105,20 @@ class CommandAgent:
 
 
 def _outcome(result: ExecResult, program: str) -> AgentOutcome:
-    is_missing = result.exit_code in CANNOT_RUN and not result.stdout
-    claim, reason = _claim(result, program, is_missing=is_missing)
-    code = ""
-    if claim != "done":
-        code = "agent_missing" if is_missing else "agent_failed"
-        if result.limit is not None and claim == "failed":
-            code = result.limit
+    claim: Claim = "failed"
+    code = "agent_failed"
+    if result.timed_out:
+        claim, reason = "timed_out", f"the agent was stopped at its time limit after {result.seconds:.1f} s"
+    elif result.exit_code == 0:
+        claim, code, reason = "done", "", "the agent says it is done"
+    elif result.exit_code in CANNOT_RUN and not result.stdout:
+        code, reason = "agent_missing", f"the agent's program {program!r} cannot be run in the sandbox"
+    elif result.limit is not None:
+        reason = f"the agent was ended by the limit of {_LIMITS[result.limit]}"
+    else:
+        reason = f"the agent ended with exit code {result.exit_code}"
+    if claim == "failed" and result.limit is not None:
+        code = result.limit
     return AgentOutcome(
         claim=claim,
         reason=reason,
@@ -121,15 +129,3 @@ def _outcome(result: ExecResult, program: str) -> AgentOutcome:
         code=code,
         limit=result.limit,
     )
-
-
-def _claim(result: ExecResult, program: str, *, is_missing: bool) -> tuple[Claim, str]:
-    if result.timed_out:
-        return "timed_out", f"the agent was stopped at its time limit after {result.seconds:.1f} s"
-    if result.exit_code == 0:
-        return "done", "the agent says it is done"
-    if is_missing:
-        return "failed", f"the agent's program {program!r} cannot be run in the sandbox"
-    if result.limit is not None:
-        return "failed", f"the agent was ended by the limit of {_LIMITS[result.limit]}"
-    return "failed", f"the agent ended with exit code {result.exit_code}"

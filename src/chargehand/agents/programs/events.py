@@ -99,7 +99,10 @@ class SessionLog:
                 self.error = text if event.failed else ""
                 self.said = text.strip() or self.said if not event.failed else self.said
                 self._total = event.usage or self._total
-        arguments = "" if event.arguments is None else self._redacted_json(event.arguments)
+        arguments = ""
+        if event.arguments is not None:
+            document = msgspec.json.encode(event.arguments).decode(errors="replace")
+            arguments = self._redact(document)[:_LONGEST_TEXT]
         match event.kind:
             case "text":
                 self._show(f"{text}\n")
@@ -131,9 +134,6 @@ class SessionLog:
             "metered": {"calls": metered.calls, "input": counted[0], "output": counted[1]},
             "agrees": reported == counted if known else None,
         }
-
-    def _redacted_json(self, value: Any) -> str:
-        return self._redact(msgspec.json.encode(value).decode(errors="replace"))[:_LONGEST_TEXT]
 
     def _keep(self, event: AgentEvent, text: str, arguments: str) -> None:
         kept = {

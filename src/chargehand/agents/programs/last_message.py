@@ -32,11 +32,11 @@ ENDS: tuple[type[Message], ...] = (TaskCompletion, InformationReport, ErrorRepor
 """The messages that an attempt may end with."""
 _ABSENT = 3
 _READ_SECONDS = 10.0
-# A link is refused, as it could lead to what the program cannot write itself, and then that would be its message.
+# Only a plain file: a link could lead to something else, and a pipe would never end.
 _READ = '[ -e "$1" ] || [ -L "$1" ] || exit 3; [ -f "$1" ] && [ ! -L "$1" ] || exit 4; exec head -c "$2" -- "$1"'
 _MAKE = 'mkdir -p "${1%/*}" && rm -rf -- "$1"'
+# Characters of a malformed message that its program is shown, and that the log keeps.
 _SHOWN = 1_000
-"""Characters of a malformed message that its program is shown, and that the log keeps."""
 _UNREADABLE = (
     "The message that you left in the file that $CHARGEHAND_MESSAGE names could not be read, so your work has not "
     "ended: {problem}\n\n"

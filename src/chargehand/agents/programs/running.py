@@ -109,14 +109,7 @@ async def outcome_of(
     """
     spent = usage_so_far(context.endpoint)
     transcript = log.transcript()
-    used = replace(
-        spent,
-        calls=spent.calls - since.calls,
-        input=spent.input - since.input,
-        output=spent.output - since.output,
-        unknown=spent.unknown - since.unknown,
-    )
-    told = log.document(used, malformed=malformed)
+    told = log.document(spent.since(since), malformed=malformed)
     if transcript:
         told["artifact"] = context.keep(transcript)
     number = 1

@@ -40,6 +40,7 @@ class Keeper:
         self._talk: socket.socket | None = None
         self._changed = threading.Condition()
         self._stderr = b""
+        # Threads that copy until their stream ends; `_watch` waits for both before it reports the end.
         self._hearing = [threading.Thread(target=work) for work in (self._tell, self._overhear)]
 
     def serve(self) -> None:
@@ -129,6 +130,7 @@ def keep(directory: str, program: list[str], listener: socket.socket, ready: int
     """Become the keeper of a new server; `ready` is told why there is none, or nothing."""
     import subprocess
 
+    # A daemon: in a session of its own and forked twice, so that no exchange is its parent and waits for it.
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -208,6 +210,7 @@ def talk(directory: str, program: list[str]) -> int:
         say("new")
     else:
         say("old")
+    # Not `threading`: every exchange would pay for its import.
     _thread.start_new_thread(send, (link,))
     said = 0
     try:
@@ -238,6 +241,7 @@ def kill(directory: str) -> int:
         server, keeper = map(int, pids)
     except ValueError:
         return 1
+    # The keeper first: it would report the end of the server, which was killed on purpose.
     for end, number in ((os.kill, keeper), (os.killpg, server)):
         try:
             end(number, KILL)

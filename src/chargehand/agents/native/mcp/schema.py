@@ -35,6 +35,7 @@ def plain_schema(schema: object) -> dict[str, Any]:
     One of more than 16,000 characters becomes that of any object.
     """
     made = _SchemaSimplifier(schema if isinstance(schema, dict) else {}).node(schema, 0)
+    # Every request carries it: better no schema than a context full of one.
     if len(json.dumps(made)) > _MOST_CHARACTERS:
         made = {}
     properties = made.get("properties", {})
@@ -51,6 +52,7 @@ class _SchemaSimplifier:
         self._nodes += 1
         if not isinstance(schema, dict) or depth > _DEEPEST or self._nodes > _MOST_NODES:
             return {}
+        # Put in place, so that the result is complete by itself wherever it is shown.
         if isinstance(reference := schema.get("$ref"), str):
             return self.node(self._resolve(reference), depth + 1)
         return {**_leaves(schema), **self._branches(schema, depth + 1)}
@@ -141,6 +143,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 def _faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     kinds = schema.get("type")
     wanted = kinds if isinstance(kinds, list) else [kinds] if kinds else []
+    # Nothing else can be said of a value of the wrong type.
     if wanted and not any(_IS[kind](value) for kind in wanted):
         yield f"{place} must be {' or '.join(wanted)}, not {_shown(value)}"
         return

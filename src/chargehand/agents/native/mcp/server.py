@@ -38,8 +38,8 @@ _MOST_PAGES = 20
 _MOST_TOOLS = 200
 _OUTPUT = 32 << 20
 _LEAVE_SECONDS = 2.0
+# What the relay gets beyond a call's own time: its sandbox limit must never be the first to end a call.
 _GRACE_SECONDS = 60.0
-"""What the relay gets beyond a call's own time: its sandbox limit must never be the first to end a call."""
 _MOST_ANSWERED, _LONGEST_ID = 100, 200
 _Result = TypeVar("_Result")
 

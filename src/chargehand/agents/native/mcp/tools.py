@@ -27,11 +27,11 @@ from chargehand.sandbox._contract import Converses
 
 PREFIX = "mcp_"
 _NO_WORD = re.compile(r"[^A-Za-z0-9_]")
+# Characters of a tool's name that every provider takes.
 _LONGEST_NAME = 64
-"""Characters of a tool's name that every provider takes."""
 _LONGEST_DESCRIPTION = 1_000
+# Tools of all servers of an attempt: more would take the context from the work.
 _MOST_TOOLS = 64
-"""Tools of all servers of an attempt: more would take the context from the work."""
 _LONGEST_ARGUMENTS = 200_000
 _MOST_PARTS = 200
 
@@ -113,8 +113,11 @@ class McpTools:
                 continue
             for tool in _tools_of(server, offered):
                 if len(tools) < _MOST_TOOLS:
-                    named = _with_unique_name(tool, tools)
-                    tools[named.name] = named
+                    name = tool.name
+                    if len(name) > _LONGEST_NAME or name in tools:
+                        identity = f"{tool.server}\0{tool.tool}".encode("utf-8", "surrogatepass")
+                        name = f"{name[: _LONGEST_NAME - 9]}_{sha256(identity).hexdigest()[:8]}"
+                    tools[name] = replace(tool, name=name)
         return McpListing(tools=tuple(tools.values()), problems=tuple(problems))
 
     async def _require_start(self, server: McpServer) -> None:
@@ -200,14 +203,6 @@ def _tools_of(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[M
                 )
             )
     return found
-
-
-def _with_unique_name(tool: McpTool, taken: Mapping[str, McpTool]) -> McpTool:
-    """Return the tool under a name that no other has and every provider takes."""
-    if len(tool.name) <= _LONGEST_NAME and tool.name not in taken:
-        return tool
-    mark = sha256(f"{tool.server}\0{tool.tool}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return replace(tool, name=f"{tool.name[: _LONGEST_NAME - 9]}_{mark}")
 
 
 def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> str:

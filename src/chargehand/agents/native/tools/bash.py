@@ -11,12 +11,13 @@ from chargehand.sandbox._contract import OnOutput, Sandbox
 
 SPILL = "/tmp/chargehand"
 """Where long outputs lie inside the sandbox."""
+# bash where there is one: it is what models write for.
 _SCRIPT = 'if [ -x /bin/bash ]; then exec /bin/bash -c "$1"; fi; exec /bin/sh -c "$1"'
 # Without a terminal a pager or a password prompt would wait for the time limit.
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "TERM": "dumb"}
 _MOST_BYTES = 2_000_000
+# Bytes; one word of a command line takes 128 KiB.
 _LONGEST_COMMAND = 100_000
-"""Bytes; one word of a command line takes 128 KiB."""
 
 
 class BashTool:
@@ -73,5 +74,6 @@ class BashTool:
 
 def cleaned(data: bytes) -> str:
     """Return output as text: no escapes or control characters; of an overwritten line only what came last."""
+    # A progress bar overwrites its line a thousand times; a model needs what it came to.
     lines = data.decode("utf-8", "replace").split("\n")
     return printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))

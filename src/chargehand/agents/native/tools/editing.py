@@ -25,8 +25,8 @@ from chargehand.agents.patch.parsing import PatchProblem, parse_patch
 
 LARGEST_CHECKED = 200_000
 """Bytes of a file whose syntax is checked."""
+# JSON files by these names hold comments by custom: they are not checked.
 _WITH_COMMENTS = ("tsconfig", "jsconfig", ".eslintrc", "devcontainer", "settings", "launch", "tasks")
-"""JSON files by these names hold comments by custom: they are not checked."""
 _SHOWN_PLACES = 10
 _MOST_FILES = 200
 _MOST_CHARACTERS = 8_000
@@ -54,6 +54,7 @@ def replaced(text: str, old: str, new: str, *, path: str, every: bool = False) -
 
     In a file whose lines end in CRLF, `old` and `new` may be written with plain line feeds.
     """
+    # Models write plain line feeds whatever the file has; where the text mixes both, only as given.
     if "\r\n" in text and "\r" not in old + new and (old not in text or text.count("\n") == text.count("\r\n")):
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     # Overlapping places too: which of them is meant would be a guess.
@@ -160,6 +161,7 @@ def syntax_line(path: str, data: bytes) -> str | None:
         return None
     try:
         if name.endswith((".py", ".pyi")):
+            # An invalid escape in the agent's file would warn in our log.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ast.parse(data)

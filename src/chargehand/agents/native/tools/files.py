@@ -21,6 +21,8 @@ LARGEST_TEXT = 4_000_000
 Kind = Literal["file", "directory", "other", "dangling"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
+# The first path that exists, of a path and the directories above it. The `x` keeps line feeds at the end of a
+# name, which a command substitution would cut off.
 _LOOK = r"""
 root=$(pwd -P; echo x); root=${root%?x}
 n=0
@@ -38,6 +40,7 @@ for p do
 done
 exit 9
 """
+# Beside its target, so that the move later is a rename on one file system, which happens or does not.
 _STAGE = r"""
 set -e
 case $1 in */*) mkdir -p -- "${1%/*}" ;; esac
@@ -47,6 +50,7 @@ if [ -n "$2" ]; then chmod "$(stat -L -c %a -- "$2")" "$1"; fi
 case $3 in yes) chmod +x "$1" ;; no) chmod a-x "$1" ;; esac
 trap - EXIT
 """
+# All moves in one command, as close together as they can be.
 _COMMIT = r"""
 set -e
 while [ $# -gt 0 ]; do
@@ -102,6 +106,7 @@ class SandboxFiles:
             timeout=self._seconds,
             stdin=stdin,
             output_limit=limit,
+            # Without it messages and sorting depend on the image.
             environment={"LC_ALL": "C.UTF-8"},
         )
         if result.timed_out:
@@ -110,7 +115,13 @@ class SandboxFiles:
 
     async def look(self, path: str) -> PathStatus:
         """Return what stands at a path; raises `Mistake` for what cannot be a path."""
-        word = above_word = _word(path)
+        if not path or "\0" in path:
+            raise Mistake(f"{path!r} is no path")
+        full = posixpath.normpath(posixpath.join(WORKSPACE, path)).replace("//", "/")
+        word = "." if full == WORKSPACE else full
+        if full.startswith(WORKSPACE + "/"):  # "./" so that no name can look like an option
+            word = "./" + full[len(WORKSPACE) + 1 :]
+        above_word = word
         above = [word]
         while above_word not in (".", "/"):
             above_word = posixpath.dirname(above_word)
@@ -122,6 +133,7 @@ class SandboxFiles:
         at, kind, size, root, real = (field.decode("utf-8", "surrogateescape") for field in fields[:5])
         found = above[int(at)]
         missing = posixpath.relpath(word, found) if found != word else ""
+        # By path components: "/workspace-evil" begins with "/workspace" too.
         inside = real == root or real.startswith(root.rstrip("/") + "/")
         relative = posixpath.normpath(posixpath.join(posixpath.relpath(real, root), missing)) if inside else None
         known: Kind = kind if kind in _KINDS else "other"
@@ -193,12 +205,3 @@ def last_words(result: ExecResult) -> str:
     """Return the last words of a program that failed, on one line."""
     words = printable(result.stderr.decode("utf-8", "replace")).strip().splitlines()
     return words[-1][-300:].removeprefix("sh: ") if words else f"exit code {result.exit_code}"
-
-
-def _word(path: str) -> str:
-    if not path or "\0" in path:
-        raise Mistake(f"{path!r} is no path")
-    full = posixpath.normpath(posixpath.join(WORKSPACE, path)).replace("//", "/")
-    if full == WORKSPACE:
-        return "."
-    return "./" + full[len(WORKSPACE) + 1 :] if full.startswith(WORKSPACE + "/") else full

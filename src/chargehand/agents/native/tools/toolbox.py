@@ -30,8 +30,8 @@ from chargehand.policy._actions import Action, FileRead, FileWrite, Several, She
 from chargehand.sandbox._contract import OnOutput, Sandbox
 from chargehand.sandbox._isolate import SnippetSpec
 
+# Bytes of console lines and value together: below a result's limit, so that no JSON has to be cut.
 _SNIPPET_OUTPUT = 8_000
-"""Bytes of console lines and value together: below a result's limit, so that no JSON has to be cut."""
 
 
 def checked_call(name: str, arguments: object) -> dict[str, Any] | ToolResult:
