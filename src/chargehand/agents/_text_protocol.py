@@ -46,7 +46,13 @@ class ParsedText:
 
 def describe(specs: Sequence[ToolSpec]) -> str:
     """Return what the system prompt says of the tools and of how to call them."""
-    tools = "\n\n".join(map(_described, specs))
+    tools = []
+    for spec in specs:
+        lines = [f"{spec.name}: {spec.description}"]
+        for name, schema in cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"]).items():
+            need = "" if name in cast("list[str]", spec.parameters["required"]) else ", may be left out"
+            lines.append(f"  - {name} ({_type_words(schema)}{need}): {schema.get('description', '')}")
+        tools.append("\n".join(lines))
     properties = cast("Mapping[str, Mapping[str, Any]]", specs[0].parameters["properties"])
     required = cast("list[str]", specs[0].parameters["required"])
     placeholders = {"array": ["..."], "integer": 1, "boolean": True}
@@ -56,7 +62,7 @@ def describe(specs: Sequence[ToolSpec]) -> str:
         f'```tool\n{{"name": "{specs[0].name}", "arguments": {example}}}\n```\n\n'
         "The block holds one JSON object with exactly the keys name and arguments; line breaks inside strings "
         "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next "
-        f"message. Never write a result yourself.\n\nThe tools:\n\n{tools}"
+        "message. Never write a result yourself.\n\nThe tools:\n\n" + "\n\n".join(tools)
     )
 
 
@@ -257,17 +263,7 @@ def _shown(text: str) -> str:
     return text if len(text) <= 120 else text[:120] + "..."
 
 
-def _described(spec: ToolSpec) -> str:
-    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
-    required = cast("list[str]", spec.parameters["required"])
-    lines = [f"{spec.name}: {spec.description}"]
-    for name, schema in properties.items():
-        need = "" if name in required else ", may be left out"
-        lines.append(f"  - {name} ({_kind(schema)}{need}): {schema.get('description', '')}")
-    return "\n".join(lines)
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
+def _type_words(schema: Mapping[str, Any]) -> str:
     """Return what a value is, in words where there are some, else as its schema."""
     kind = schema.get("type")
     if kind == "array" and schema.get("items") == {"type": "string"}:

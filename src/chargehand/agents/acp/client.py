@@ -46,7 +46,11 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
     if kind == "execute" and not raw:  # gemini tells no input: its title is the command, and as much its word
         command = text_at(call, "title")
     if kind in ("execute", "other", None) and command:
-        return _command(command, text_at(raw, "cwd", "directory", "workdir"))
+        cwd = text_at(raw, "cwd", "directory", "workdir")
+        if isinstance(command, str):
+            return Shell(text=command, cwd=cwd or None)
+        words = tuple(map(str, command)) if isinstance(command, list) else (str(command),)
+        return action_of_terminal(words, cwd)
     match kind:
         case "think":
             return None
@@ -65,13 +69,6 @@ def action_of_terminal(argv: Sequence[str], cwd: str) -> Action:
     if len(argv) == 3 and argv[0].rpartition("/")[2] in _SHELLS and argv[1] in ("-c", "-lc"):
         return Shell(text=argv[2], cwd=cwd or None)
     return Command(argv=tuple(argv), cwd=cwd or None)
-
-
-def _command(command: Any, cwd: str) -> Action:
-    if isinstance(command, str):
-        return Shell(text=command, cwd=cwd or None)
-    words = tuple(map(str, command)) if isinstance(command, list) else (str(command),)
-    return action_of_terminal(words, cwd)
 
 
 def _several(actions: Sequence[Action]) -> Action:

@@ -207,7 +207,13 @@ class StuckDetector:
         new = self._take(turn, number)
         together = b"".join(call.like for call in self._calls[begin:] if call is not None)
         self._whole.append(None if waited or not turn.calls else together)
-        self.progressed = self._is_progress(turn, new=new)
+        self.progressed = new
+        if turn.changed:
+            # A change is progress unless it was made before in the same way, or reaches no cause of a failure.
+            change = self._whole[-1] or b""
+            first = change not in self._changes or not change
+            self._changes.add(change)
+            self.progressed = (new or first) and not self._is_thrashing()
         if self.progressed:
             self._streak, self._idle_since = begin, self._turns
         # A wait ends every comparison: the same poll before and after it is what an agent should do.
@@ -281,15 +287,6 @@ class StuckDetector:
             self._failures[action] = (result, [number])
         if went_wrong(call) or action == self._failure[1]:
             self._failure = (str(call.arguments.get("command", "")), action)
-
-    def _is_progress(self, turn: Turn, *, new: bool) -> bool:
-        """Tell whether the turn got on: new information, or a change that was not made before in the same way."""
-        if not turn.changed:
-            return new
-        change = self._whole[-1] or b""
-        first = change not in self._changes or not change
-        self._changes.add(change)
-        return (new or first) and not self._is_thrashing()
 
     def _is_thrashing(self) -> bool:
         turns = self._failures.get(self._failure[1], (b"", []))[1]

@@ -206,7 +206,7 @@ class _UnifiedReader:
         anchors: tuple[str, ...] = ()
         left = [0, 0]
         if head := _HUNK.match(title):
-            # Trusted while they last, because a removed line "-- x" looks like a header; models count wrongly, though.
+            # Trusted while they last, as a removed line "-- x" looks like a header; but models count wrongly.
             left = [int(head[2] or 1), int(head[4] or 1)]
             near = int(head[1]) - (1 if left[0] else 0)
         elif anchor := title.strip("@ .\r"):

@@ -27,10 +27,7 @@ def stream_json(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             failed = line.get("is_error", False) is not False or line.get("subtype") != "success"
             text = text_at(line, "result") or (content_text(line.get("errors")) if failed else "")
             text = text or (str(line.get("subtype")) if failed else "")
-            cost = line.get("total_cost_usd")
-            is_cost = isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0
-            usage = _anthropic_usage(object_at(line, "usage"), cost=cost if is_cost else None)
-            yield AgentEvent(kind="end", text=text, failed=failed, usage=usage)
+            yield AgentEvent(kind="end", text=text, failed=failed, usage=_anthropic_usage(line))
 
 
 def _block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
@@ -49,16 +46,34 @@ def _block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="result", call=text_at(block, "tool_use_id"), text=text, failed=failed)
 
 
-def _anthropic_usage(usage: Mapping[str, Any], *, cost: float | None) -> Usage | None:
-    """Return tokens of the whole session; what was read from or written to a cache is not in `input_tokens`."""
+def _anthropic_usage(line: Mapping[str, Any]) -> Usage | None:
+    """Return tokens of the whole session, as Anthropic counts them; qwen counts as OpenAI does."""
+    usage = object_at(line, "usage")
     fresh, output = count_at(usage, "input_tokens"), count_at(usage, "output_tokens")
     if fresh is None and output is None:
         return None
     written, read = count_at(usage, "cache_creation_input_tokens"), count_at(usage, "cache_read_input_tokens")
-    if "total_tokens" in usage:  # qwen's are those of OpenAI, where input includes what was cached
-        return Usage(input=fresh, output=output, cached=read)
+    if "total_tokens" in usage:  # qwen's
+        return _openai_usage(usage, "cache_read_input_tokens")
+    cost = line.get("total_cost_usd")
+    known = isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0
+    return _usage_beside_cache(fresh, output, read=read, written=written, cost=cost if known else None)
+
+
+def _usage_beside_cache(
+    fresh: int | None, output: int | None, *, read: int | None, written: int | None, cost: float | None = None
+) -> Usage:
+    # `Usage.input` includes what was read from and written to a cache; here these are counted apart.
     total = None if fresh is None else fresh + (written or 0) + (read or 0)
     return Usage(input=total, output=output, cached=read, cache_write=written, cost_usd=cost)
+
+
+def _openai_usage(usage: Mapping[str, Any], cached: str) -> Usage:
+    return Usage(
+        input=count_at(usage, "input_tokens"),
+        output=count_at(usage, "output_tokens"),
+        cached=count_at(usage, cached),
+    )
 
 
 def _cursor_call(line: Mapping[str, Any], stage: Any) -> Iterator[AgentEvent]:
@@ -94,23 +109,19 @@ def opencode(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="call", tool=text_at(part, "tool"), call=call, arguments=state.get("input"))
             yield AgentEvent(kind="result", call=call, text=text, failed=failed)
         case "step_finish":
-            yield AgentEvent(kind="usage", usage=_opencode_usage(part))
+            tokens, cache = object_at(part, "tokens"), object_at(part, "tokens", "cache")
+            output, reasoning = count_at(tokens, "output"), count_at(tokens, "reasoning")
+            output = None if output is None else output + (reasoning or 0)
+            read, written = count_at(cache, "read"), count_at(cache, "write")
+            usage = _usage_beside_cache(count_at(tokens, "input"), output, read=read, written=written)
+            yield AgentEvent(kind="usage", usage=usage)
         case "error":
             error = object_at(line, "error")
             text = text_at(object_at(error, "data"), "message") or text_at(error, "message", "name")
             yield AgentEvent(kind="error", text=text)
 
 
-def _opencode_usage(part: Mapping[str, Any]) -> Usage:
-    tokens, cache = object_at(part, "tokens"), object_at(part, "tokens", "cache")
-    fresh, read, written = count_at(tokens, "input"), count_at(cache, "read"), count_at(cache, "write")
-    output, reasoning = count_at(tokens, "output"), count_at(tokens, "reasoning")
-    return Usage(
-        input=None if fresh is None else fresh + (read or 0) + (written or 0),
-        output=None if output is None else output + (reasoning or 0),
-        cached=read,
-        cache_write=written,
-    )
+_CODEX_TOOLS = {"command_execution": "shell", "mcp_tool_call": "mcp", "web_search": "web_search"}
 
 
 def codex(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
@@ -119,32 +130,18 @@ def codex(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
     match line.get("type"):
         case "thread.started":
             yield AgentEvent(kind="session", text=text_at(line, "thread_id"))
-        case "item.started":
-            yield from _codex_started(item)
+        case "item.started" if (kind := item.get("type")) in _CODEX_TOOLS:
+            arguments = {key: item[key] for key in ("command", "tool", "arguments", "query") if key in item}
+            yield AgentEvent(kind="call", tool=_CODEX_TOOLS[kind], call=text_at(item, "id"), arguments=arguments)
         case "item.completed":
             yield from _codex_completed(item)
         case "turn.completed":
-            usage = object_at(line, "usage")
-            told = Usage(
-                input=count_at(usage, "input_tokens"),
-                output=count_at(usage, "output_tokens"),
-                cached=count_at(usage, "cached_input_tokens"),
-            )
-            yield AgentEvent(kind="end", usage=told)
+            usage = _openai_usage(object_at(line, "usage"), "cached_input_tokens")
+            yield AgentEvent(kind="end", usage=usage)
         case "turn.failed":
             yield AgentEvent(kind="end", text=text_at(object_at(line, "error"), "message"), failed=True)
         case "error":
             yield AgentEvent(kind="error", text=text_at(line, "message"))
-
-
-_CODEX_TOOLS = {"command_execution": "shell", "mcp_tool_call": "mcp", "web_search": "web_search"}
-
-
-def _codex_started(item: Mapping[str, Any]) -> Iterator[AgentEvent]:
-    kind = item.get("type")
-    if kind in _CODEX_TOOLS:
-        arguments = {key: item[key] for key in ("command", "tool", "arguments", "query") if key in item}
-        yield AgentEvent(kind="call", tool=_CODEX_TOOLS[kind], call=text_at(item, "id"), arguments=arguments)
 
 
 def _codex_completed(item: Mapping[str, Any]) -> Iterator[AgentEvent]:
@@ -185,13 +182,9 @@ def gemini(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="error", text=text_at(line, "message"))
         case "result":
             failed, stats = line.get("status") == "error", object_at(line, "stats")
-            told = Usage(
-                input=count_at(stats, "input_tokens"),
-                output=count_at(stats, "output_tokens"),
-                cached=count_at(stats, "cached"),
-            )
+            usage = _openai_usage(stats, "cached") if stats else None
             text = text_at(object_at(line, "error"), "message")
-            yield AgentEvent(kind="end", text=text, failed=failed, usage=told if stats else None)
+            yield AgentEvent(kind="end", text=text, failed=failed, usage=usage)
 
 
 FORMS: Mapping[OutputForm, ReadLine] = {
