@@ -76,7 +76,7 @@ async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
 
 def cases(seat: Seat, agent: Callable[[str], Agent]) -> OpenCase:
     async def open_case(act: str, **options: Any) -> AgentCase:
-        return AgentCase(agent=agent(act), desk=await seat(**options))
+        return AgentCase(agent=agent(act), context=await seat(**options))
 
     return open_case
 
@@ -169,7 +169,9 @@ class TestNative(AgentContract):
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
         async def open_case(act: str, **options: Any) -> AgentCase:
-            return AgentCase(agent=NativeAgent("native", models=MODELS), desk=await seat(NATIVE[act], **options))
+            return AgentCase(
+                agent=NativeAgent("native", models=MODELS), context=await seat(NATIVE[act], **options)
+            )
 
         return open_case
 
@@ -178,7 +180,7 @@ async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
     desk = await seat()
     assert desk.endpoint is not None
     desk.endpoint = replace(desk.endpoint, models=())
-    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), desk=desk)
+    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), context=desk)
     outcome = await case.agent.run(case.assignment(), desk)
     assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
     assert outcome.reason == "claude needs a model: name one of [models] in the agent's `model`"
@@ -203,7 +205,7 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     desk.endpoint = replace(
         desk.endpoint, models=tuple(replace(each, dialect=models) for each in desk.endpoint.models)
     )
-    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), desk=desk).assignment()
+    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), context=desk).assignment()
     launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
     assert isinstance(launch, CliLaunch)
     assert (launch.model, launch.dialect) == ("scripted", spoken)
@@ -221,25 +223,25 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     ],
 )
 async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:
-    case = AgentCase(agent=agent, desk=await seat())
-    outcome = await agent.run(case.assignment(), case.desk)
+    case = AgentCase(agent=agent, context=await seat())
+    outcome = await agent.run(case.assignment(), case.context)
     assert (outcome.claim, outcome.code) == ("failed", code), outcome
     assert words in outcome.reason
 
 
 async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), desk=await seat())
-    outcome = await case.agent.run(case.assignment(), case.desk)
-    assert (outcome.claim, case.desk.made()) == ("done", "made\n"), outcome
-    assert [repr(each) for each in case.desk.judged if "echo made" in repr(each)]
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), context=await seat())
+    outcome = await case.agent.run(case.assignment(), case.context)
+    assert (outcome.claim, case.context.made()) == ("done", "made\n"), outcome
+    assert [repr(each) for each in case.context.judged if "echo made" in repr(each)]
 
 
 async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), desk=await seat())
-    case.desk.words.append("Make it once more.")
-    outcome = await case.agent.run(case.assignment(), case.desk)
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), context=await seat())
+    case.context.words.append("Make it once more.")
+    outcome = await case.agent.run(case.assignment(), case.context)
     assert outcome.claim == "done"
-    transcript = [json.loads(line) for line in case.desk.kept[-1].splitlines()]
+    transcript = [json.loads(line) for line in case.context.kept[-1].splitlines()]
     assert [each["text"] for each in transcript if each["kind"] == "text"] == ["I begin.", "It is made."] * 2
 
 

@@ -120,6 +120,7 @@ class RpcChannel:
     def settle(self, answer: Mapping[str, Any], side: bytes = b"") -> None:
         """Give an answer to the request that waits for it; one that nobody waits for is passed over."""
         number = answer.get("id")
+        # `True` is an int to Python, and would answer request 1.
         future = self.waiting.pop((side, number), None) if type(number) is int else None
         if future is None or future.done():
             return

@@ -71,6 +71,7 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
     first, *others = calls
     if any(other.arguments != first.arguments for other in others):
         raise MessageError("two calls of finish that differ in one reply", value=len(calls))
+    # Text that is nearly JSON is repaired where only one meaning is possible; prose around it is not read.
     given = first.arguments
     if isinstance(given, str):
         given = repaired_json(given)
@@ -140,6 +141,7 @@ def read_document(content: bytes, known: Addressed) -> Message:
     if not isinstance(message, TaskCompletion | InformationReport | ErrorReport | ClarificationRequest):
         kind = repaired.get("type")
         raise MessageError("a message of this type does not end the work", path="$.type", value=kind)
+    # Work that is still going on cannot have ended, whatever the exit code says.
     if message.status == "in_progress":
         raise MessageError("a message in progress does not end the work", path="$.status", value=message.status)
     return message

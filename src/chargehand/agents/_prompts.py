@@ -109,6 +109,7 @@ def first_message(
     ]
     if bounds:
         parts.append("\n".join(["Bounds:", *bounds]))
+    # Last, and quoted: what a repository says is context, and overrides nothing above it.
     quoted = _quoted(instructions)
     if quoted:
         parts.append(quoted)

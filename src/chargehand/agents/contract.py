@@ -20,6 +20,7 @@ from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
 from chargehand.sandbox._isolate import SnippetResult, SnippetSpec
 
+# Closed words: how a mission goes on follows from them, never from what an agent says.
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
 """What the agent says of its own work. "done" is a claim: only a verdict decides."""
 Resumed = Literal["kept", "lost"]

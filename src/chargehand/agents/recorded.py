@@ -49,6 +49,7 @@ def notes_step(turn: int) -> str:
     return f"turn/{turn}/notes"
 
 
+# Other steps of an attempt (`mcp/1`, `told/1`, `asked-again/0/1`) are no part of the conversation.
 def parse_step(name: str) -> RecordedStep | None:
     """Return the step that one of these names stands for, `None` for every other name."""
     match name.split("/"):

@@ -85,6 +85,7 @@ _C = TypeVar("_C", bound=str)
 
 def check_role_name(name: str, *, place: str) -> None:
     """Raise `ConfigError` (`role_invalid`) for what cannot name a role."""
+    # It becomes a file name and a key of the configuration.
     if not ROLE_NAME.fullmatch(name) or name == RESERVED:
         why = "stands for all roles in the configuration" if name == RESERVED else "is not a valid role name"
         hint = "use lower-case letters, digits, '-' and '_', at most 64; not 'default'"

@@ -94,6 +94,7 @@ class AcpAgent:
         """Let the agent work on its prompt, again with each answer to its questions; see `Agent.run`."""
         address = message_address(assignment, self.name, "end")
         while True:
+            # An answer begins a new run of the agent, whose own session ended with its sandbox.
             answers = await answered_questions(context)
             repairs = MessageRepairs(context, address, run=len(answers))
             outcome = await repairs.ended(await self._run_once(assignment, context, answers, repairs))
@@ -121,6 +122,7 @@ class AcpAgent:
             await write_files(context.sandbox, self._spec.files(launch))
         environment = environment_of(self._spec, launch, context)
         log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
+        # The log is the agent's own word: nothing is decided by it but that it can be read.
         client, run, began = AcpClient(context, log), AcpRun(), time.monotonic()
         talk = _Talk(assignment, context, client, log, answers, repairs)
         work = _work(talk, program, environment, run)
@@ -165,10 +167,12 @@ class _Talk:
             acknowledge()
             updates.flush()
             self.log.take(AgentEvent(kind="usage", usage=_usage(answer)))
+            # A closed word of the protocol. What the agent says beside it is never searched.
             if answer.get("stopReason") != "end_turn":
                 return text_at(answer, "stopReason")
             fresh = self.context.person_messages()[seen:]
             seen += len(fresh)
+            # Over the relay, as the sandbox runs one command at a time and the agent is that one.
             look = relayed_message_reader(connection)
             more = "\n\n".join(map(person_message, fresh)) or await self.repairs.again(look=look)
             if more is None:
@@ -251,6 +255,7 @@ async def running_agent(
         )
     )
     try:
+        # The relay ends the agent's input at the end of ours, which tells it to leave by itself.
         yield running
         connection.channel.close()
         await asyncio.wait([running], timeout=_LEAVE_SECONDS)

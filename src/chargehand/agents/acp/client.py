@@ -61,11 +61,13 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
             return _several([FileWrite(path=path, removal=removal) for path in paths])
         case "fetch" if (host := urlsplit(text_at(raw, "url", "prompt")).hostname) is not None:
             return Network(host=host)
+    # Never guessed from its title: a rule or a person decides about what is unknown.
     return Other(kind="tool", name=text_at(call, "title", "kind") or "unnamed")
 
 
 def action_of_terminal(argv: Sequence[str], cwd: str) -> Action:
     """Return what a terminal's command does; a shell's script is looked into."""
+    # A shell's script is looked into, or every command could hide behind `sh -c`.
     if len(argv) == 3 and argv[0].rpartition("/")[2] in _SHELLS and argv[1] in ("-c", "-lc"):
         return Shell(text=argv[2], cwd=cwd or None)
     return Command(argv=tuple(argv), cwd=cwd or None)
@@ -254,6 +256,7 @@ class AcpClient:
 
     async def _permission(self, params: Mapping[str, Any]) -> Any:
         call = self.updates.merge_call(object_at(params, "toolCall"))
+        # A call without an act (thinking) needs no judgement; every other waits for one.
         action = action_of_call(call)
         refused = await self._refusal_of(action) if action is not None else ""
         options = {text_at(each, "kind"): text_at(each, "optionId") for each in objects_at(params, "options")}

@@ -75,6 +75,7 @@ class AcpConnection:
         params = object_at(message, "params")
         if "id" not in message:
             self._on_notification(method, params)
+        # Refused and not queued: a hostile agent would fill the queue, an honest one never gets here.
         elif len(self._tasks) >= _MOST_AT_ONCE:
             self._answer_error(message["id"], RpcError(f"more than {_MOST_AT_ONCE} requests at once"))
         else:

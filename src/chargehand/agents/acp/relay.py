@@ -19,6 +19,7 @@ from typing import Any
 
 _LARGEST = 8 << 20
 _LIMIT = 1 << 20
+# Answers come from several threads, and a line must not be cut by another.
 _lock = threading.Lock()
 
 
@@ -178,6 +179,7 @@ def listen(agent: subprocess.Popen[bytes]) -> None:
             for name in ("create", "output", "wait", "kill", "release")
         },
     }
+    # The agent gets its lines from a thread: its pipe may be full while an order waits.
     lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     threading.Thread(target=hand_on, args=(agent, lines), daemon=True).start()
     for line in sys.stdin.buffer:

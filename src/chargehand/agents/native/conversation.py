@@ -67,6 +67,7 @@ def to_messages(
     """
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
 
+    # Only the last few: every picture is sent again with every request.
     pictured = [entry for entry in entries if entry.image is not None and entry.artifact is not None]
     visible = {id(entry) for entry in pictured[-_MOST_PICTURES:]}
     messages: list[ModelMessage] = [ModelRequest(parts=[SystemPromptPart(system)])]

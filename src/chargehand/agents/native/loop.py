@@ -7,9 +7,11 @@ follow from a reply or a call before it is recorded, and all state below is deri
 One turn (docs/architecture.md, "One act of a native agent"):
 
 1. `_request_reply`: the conversation goes to the model, and the reply is recorded.
-2. `_carry_out_calls`: its calls run one after the other, each judged first and recorded.
-3. `_run_call`: a call that may change files ends with a checkpoint in the same record.
+2. `_run_call`: its calls run one after the other, each judged first and recorded.
+3. `AttemptContext.act`: a call that may change files ends with a checkpoint in the same record.
 4. `EscalationLadder`: the turn is watched for going in circles; what is due is done before the next request.
+
+`_AttemptLoop.run` is these four; what follows it is their parts, in that order.
 """
 
 from __future__ import annotations
@@ -181,10 +183,20 @@ class _AttemptLoop:
             self._replay_conversation(self._context.recorded(earlier))
         await self._open_conversation()
         for number in range(1, _MOST_TURNS + 1):
+            # 1. The reply is recorded before anything follows from it: a crash below finds it in the log.
             turn = await self._request_reply(number)
-            outcome = await self._carry_out_calls(turn)
-            if outcome is not None:
+            if outcome := self._count_malformed("reply", turn.problem):
                 return outcome
+            # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with the tree that
+            # it left, so a crash in the third repeats neither of the first two.
+            for index, call in enumerate(turn.reply.calls):
+                name = call_step(number, index)
+                if call.name != FINISH:
+                    await self._run_call(turn, call, name)
+                elif outcome := await self._finish(turn, call, name):
+                    return outcome
+            # 4. Watched after its calls, acted upon before the next request: what is done then stands in that
+            # turn's record, and a newer version with other rules resumes what this one did.
             self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.calls), changed=turn.changed))
         return _outcome("failed", f"the agent did not finish within {_MOST_TURNS} replies", code="turns")
 
@@ -252,6 +264,7 @@ class _AttemptLoop:
         # Of a recorded reply the record says what was done before it; an older version may have had other rules.
         step = None if self._context.is_recorded(name) else self._ladder.due()
         notes = list(await self._mcp.refresh(number))
+        # Before the request, and told with it: the model must know that its files changed under it.
         if step is not None:
             notes.append(await self._escalate(number, step))
 
@@ -325,19 +338,7 @@ class _AttemptLoop:
             self._entries.append(ConversationEntry(kind="user", text=no_tool_message()))
         return _OpenTurn(number=number, reply=entry, problem=reply.problem)
 
-    # --- 2. Its calls, one after the other
-
-    async def _carry_out_calls(self, turn: _OpenTurn) -> AgentOutcome | None:
-        """Do what a reply asks for; return the outcome where it finishes."""
-        if outcome := self._count_malformed("reply", turn.problem):
-            return outcome
-        for index, call in enumerate(turn.reply.calls):
-            name = call_step(turn.number, index)
-            if call.name != FINISH:
-                await self._run_call(turn, call, name)
-            elif outcome := await self._finish(turn, call, name):
-                return outcome
-        return None
+    # --- 2. and 3. Its calls
 
     async def _run_call(self, turn: _OpenTurn, call: ToolCall, name: str) -> None:
         async def work() -> object:
@@ -354,8 +355,8 @@ class _AttemptLoop:
             return _recorded_result(ToolResult(text=person_message(answer)))
 
         if call.name in MUTATING or self._mcp.mutates(call.name):
-            # 3. Output and tree are one line of the log: after a crash the files are set back to the last such
-            # tree, and a call without its line runs again from the tree before it.
+            # Output and tree are one line of the log: after a crash the files are set back to the last such tree,
+            # and a call without its line runs again from the tree before it.
             output, tree = await self._context.act(name, [call.name, call.arguments], work)
             turn.changed |= tree != self._tree
             self._tree = tree
@@ -365,6 +366,7 @@ class _AttemptLoop:
 
     async def _run_if_allowed(self, name: str, call: ToolCall) -> dict[str, Any]:
         """Run a call that the rules allow; one that they deny is answered with the rule and its reason."""
+        # Its tools know best what a call means: they judge it themselves, under an action of its own.
         if self._mcp.knows(call.name):
             return await _timed(self._mcp.call(name, call.name, call.arguments))
         action = action_of(call.name, call.arguments)
@@ -387,6 +389,7 @@ class _AttemptLoop:
         calls = [each for each in turn.reply.calls if each.name == FINISH]
         address = message_address(self._assignment, self._name, f"{turn.number}/{call.index}")
         try:
+            # All calls of finish in the reply, as two that differ are as malformed as one without a summary.
             message = read_finish(calls, address)
         except MessageError as error:
             rejection = ToolResult(text=finish_rejection(error), failed=True)

@@ -194,6 +194,7 @@ class ModelClient:
                 list(messages),
                 model_settings=_settings(model, kept=kept),
                 model_request_parameters=ModelRequestParameters(function_tools=definitions),
+                # Prompts must not leak into somebody's tracing.
                 instrument=False,
             ) as stream:
                 begun = True
@@ -265,8 +266,10 @@ def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
 
     settings = ModelSettings(timeout=_SILENCE_SECONDS)
     if kept:
+        # The gateway's own header: it never calls a model for such a request.
         settings["extra_headers"] = {"x-chargehand-kept": "only"}
     if model.dialect == "anthropic":
+        # Without a mark Anthropic caches nothing, and a conversation is paid in full each turn.
         settings["cache"] = True
         settings["max_tokens"] = model.max_output or _ANTHROPIC_OUTPUT
     elif model.max_output is not None:

@@ -46,6 +46,7 @@ class PatchAgent:
         arguments = {"patch": patch}
 
         async def work() -> object:
+            # Judged inside the act: what is recorded is neither asked again nor done again.
             action = action_of(_TOOL, arguments)
             if action is not None:
                 judgement = await context.judge(_STEP, action)

@@ -62,6 +62,7 @@ def parse_skill(path: str, head: str) -> Skill | None:
     for line in lines[1:]:
         if line.rstrip() == "---":
             break
+        # Two keys of YAML's many, read by hand: a parser would be handed a hostile file.
         if found := _KEY.fullmatch(line):
             key = found[1]
             said[key] = "" if found[2].strip() in ("|", ">", "|-", ">-") else found[2]

@@ -131,6 +131,7 @@ class _HunkSearch:
         if not wanted:
             return self._insertion(below_anchors), hunk.near is not None
         at_end = hunk.at_end or any(not line.ended for line in hunk.lines if line.sign != "+")
+        # White space at line ends is what models get wrong most; nothing more is guessed.
         for exact in (True, False):
             places = self._places(self.cursor, exact=exact)
             if at_end:

@@ -76,6 +76,7 @@ class CliAgent:
             outcome = replace(outcome, seconds=seconds)
             again = None
             if outcome.claim == "done":
+                # Only in its own session: another start did not do the work, and would guess what the first one meant.
                 why_not = "" if _SESSION.fullmatch(session) else "it told no session to go on in"
                 if not why_not and assignment.seconds - seconds <= _LEAST_SECONDS:
                     why_not = "its time is up"
@@ -117,6 +118,7 @@ class CliAgent:
             on_output=take_output,
         )
         result = await run_while_paid(running, context.endpoint)
+        # The last line may lack its end where the program was killed.
         for line in lines.finish():
             for event in read_line(line):
                 log.take(event)

@@ -77,6 +77,7 @@ class CommandAgent:
         if report is not None:
             await context.sandbox.exec(["/bin/sh", "-c", _WRITE_REPORT, "sh", REPORT], stdin=report, cwd="/")
             environment["CHARGEHAND_REPORT"] = REPORT
+        # Judged before it starts; what an opaque program does afterwards the sandbox bounds.
         await require_launch(context, self._command)
         environment |= await offer_message(context.sandbox)
         repairs = MessageRepairs(context, message_address(assignment, self.name, "end"))

@@ -150,6 +150,7 @@ class SessionLog:
         if event.usage is not None:
             document["usage"] = {"input": event.usage.input, "output": event.usage.output}
         line = msgspec.json.encode(document) + b"\n"
+        # The rest is counted and not kept: a program that never stops talking must not fill the store.
         if self._size + len(line) > _MOST_BYTES:
             self.left_out += 1
             return

@@ -115,6 +115,7 @@ class MessageRepairs:
             self._why_not = "no model would answer it"
         if self._why_not:
             return None
+        # Recorded before the program is told: a run that starts again after a crash counts it once.
         self.asked += 1
         error, text = found.message, found.text
 
@@ -129,6 +130,7 @@ class MessageRepairs:
 
         `why_not` says why a program of its kind is never asked again.
         """
+        # Its end is known, and not the program's to tell: whatever it left was written before that.
         if outcome.claim in ("timed_out", "exhausted"):
             return with_message(outcome, self._address, None)
         if outcome.claim == "failed" and self.asked:

@@ -76,6 +76,7 @@ async def run_while_paid(
         spent = usage_so_far(endpoint)
         return bool(spent.refused) or spent.quota is not None
 
+    # Polled: the meter is a reading, and a program that is refused tells nobody.
     running = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
@@ -121,6 +122,7 @@ async def outcome_of(
 
     await context.step(f"told/{number}", [], report)
     timed_out = result is not None and result.timed_out
+    # Waiting for quota is no failure of the agent: the attempt ends here and begins again by itself.
     if spent.quota is not None and not spent.refused and not timed_out:
         await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
     outcome = claim_of(log, result, spent, program=program, problem=problem)

@@ -20,8 +20,8 @@ _NOBODY_ELSE = "import os; print(sorted(p for p in os.listdir('/proc') if p.isdi
 class AgentContract:
     """All that an agent's adapter promises, one test each; subclass it and give the fixture `open_case`.
 
-    `open_case(act, *, usd=None, effect="allow")` returns an `AgentCase`: an agent that will do `act`, at a desk on
-    a fresh sandbox. `usd` is what its model calls may cost, `effect` what the desk judges. The acts:
+    `open_case(act, *, usd=None, effect="allow")` returns an `AgentCase`: an agent that will do `act`, with a
+    context on a fresh sandbox. `usd` is what its model calls may cost, `effect` what the rules say. The acts:
 
     - `edit`: writes `made.txt` with the line `made`, and ends well;
     - `fail`: ends badly;
@@ -68,7 +68,7 @@ class AgentContract:
         outcome = await self._run(case)
         assert (outcome.claim, outcome.code) == ("done", ""), outcome
         assert outcome.reason
-        assert case.desk.made() == "made\n"
+        assert case.context.made() == "made\n"
         assert not outcome.truncated
         assert outcome.seconds >= 0
 
@@ -79,7 +79,7 @@ class AgentContract:
         assert outcome.claim == "failed", outcome
         assert outcome.code
         assert outcome.reason
-        assert case.desk.made() is None
+        assert case.context.made() is None
 
     async def test_its_time_limit_ends_it_with_all_that_it_started(self, open_case: OpenCase) -> None:
         """No process of it outlives its time."""
@@ -91,9 +91,9 @@ class AgentContract:
     async def test_cancelling_ends_it_with_all_that_it_started(self, open_case: OpenCase) -> None:
         """No process of it outlives a cancelled call."""
         case = await self._case(open_case, "hang")
-        running = asyncio.create_task(case.agent.run(case.assignment(), case.desk))
+        running = asyncio.create_task(case.agent.run(case.assignment(), case.context))
         async with asyncio.timeout(60):
-            while case.desk.made() is None and not running.done():  # noqa: ASYNC110 -- another process writes it
+            while case.context.made() is None and not running.done():  # noqa: ASYNC110 -- another process writes it
                 await asyncio.sleep(0.01)
         assert not running.done(), running
         running.cancel()
@@ -106,7 +106,7 @@ class AgentContract:
         case = await self._case(open_case, "malformed")
         outcome = await self._run(case)
         assert outcome.claim == "done", outcome
-        assert case.desk.made() == "made\n"
+        assert case.context.made() == "made\n"
         assert self._told(case)["malformed"] > 0
 
     async def test_nothing_but_wrong_lines_is_no_success(self, open_case: OpenCase) -> None:
@@ -128,7 +128,7 @@ class AgentContract:
             assert "was not asked for again" in outcome.reason
             return
         assert (outcome.claim, outcome.code) == ("done", ""), outcome
-        assert case.desk.made() == "made\n"
+        assert case.context.made() == "made\n"
         assert self._asked_again(case) == repairs
 
     async def test_a_message_that_is_never_right_fails_after_two_repairs(self, open_case: OpenCase) -> None:
@@ -140,7 +140,7 @@ class AgentContract:
         assert (outcome.claim, outcome.code) == ("failed", "malformed_message"), outcome
         assert "malformed 3 times in a row" in outcome.reason
         assert self._asked_again(case) == (3 if case.agent.checkpoints_itself else 2), (
-            "a driven one's last answer goes nowhere"
+            "the native loop answers the last one too, and nobody reads that"
         )
 
     async def test_a_question_waits_for_its_answer(self, open_case: OpenCase) -> None:
@@ -148,15 +148,15 @@ class AgentContract:
         case = await self._case(open_case, "ask")
         with pytest.raises(WaitingError):
             await self._run(case)
-        assert case.desk.made() is None
-        ((question, (text, options)),) = case.desk.asked.items()
+        assert case.context.made() is None
+        ((question, (text, options)),) = case.context.asked.items()
         assert text
         assert not options or ANSWER in options
-        case.desk.answers[question] = ANSWER
-        case.desk.again()
+        case.context.answers[question] = ANSWER
+        case.context.again()
         outcome = await self._run(case)
         assert outcome.claim == "done", outcome
-        assert case.desk.made() == f"{ANSWER}\n"
+        assert case.context.made() == f"{ANSWER}\n"
 
     async def test_what_is_denied_does_not_happen(self, open_case: OpenCase) -> None:
         """An agent whose acts are judged writes nothing where the rules deny it."""
@@ -165,8 +165,8 @@ class AgentContract:
             assert "judged one by one" in " ".join(case.agent.abilities.fallbacks())
             return
         await self._run(case)
-        assert case.desk.made() is None
-        assert case.desk.judged
+        assert case.context.made() is None
+        assert case.context.judged
 
     async def test_a_person_may_allow_what_it_does(self, open_case: OpenCase) -> None:
         """Where the rules ask, its act waits for a yes, and is asked for once."""
@@ -178,34 +178,34 @@ class AgentContract:
                 outcome = await self._run(case)
                 break
             except WaitingError:
-                assert case.desk.answers or case.desk.made() is None
-                fresh = set(case.desk.asked) - set(case.desk.answers)
+                assert case.context.answers or case.context.made() is None
+                fresh = set(case.context.asked) - set(case.context.answers)
                 assert fresh
-                assert len(case.desk.answers) < 5, "it asks again for what was answered"
-                case.desk.answers.update(dict.fromkeys(fresh, "yes"))
-                case.desk.again()
+                assert len(case.context.answers) < 5, "it asks again for what was answered"
+                case.context.answers.update(dict.fromkeys(fresh, "yes"))
+                case.context.again()
         assert outcome.claim == "done", outcome
-        assert case.desk.made() == "made\n"
+        assert case.context.made() == "made\n"
 
     async def test_an_attempt_goes_on_after_a_crash(self, open_case: OpenCase) -> None:
         """Run again with what is recorded, it comes to the same end; who resumes at a step does none twice."""
         case = await self._case(open_case, "edit")
         first = await self._run(case)
-        done = list(case.desk.done)
-        case.desk.again()
+        done = list(case.context.done)
+        case.context.again()
         second = await self._run(case)
-        assert (second.claim, case.desk.made()) == (first.claim, "made\n") == ("done", "made\n")
+        assert (second.claim, case.context.made()) == (first.claim, "made\n") == ("done", "made\n")
         if case.agent.abilities.resumes == "step":
             assert done
-            assert case.desk.done == []
+            assert case.context.done == []
 
     async def test_what_it_used_is_told_beside_what_was_metered(self, open_case: OpenCase) -> None:
         """Its own count of tokens stands beside the gateway's, and they are compared."""
         case = await self._case(open_case, "pay")
         outcome = await self._run(case)
         assert outcome.claim == "done", outcome
-        assert case.desk.endpoint is not None
-        assert case.desk.endpoint.meter().calls == 2
+        assert case.context.endpoint is not None
+        assert case.context.endpoint.meter().calls == 2
         if case.agent.abilities.reports:
             told = self._told(case)
             assert told["metered"]["calls"] == 2
@@ -224,9 +224,9 @@ class AgentContract:
         case = await self._case(open_case, "leak")
         outcome = await self._run(case)
         assert outcome.claim == "done", outcome
-        assert case.desk.endpoint is not None
-        everything = case.desk.everything() + outcome.output + outcome.reason.encode()
-        assert case.desk.endpoint.token.encode() not in everything
+        assert case.context.endpoint is not None
+        everything = case.context.everything() + outcome.output + outcome.reason.encode()
+        assert case.context.endpoint.token.encode() not in everything
         assert b"[redacted:token]" in everything, "it told nothing, so nothing was tried"
 
     async def _case(self, open_case: OpenCase, act: str, **options: object) -> AgentCase:
@@ -236,20 +236,20 @@ class AgentContract:
 
     @staticmethod
     async def _run(case: AgentCase, *, seconds: float = 60.0) -> AgentOutcome:
-        return await case.agent.run(case.assignment(seconds=seconds), case.desk)
+        return await case.agent.run(case.assignment(seconds=seconds), case.context)
 
     @staticmethod
     def _told(case: AgentCase) -> Any:
-        return [step for name, step in case.desk.steps.items() if name.startswith("told/")][-1]
+        return [step for name, step in case.context.steps.items() if name.startswith("told/")][-1]
 
     @staticmethod
     def _asked_again(case: AgentCase) -> int:
-        """Return how often it was told that its message cannot be read; a driven one's replies say that."""
+        """Return how often it was told that its message cannot be read; the native loop says it in results."""
         told = "Nothing was finished" if case.agent.checkpoints_itself else "asked-again/"
-        found = [name for name, step in case.desk.steps.items() if told in name or told in str(step)]
+        found = [name for name, step in case.context.steps.items() if told in name or told in str(step)]
         return len(found)
 
     @staticmethod
     async def _nobody_lives(case: AgentCase) -> None:
-        result = await case.desk.sandbox.exec(["python3", "-I", "-c", _NOBODY_ELSE])
+        result = await case.context.sandbox.exec(["python3", "-I", "-c", _NOBODY_ELSE])
         assert result.stdout == b"True\n", "a process of it lives on"

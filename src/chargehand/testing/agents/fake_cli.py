@@ -193,12 +193,12 @@ def garble(act: str, words: list[str]) -> str:
 
 def main(form: str, act: str, *words: str) -> int:
     """Do one act; return the exit code."""
-    tongue, used = JsonLinesWriter(form), (_IN, _OUT)
+    writer, used = JsonLinesWriter(form), (_IN, _OUT)
     if act == "garbage":
         sys.stdout.write('{"type": "resu\nall of this is wrong\n[1, 2]\n\x00\n')
         return 0
-    tongue.begin()
-    tongue.say("I begin.")
+    writer.begin()
+    writer.say("I begin.")
     if act == "malformed":
         sys.stdout.write(
             "warning: this is no JSON\n\n[]\n" + '{"type": 7, "message": [1]}\n{"type": "assistant"}\n'
@@ -206,24 +206,24 @@ def main(form: str, act: str, *words: str) -> int:
     if act == "hang":
         hang()
     if act == "fail":
-        tongue.fail("the model does not answer")
+        writer.fail("the model does not answer")
         return 1
     if act in _GARBLED:
         said = garble(act, list(words))
-        tongue.say(said)
-        tongue.end(said, used=used)
+        writer.say(said)
+        writer.end(said, used=used)
         return 0
     if act == "leak":
-        tongue.say(" ".join(f"{name}={value}" for name, value in os.environ.items()))
+        writer.say(" ".join(f"{name}={value}" for name, value in os.environ.items()))
     if act in ("pay", "insist"):
         counts = [pay(act) for _ in range(2 if act == "pay" else 50)]
         used = (sum(each[0] for each in counts), sum(each[1] for each in counts))
     if act in ("talk", "talk-clock"):
         used = talk(clock=act == "talk-clock")
     edit("made\n")
-    tongue.tool("write", {"path": MADE}, "written")
-    tongue.say("It is made.")
-    tongue.end("It is made.", used=used)
+    writer.tool("write", {"path": MADE}, "written")
+    writer.say("It is made.")
+    writer.end("It is made.", used=used)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the conformance suite of agents and whoever runs it share: a context in memory, a gateway with a script."""
+"""For the conformance suite of agents and its users: an attempt context in memory, and a scripted gateway."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PRICE = Price(input=1000.0, output=1000.0, source="the suite")
 
 
 class MemoryAttemptContext:
-    """An `AttemptContext` in memory on a real sandbox; what it was asked and what was kept lies open.
+    """An `AttemptContext` in memory on a real sandbox; all that is recorded on it can be read.
 
-    `effect` is what every judgement says. With `again` an attempt goes on: recorded steps stay, all else is new.
+    `effect` is what every judgement says. `again` resumes the attempt: recorded steps stay, all else is new.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class MemoryAttemptContext:
         self.on_output: OnOutput | None = lambda _, piece: self.shown.extend(piece)
 
     def again(self) -> None:
-        """Begin as after a crash or an answer."""
+        """Resume as after a crash or an answer."""
         self.resumed = "kept"
         self.done.clear()
 
     def made(self) -> str | None:
-        """Return what stands in the file of the suite, `None` where there is none."""
+        """Return the content of the file that agents of the suite write, `None` where there is none."""
         path = self.opened.written / MADE
         return path.read_text() if path.exists() else None
 
@@ -121,7 +121,7 @@ class MemoryAttemptContext:
             self.acknowledged = max(self.acknowledged, count)
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
-        """Return the answer that was laid here, else raise `WaitingError`; see `AttemptContext.ask`."""
+        """Return the answer in `answers`, else raise `WaitingError`; see `AttemptContext.ask`."""
         if question not in self.answers:
             self.asked[question] = (text, tuple(options))
             raise WaitingError(text, code="question")
@@ -159,10 +159,10 @@ async def _limited(seconds: float) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCase:
-    """An agent that was set up for one act, and the desk it works at."""
+    """An agent that was set up for one act, and the context it works with."""
 
     agent: Agent
-    desk: MemoryAttemptContext
+    context: MemoryAttemptContext
 
     def assignment(self, *, seconds: float = 60.0) -> Assignment:
         """Return what the agent is to do."""
@@ -179,7 +179,7 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
     """Serve a script in every dialect on a unix socket, for `usd` at most, as an attempt's gateway is."""
     upstream = ScriptUpstream(script)
     served = [ServedModel(name="scripted", dialect="openai", model="scripted", upstream=upstream, price=PRICE)]
-    meter = _Meter()
+    meter = _CallMeter()
     ledger = MemoryLedger(usd)
     async with Gateway(served, ledger=ledger, attempt="a-suite", on_call=meter.called) as gateway:
         await gateway.listen_unix(socket)
@@ -200,7 +200,9 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
         )
 
 
-class _Meter:
+class _CallMeter:
+    """Counts the calls of a gateway, as an attempt's own meter does."""
+
     def __init__(self) -> None:
         self.now = AttemptUsage()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from chargehand.core.text import printable
 
+# A schema of an untrusted author can be a bomb: bounded in width, depth and size.
 _MOST_NODES, _DEEPEST, _LONGEST, _MOST_CHARACTERS = 300, 12, 500, 16_000
 _MOST_FAULTS = 8
 _COMBINED = ("anyOf", "oneOf", "allOf")
@@ -50,6 +51,7 @@ class _SchemaSimplifier:
 
     def node(self, schema: object, depth: int) -> dict[str, Any]:
         self._nodes += 1
+        # Beyond the bounds everything is allowed here; the server checks again.
         if not isinstance(schema, dict) or depth > _DEEPEST or self._nodes > _MOST_NODES:
             return {}
         # Put in place, so that the result is complete by itself wherever it is shown.

@@ -30,6 +30,7 @@ from chargehand.agents.native.mcp import relay
 from chargehand.core.text import printable
 from chargehand.sandbox._contract import Converses, ExecResult, Stream
 
+# The client is our own: the SDK takes seconds to import, and five methods are needed (decision 0028).
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions of the protocol that begin with `initialize`, the one that is offered first."""
 LONGEST_LINE = 8 << 20
@@ -99,6 +100,7 @@ class McpServerProcess:
         try:
             async with self._open_exchange() as exchange:
                 try:
+                    # The host's limit, because it knows of pauses; the sandbox would kill the agent's programs too.
                     async with self._context.limited(seconds):
                         await self._initialise(exchange)
                         return await work(exchange)
@@ -208,6 +210,7 @@ class McpExchange:
             for message in self._lines.take(piece):
                 self._take_message(message)
             return
+        # The relay's own words come on stderr, so that nothing has to be framed and no server can forge them.
         *complete, self._stderr = (self._stderr + piece)[-(64 << 10) :].split(b"\n")
         for line in complete:
             self._take_relay_line(*line.decode(errors="replace").partition(" ")[::2])

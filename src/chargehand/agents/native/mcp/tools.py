@@ -96,6 +96,7 @@ class McpTools:
         due = turn == 1 or any(server.changed for server in self._servers.values())
         if not self._configured or not (due or self._context.is_recorded(name)):
             return ()
+        # Recorded: a worker that takes over must know which calls were acts.
         output = await self._context.step(name, [each.name for each in self._configured], self._list_tools)
         listing = convert_to(output, McpListing, from_attributes=True)
         self._tools = {tool.name: tool for tool in listing.tools}
@@ -152,6 +153,7 @@ class McpTools:
             server = tool.server
             document = msgspec.json.encode(checked, order="sorted").decode()
             action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
+            # An action of its own kind, with typed facts, so that rules can name a server's tool.
             judgement = await self._context.judge(step, action)
             if judgement.effect != "allow":
                 return ToolResult(text=denial_text(judgement), failed=True)
@@ -236,6 +238,7 @@ def _text_of_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
 
 
 def _keep_data(what: str, part: Mapping[str, Any], data: str, keep: Callable[[bytes], str]) -> str:
+    # Kept and named, not shown: conversations are recorded and shortened as text.
     kind = _one_line(text_at(part, "mimeType")) or "of unknown type"
     try:
         content = base64.b64decode(data, validate=True)

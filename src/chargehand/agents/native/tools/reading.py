@@ -120,6 +120,7 @@ def _numbered(path: str, part: _FileSlice) -> str:
     if part.first > part.total:
         raise Mistake(f"{path} has only {part.total} lines, so there is none at offset {part.first}")
     out: list[str] = []
+    # By characters and not lines alone: minified files have lines of megabytes.
     left = MOST_CHARACTERS
     for number, line in enumerate(part.lines, part.first):
         text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")

@@ -85,6 +85,7 @@ class Toolbox:
 
         Raises `SandboxDiedError` when the sandbox ends, and what `keep` or `on_output` raise.
         """
+        # A mistake is an answer to the model, not an error of ours.
         checked = checked_call(name, arguments)
         if isinstance(checked, ToolResult):
             return checked
