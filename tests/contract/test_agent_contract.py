@@ -292,10 +292,10 @@ async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     desk = await seat()
     repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(b"{"))
-    ended = await repairs.ended(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
     assert "taken away" in ended.reason
-    assert (await MessageRepairs(desk, KNOWN).ended(replace(ended, claim="done", code=""))).claim == "done"
+    assert (await MessageRepairs(desk, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
 
 
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
@@ -304,5 +304,5 @@ async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat
     assert await repairs.again(look=leaves(b"{"), why_not="it told no session to go on in") is None
     assert desk.steps == {}
     await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
-    ended = await repairs.ended(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert "is malformed, and was not asked for again (it told no session to go on in)" in ended.reason

@@ -150,20 +150,20 @@ def read_document(content: bytes, known: Addressed) -> Message:
 def completion_message(known: Addressed, summary: str, evidence: Sequence[str] = ()) -> Message:
     """Return a message of success for an agent that left none itself."""
     return _end_message(
-        known, "task_completion", "success", {"summary": _bounded(summary), "evidence": tuple(evidence)}
+        known, "task_completion", "success", {"summary": _bound_text(summary), "evidence": tuple(evidence)}
     )
 
 
 def failure_message(known: Addressed, summary: str, code: str) -> Message:
     """Return the message of an end without success."""
-    return _end_message(known, "error_report", "failure", {"summary": _bounded(summary), "code": code[:100]})
+    return _end_message(known, "error_report", "failure", {"summary": _bound_text(summary), "code": code[:100]})
 
 
 def _end_message(known: Addressed, kind: str, status: str, payload: dict[str, Any]) -> Message:
     return message_of({"version": 2, "type": kind, "status": status, "payload": payload}, known)
 
 
-def _bounded(text: str) -> str:
+def _bound_text(text: str) -> str:
     clean = text.encode("utf-8", "replace").decode()
     return clean[:LONGEST_TEXT] or "(nothing)"
 

@@ -103,24 +103,24 @@ def first_message(
     """
     parts = [f"The request:\n\n{request.strip()}"]
     bounds = [
-        *([f"- Change only paths in: {_listed(allow)}"] if allow else []),
-        *([f"- Change no path in: {_listed(forbid)}"] if forbid else []),
+        *([f"- Change only paths in: {_path_list(allow)}"] if allow else []),
+        *([f"- Change no path in: {_path_list(forbid)}"] if forbid else []),
         *(f"- {note.strip()}" for note in notes),
     ]
     if bounds:
         parts.append("\n".join(["Bounds:", *bounds]))
     # Last, and quoted: what a repository says is context, and overrides nothing above it.
-    quoted = _quoted(instructions)
+    quoted = _quote(instructions)
     if quoted:
         parts.append(quoted)
     return "\n\n".join(parts)
 
 
-def _listed(areas: Sequence[str]) -> str:
+def _path_list(areas: Sequence[str]) -> str:
     return ", ".join(shown_path(area) for area in areas)
 
 
-def _quoted(instructions: Sequence[tuple[str, str]]) -> str:
+def _quote(instructions: Sequence[tuple[str, str]]) -> str:
     texts, left = [], _INSTRUCTION_CHARACTERS
     for path, text in instructions:
         clean = printable(text).strip()
@@ -162,7 +162,7 @@ def report_message(report: bytes) -> str:
     for characters, entries in _REPORT_CUTS:
         if len(shown) <= _REPORT_CHARACTERS:
             break
-        shown = json.dumps(_shortened(message, characters, entries), ensure_ascii=False)
+        shown = json.dumps(_shorten_values(message, characters, entries), ensure_ascii=False)
     payload = message.get("payload") or {}
     violated = bool(payload.get("findings") or payload.get("reverted"))
     return (
@@ -173,15 +173,15 @@ def report_message(report: bytes) -> str:
     )
 
 
-def _shortened(value: Any, characters: int, entries: int) -> Any:
+def _shorten_values(value: Any, characters: int, entries: int) -> Any:
     """Return JSON with the ends of long texts and the first entries of long lists."""
     if isinstance(value, str) and len(value) > characters:
         return f"[{len(value) - characters} characters left out]\n{value[-characters:]}"
     if isinstance(value, list):
         more = [f"[{len(value) - entries} more]"] if len(value) > entries else []
-        return [*(_shortened(each, characters, entries) for each in value[:entries]), *more]
+        return [*(_shorten_values(each, characters, entries) for each in value[:entries]), *more]
     if isinstance(value, dict):
-        return {key: _shortened(each, characters, entries) for key, each in value.items()}
+        return {key: _shorten_values(each, characters, entries) for key, each in value.items()}
     return value
 
 

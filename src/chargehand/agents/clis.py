@@ -73,7 +73,7 @@ class CliSpec:
                 words += template["resume"] if launch.session else []
             else:
                 words.append(word)
-        return tuple(_filled(words, _terms(template, launch)))
+        return tuple(_fill(words, _terms(template, launch)))
 
     def environment(self, launch: CliLaunch) -> dict[str, str]:
         """Return the variables that configure the program."""
@@ -85,13 +85,13 @@ class CliSpec:
 
     def _texts(self, key: str, launch: CliLaunch) -> dict[str, str]:
         template = self._template_for(launch)
-        filled = _filled(template.get(key, {}), _terms(template, launch))
+        filled = _fill(template.get(key, {}), _terms(template, launch))
         return {name: value if isinstance(value, str) else json.dumps(value) for name, value in filled.items()}
 
     def _template_for(self, launch: CliLaunch) -> dict[str, Any]:
         template = dict(self.template)
         for condition in ("asks" if launch.asks else "alone", launch.dialect):
-            template = _merged(template, self.template.get("when", {}).get(condition, {}))
+            template = _merge(template, self.template.get("when", {}).get(condition, {}))
         return template
 
 
@@ -107,22 +107,22 @@ def _terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, str]:
     }
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = _merged(merged.get(key, {}), value) if isinstance(value, dict) else value
+        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, dict) else value
     return merged
 
 
-def _filled(value: Any, terms: Mapping[str, str]) -> Any:
+def _fill(value: Any, terms: Mapping[str, str]) -> Any:
     """Put the terms into every text of a template, keys included."""
     if isinstance(value, str):
         # One pass, so that a prompt with `{token}` in it is passed on as it is.
         return _PLACEHOLDER.sub(lambda found: terms.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_filled(each, terms) for each in value]
+        return [_fill(each, terms) for each in value]
     if isinstance(value, dict):
-        return {_filled(key, terms): _filled(each, terms) for key, each in value.items()}
+        return {_fill(key, terms): _fill(each, terms) for key, each in value.items()}
     return value
 
 

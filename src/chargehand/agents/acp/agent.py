@@ -97,7 +97,7 @@ class AcpAgent:
             # An answer begins a new run of the agent, whose own session ended with its sandbox.
             answers = await answered_questions(context)
             repairs = MessageRepairs(context, address, run=len(answers))
-            outcome = await repairs.ended(await self._run_once(assignment, context, answers, repairs))
+            outcome = await repairs.conclude(await self._run_once(assignment, context, answers, repairs))
             if not isinstance(outcome.message, ClarificationRequest) or outcome.code != UNANSWERED:
                 return outcome
             await ask_person(context, len(answers) + 1, outcome.message)

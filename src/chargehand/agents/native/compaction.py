@@ -174,15 +174,15 @@ def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, 
     for turns in SUMMARY_TURNS:
         keep = conversation.kept_indexes(turns)
         for level in SUMMARY_LEVELS:
-            yield "summary", _summarised(conversation, original, keep, goal, level)
+            yield "summary", _with_summary(conversation, original, keep, goal, level)
     keep = conversation.kept_indexes(1)
     for length in _CUTS:
         for last_level in (SUMMARY_LEVELS[-1], 0):
-            shorter = _summarised(conversation, original, keep, goal, last_level)
-            yield "last_turn", [_shortened(kept, length) for kept in shorter]
+            shorter = _with_summary(conversation, original, keep, goal, last_level)
+            yield "last_turn", [_with_short_results(kept, length) for kept in shorter]
 
 
-def _summarised(
+def _with_summary(
     conversation: _Conversation, original: Messages, keep: set[int], goal: str, level: int
 ) -> list[_KeptMessage]:
     """Return the kept messages with a summary of the others where the first of them stood."""
@@ -237,7 +237,7 @@ def _replace(conversation: _Conversation, index: int, at: int, line: str) -> Non
     conversation.messages[index] = replace(message, parts=parts)
 
 
-def _shortened(kept: _KeptMessage, length: int) -> _KeptMessage:
+def _with_short_results(kept: _KeptMessage, length: int) -> _KeptMessage:
     message: Any = kept.message
     if kept.pinned or is_reply(message):
         return kept

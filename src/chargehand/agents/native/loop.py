@@ -168,7 +168,7 @@ class _AttemptLoop:
             snippets=context.snippets,
             may_use=assignment.role.may_use,
         )
-        self._mcp = McpTools(mcp, context, bounded=self._tools.bounded)
+        self._mcp = McpTools(mcp, context, shorten=self._tools.shorten)
         self._entries: list[ConversationEntry] = []
         self._messages_seen = 0
         self._ladder = EscalationLadder(others=len(self._requester.models) - 1)

@@ -204,7 +204,7 @@ class StuckDetector:
         self._turns += 1
         self._silent = 0 if turn.calls else self._silent + 1
         waited = any(is_waiting(call) for call in turn.calls)
-        new = self._take(turn, number)
+        new = self._compare_calls(turn, number)
         together = b"".join(call.like for call in self._calls[begin:] if call is not None)
         self._whole.append(None if waited or not turn.calls else together)
         self.progressed = new
@@ -233,7 +233,7 @@ class StuckDetector:
         for _, turns in self._failures.values():
             del turns[: -(_FAILURES - _ERRORS)]
 
-    def _take(self, turn: Turn, number: int) -> bool:
+    def _compare_calls(self, turn: Turn, number: int) -> bool:
         new = False
         for call in turn.calls:
             arguments = canonical(call.arguments)
@@ -297,7 +297,7 @@ class StuckDetector:
             text = f"The last {self._silent} replies called no tool."
             return Stuck(pattern="monologue", message=text, since=self._turns - self._silent)
         if turn.calls:
-            found = self._same_error() or self._doom() or self._alternation() or self._same_result()
+            found = self._same_error() or self._doom_loop() or self._alternation() or self._same_result()
             found = found or self._same_failure(turn)
             if found is not None:
                 return found
@@ -321,7 +321,7 @@ class StuckDetector:
         text = f"{last.name} failed {len(alike)} times in the same way."
         return Stuck(pattern="same_error", message=text, since=alike[0].turn)
 
-    def _doom(self) -> Stuck | None:
+    def _doom_loop(self) -> Stuck | None:
         tail = [call for call in self._calls[-_DOOM:] if call is not None and not call.changed]
         if len(tail) < _DOOM or len({call.exact for call in tail}) > 1:
             return None
@@ -349,10 +349,10 @@ class StuckDetector:
         for period, least in _ALTERNATION.items():
             length = _periodic(calls, period)
             if length >= least and (first := tail[-length]) is not None:
-                return _alternating(period, length, "actions", first.turn)
+                return _alternation_of(period, length, "actions", first.turn)
             length = _periodic(whole, period)
             if length >= least:
-                return _alternating(period, length, "turns", self._turns - length)
+                return _alternation_of(period, length, "turns", self._turns - length)
         return None
 
     def _same_failure(self, turn: Turn) -> Stuck | None:
@@ -366,7 +366,7 @@ class StuckDetector:
         return Stuck(pattern="same_failure", message=text, since=turns[0])
 
 
-def _alternating(period: int, length: int, what: str, since: int) -> Stuck:
+def _alternation_of(period: int, length: int, what: str, since: int) -> Stuck:
     text = f"The same {period} {what} were repeated in turn, {length} in all, with the same results."
     return Stuck(pattern="alternation", message=text, since=since)
 

@@ -92,7 +92,7 @@ def parse_unified(lines: Sequence[str]) -> tuple[FileChange, ...]:
     reader = _UnifiedReader(lines)
     found = []
     while reader.seek():
-        found.append(reader.file())
+        found.append(reader.read_file())
     return tuple(found)
 
 
@@ -128,28 +128,28 @@ class _UnifiedReader:
             self._at += 1
         return False
 
-    def file(self) -> FileChange:
+    def read_file(self) -> FileChange:
         """Read one file's headers and hunks."""
         headers = _FileHeaders()
         if self._lines[self._at].startswith("diff --git "):
             headers.git = self._lines[self._at].rstrip()[len("diff --git ") :]
             self._at += 1
-            while self._extended(headers):
+            while self._take_extended_header(headers):
                 self._at += 1
         if self._is_header(self._at):
-            headers.old = _name(self._lines[self._at][4:])
-            headers.new = _name(self._lines[self._at + 1][4:])
+            headers.old = _unquoted_path(self._lines[self._at][4:])
+            headers.new = _unquoted_path(self._lines[self._at + 1][4:])
             self._at += 2
         hunks = []
         while self._at < len(self._lines) and self._lines[self._at].startswith("@@"):
-            hunks.append(self._hunk())
-        return self._change(headers, tuple(hunks))
+            hunks.append(self._read_hunk())
+        return self._change_of(headers, tuple(hunks))
 
     def _is_header(self, at: int) -> bool:
         pair = self._lines[at : at + 2]
         return len(pair) == 2 and pair[0].startswith("--- ") and pair[1].startswith("+++ ")
 
-    def _extended(self, headers: _FileHeaders) -> bool:
+    def _take_extended_header(self, headers: _FileHeaders) -> bool:
         if self._at >= len(self._lines) or self._is_header(self._at):
             return False
         line = self._lines[self._at].rstrip()
@@ -158,14 +158,14 @@ class _UnifiedReader:
         if line.startswith(("copy from ", "copy to ")):
             raise self._problem("copies cannot be applied: add the new file with all its lines")
         if line.startswith("rename from "):
-            headers.rename_from = _name(line[len("rename from ") :])
+            headers.rename_from = _unquoted_path(line[len("rename from ") :])
         elif line.startswith("rename to "):
-            headers.rename_to = _name(line[len("rename to ") :])
+            headers.rename_to = _unquoted_path(line[len("rename to ") :])
         elif mode := re.fullmatch(r"(new file|deleted file|old|new) mode (\d{6})", line):
-            self._mode(headers, mode[1], mode[2])
+            self._take_mode(headers, mode[1], mode[2])
         return line.startswith(("rename ", "similarity ", "dissimilarity ", "index ", "new ", "deleted ", "old "))
 
-    def _mode(self, headers: _FileHeaders, which: str, mode: str) -> None:
+    def _take_mode(self, headers: _FileHeaders, which: str, mode: str) -> None:
         if not mode.startswith("100"):
             raise self._problem(f"mode {mode} (a link or submodule) cannot be applied: make it with bash")
         headers.created |= which == "new file"
@@ -173,8 +173,8 @@ class _UnifiedReader:
         if which in ("new file", "new"):
             headers.executable = mode == "100755"
 
-    def _change(self, headers: _FileHeaders, hunks: tuple[PatchHunk, ...]) -> FileChange:
-        old, new = self._names(headers)
+    def _change_of(self, headers: _FileHeaders, hunks: tuple[PatchHunk, ...]) -> FileChange:
+        old, new = self._paths_of(headers)
         if headers.created or old == _NOWHERE:
             return FileChange(action="add", path=workspace_path(new), hunks=hunks, executable=headers.executable)
         if headers.deleted or new == _NOWHERE:
@@ -187,20 +187,20 @@ class _UnifiedReader:
             action="update", path=source, move_to=move_to, hunks=hunks, executable=headers.executable
         )
 
-    def _names(self, headers: _FileHeaders) -> tuple[str, str]:
+    def _paths_of(self, headers: _FileHeaders) -> tuple[str, str]:
         if headers.rename_from and headers.rename_to:
             return headers.rename_from, headers.rename_to
         if headers.old is not None and headers.new is not None:
-            return _stripped(headers.old, headers.new)
+            return _strip_prefixes(headers.old, headers.new)
         # `diff --git a/path b/path` alone (an empty file, a mode): both halves are the same path
         words = headers.git or ""
         half = len(words) // 2
-        old, new = _stripped(_name(words[:half]), _name(words[half + 1 :]))
+        old, new = _strip_prefixes(_unquoted_path(words[:half]), _unquoted_path(words[half + 1 :]))
         if old != new:
             raise self._problem("no '--- a/path' and '+++ b/path' lines tell the path", back=1)
         return old, new
 
-    def _hunk(self) -> PatchHunk:
+    def _read_hunk(self) -> PatchHunk:
         title = self._lines[self._at]
         near: int | None = None
         anchors: tuple[str, ...] = ()
@@ -258,7 +258,7 @@ class _UnifiedReader:
         return PatchProblem(f"line {self._at + 1 - back} of the patch: {text}")
 
 
-def _name(word: str) -> str:
+def _unquoted_path(word: str) -> str:
     """Return a path without its time stamp, git's quotes taken off."""
     word = word.split("\t")[0].rstrip()
     if len(word) < 2 or not (word.startswith('"') and word.endswith('"')):
@@ -268,7 +268,7 @@ def _name(word: str) -> str:
     return plain.decode("utf-8", "surrogateescape")
 
 
-def _stripped(old: str, new: str) -> tuple[str, str]:
+def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
     """Take git's a/ and b/ off, when both sides have them."""
     sides = ((old, "a/"), (new, "b/"))
     if all(name == _NOWHERE or name.startswith(prefix) for name, prefix in sides):
@@ -315,18 +315,18 @@ class _EnvelopeReader:
             head = self._lines[self._at].rstrip()
             self._at += 1
             if head.startswith(_ADD):
-                found.append(FileChange(action="add", path=_path(head, _ADD), hunks=self._added()))
+                found.append(FileChange(action="add", path=_path(head, _ADD), hunks=self._read_added()))
             elif head.startswith(_DELETE):
                 found.append(FileChange(action="delete", path=_path(head, _DELETE)))
             elif head.startswith(_UPDATE):
-                found.append(self._update(_path(head, _UPDATE)))
+                found.append(self._read_update(_path(head, _UPDATE)))
             elif head:
                 raise self._problem(
                     f"expected {_ADD!r}, {_UPDATE!r} or {_DELETE!r} and a path, found {head[:80]!r}", back=1
                 )
         return tuple(found)
 
-    def _added(self) -> tuple[PatchHunk, ...]:
+    def _read_added(self) -> tuple[PatchHunk, ...]:
         lines: list[PatchLine] = []
         while (line := self._next()) is not None:
             if line.startswith("+"):
@@ -338,7 +338,7 @@ class _EnvelopeReader:
             self._at += 1
         return (PatchHunk(lines=tuple(lines)),) if lines else ()
 
-    def _update(self, path: str) -> FileChange:
+    def _read_update(self, path: str) -> FileChange:
         move_to = None
         line = self._next(own=_MOVE)
         if line is not None and line.startswith(_MOVE):
@@ -347,7 +347,7 @@ class _EnvelopeReader:
         hunks: list[PatchHunk] = []
         while (line := self._next()) is not None:
             if line.strip() or hunks:
-                hunk = self._hunk()
+                hunk = self._read_hunk()
                 if hunk.lines:
                     hunks.append(hunk)
             else:
@@ -356,8 +356,8 @@ class _EnvelopeReader:
             raise self._problem(f"the update of {path!r} has no lines that begin with '-' or '+'", back=1)
         return FileChange(action="update", path=path, move_to=move_to, hunks=tuple(hunks))
 
-    def _hunk(self) -> PatchHunk:
-        anchors, near = self._anchors()
+    def _read_hunk(self) -> PatchHunk:
+        anchors, near = self._read_anchors()
         lines: list[PatchLine] = []
         blank = 0
         at_end = False
@@ -376,7 +376,7 @@ class _EnvelopeReader:
             raise self._problem(f"nothing follows the anchor {anchors[-1]!r}", back=1)
         return PatchHunk(lines=tuple(lines), near=near, anchors=anchors, at_end=at_end)
 
-    def _anchors(self) -> tuple[tuple[str, ...], int | None]:
+    def _read_anchors(self) -> tuple[tuple[str, ...], int | None]:
         anchors: list[str] = []
         near = None
         while (line := self._next()) is not None and line.startswith("@@"):

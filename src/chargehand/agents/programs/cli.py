@@ -76,13 +76,13 @@ class CliAgent:
             outcome = replace(outcome, seconds=seconds)
             again = None
             if outcome.claim == "done":
-                # Only in its own session: another start did not do the work, and would guess what the first one meant.
+                # Only in its own session: a fresh start did not do the work, and would guess what was meant.
                 why_not = "" if _SESSION.fullmatch(session) else "it told no session to go on in"
                 if not why_not and assignment.seconds - seconds <= _LEAST_SECONDS:
                     why_not = "its time is up"
                 again = await repairs.again(why_not=why_not)
             if again is None:
-                return await repairs.ended(outcome)
+                return await repairs.conclude(outcome)
             launch = replace(launch, prompt=again, session=session)
 
     async def _run_once(

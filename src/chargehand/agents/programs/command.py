@@ -97,12 +97,12 @@ class CommandAgent:
             await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
         # A program that ends well although it was refused found another way: its end counts.
         if result is None or (spent.refused and ended_badly):
-            return await repairs.ended(replace(out_of_money(spent), seconds=seconds))
+            return await repairs.conclude(replace(out_of_money(spent), seconds=seconds))
         redact = redactor(context.endpoint)
         outcome = _outcome(result, self._command[0])
         said = redact_bytes(redact, result.stdout).decode(errors="replace")
         outcome = replace(outcome, output=redact_bytes(redact, outcome.output), said=said)
-        return await repairs.ended(outcome, why_not=_RUN_ONCE)
+        return await repairs.conclude(outcome, why_not=_RUN_ONCE)
 
 
 def _outcome(result: ExecResult, program: str) -> AgentOutcome:

@@ -125,7 +125,7 @@ class MessageRepairs:
         await self._context.step(_repair_step(self._run, self.asked), [self.asked], problem)
         return _unreadable_text(error, text)
 
-    async def ended(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
+    async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
         """Return the outcome of an attempt's last run together with the message that its program left.
 
         `why_not` says why a program of its kind is never asked again.

@@ -28,7 +28,7 @@ _LAST_WORDS_SECONDS = 1.0
 _START_SECONDS = 2.0
 
 
-class Keeper:
+class ServerKeeper:
     """Owns the server's process and its streams, and lends them to one talk after another."""
 
     def __init__(self, directory: str, listener: socket.socket, server: subprocess.Popen[bytes]) -> None:
@@ -41,26 +41,27 @@ class Keeper:
         self._changed = threading.Condition()
         self._stderr = b""
         # Threads that copy until their stream ends; `_watch` waits for both before it reports the end.
-        self._hearing = [threading.Thread(target=work) for work in (self._tell, self._overhear)]
+        self._readers = [threading.Thread(target=work) for work in (self._copy_output, self._keep_stderr)]
 
     def serve(self) -> None:
         """Take talks until the server ends."""
-        for hearing in self._hearing:
-            hearing.start()
+        for reader in self._readers:
+            reader.start()
         _thread.start_new_thread(self._watch, ())
         while True:
             talk, _ = self._listener.accept()
-            self._lend(talk)
-            self._hear(talk)
-            self._lend(None)
+            # One talk at a time: the host runs one exchange after another, and answers go to the open one.
+            self._switch_talk(talk)
+            self._copy_input(talk)
+            self._switch_talk(None)
             talk.close()
 
-    def _lend(self, talk: socket.socket | None) -> None:
+    def _switch_talk(self, talk: socket.socket | None) -> None:
         with self._changed:
             self._talk = talk
             self._changed.notify_all()
 
-    def _hear(self, talk: socket.socket) -> None:
+    def _copy_input(self, talk: socket.socket) -> None:
         """Hand on what the host says until it says no more."""
         stdin = self._server.stdin
         try:
@@ -70,17 +71,18 @@ class Keeper:
         except OSError:
             return
 
-    def _tell(self) -> None:
+    def _copy_output(self) -> None:
         """Hand on what the server says; while nobody listens it stands still in its pipe."""
         stdout = self._server.stdout
         assert stdout is not None
         while piece := os.read(stdout.fileno(), _PIECE):
-            while not self._told(piece):
+            # Kept until somebody takes it: what is said between two talks belongs to the next one.
+            while not self._send_piece(piece):
                 continue
         if self._server.returncode is None:  # it closed its output: nobody can talk with it any more
             os.killpg(self._server.pid, KILL)
 
-    def _told(self, piece: bytes) -> bool:
+    def _send_piece(self, piece: bytes) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._talk is not None)
             talk = self._talk
@@ -93,7 +95,7 @@ class Keeper:
             return False
         return True
 
-    def _overhear(self) -> None:
+    def _keep_stderr(self) -> None:
         stderr = self._server.stderr
         assert stderr is not None
         while piece := os.read(stderr.fileno(), _PIECE):
@@ -103,8 +105,8 @@ class Keeper:
         import json
 
         code = self._server.wait()
-        for hearing in self._hearing:  # its last words may be in the pipes yet, which others can hold open
-            hearing.join(_LAST_WORDS_SECONDS)
+        for reader in self._readers:  # its last words may be in the pipes yet, which others can hold open
+            reader.join(_LAST_WORDS_SECONDS)
         ended = {"code": code if code >= 0 else 128 - code, "stderr": self._stderr.decode(errors="replace")}
         write(f"{self._directory}/ended", json.dumps(ended))
         os._exit(0)
@@ -145,7 +147,7 @@ def keep(directory: str, program: list[str], listener: socket.socket, ready: int
         os._exit(1)
     write(f"{directory}/pids", f"{server.pid} {os.getpid()}")
     os.close(ready)
-    Keeper(directory, listener, server).serve()
+    ServerKeeper(directory, listener, server).serve()
 
 
 def start(directory: str, program: list[str]) -> str:

@@ -57,9 +57,9 @@ class _SchemaSimplifier:
         # Put in place, so that the result is complete by itself wherever it is shown.
         if isinstance(reference := schema.get("$ref"), str):
             return self.node(self._resolve(reference), depth + 1)
-        return {**_leaves(schema), **self._branches(schema, depth + 1)}
+        return {**_plain_keywords(schema), **self._subschemas(schema, depth + 1)}
 
-    def _branches(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    def _subschemas(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         if isinstance(properties := schema.get("properties"), dict):
             named = {name: each for name, each in properties.items() if _is_name(name)}
@@ -83,7 +83,7 @@ class _SchemaSimplifier:
         return found
 
 
-def _leaves(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     kinds = schema.get("type")
     known = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind in _TYPES]
@@ -147,12 +147,12 @@ def _faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     wanted = kinds if isinstance(kinds, list) else [kinds] if kinds else []
     # Nothing else can be said of a value of the wrong type.
     if wanted and not any(_IS[kind](value) for kind in wanted):
-        yield f"{place} must be {' or '.join(wanted)}, not {_shown(value)}"
+        yield f"{place} must be {' or '.join(wanted)}, not {_short_json(value)}"
         return
     if "enum" in schema and value not in schema["enum"]:
-        yield f"{place} must be one of {_shown(schema['enum'])}, not {_shown(value)}"
+        yield f"{place} must be one of {_short_json(schema['enum'])}, not {_short_json(value)}"
     if "const" in schema and value != schema["const"]:
-        yield f"{place} must be {_shown(schema['const'])}, not {_shown(value)}"
+        yield f"{place} must be {_short_json(schema['const'])}, not {_short_json(value)}"
     yield from _size_faults(schema, value, place)
     if isinstance(value, dict):
         yield from _object_faults(schema, value, place)
@@ -194,9 +194,9 @@ def _combined_faults(schema: Mapping[str, Any], value: Any, place: str) -> Itera
     for word in ("anyOf", "oneOf"):
         parts = schema.get(word)
         if parts and not any(next(_faults(part, value, place), None) is None for part in parts):
-            yield f"{place} fits none of {word}: {_shown(parts)}"
+            yield f"{place} fits none of {word}: {_short_json(parts)}"
 
 
-def _shown(value: object) -> str:
+def _short_json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 120 else text[:120] + "..."

@@ -100,7 +100,7 @@ class McpServerProcess:
         try:
             async with self._open_exchange() as exchange:
                 try:
-                    # The host's limit, because it knows of pauses; the sandbox would kill the agent's programs too.
+                    # The host's limit, as it knows of pauses; the sandbox's would kill the agent's programs too.
                     async with self._context.limited(seconds):
                         await self._initialise(exchange)
                         return await work(exchange)

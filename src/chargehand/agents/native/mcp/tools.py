@@ -35,7 +35,7 @@ _MOST_TOOLS = 64
 _LONGEST_ARGUMENTS = 200_000
 _MOST_PARTS = 200
 
-Bounded = Callable[[str], Awaitable[tuple[str, str | None]]]
+Shorten = Callable[[str], Awaitable[tuple[str, str | None]]]
 """Makes a text short enough for a model; returns it with the artifact of the whole one."""
 
 
@@ -77,11 +77,11 @@ class McpTools:
     The list is recorded: a worker that goes on offers what was offered; a server starts anew once it is called.
     """
 
-    def __init__(self, servers: Sequence[McpServer], context: AttemptContext, *, bounded: Bounded) -> None:
+    def __init__(self, servers: Sequence[McpServer], context: AttemptContext, *, shorten: Shorten) -> None:
         self._configured = servers
         self._context = context
         self._servers = {each.name: McpServerProcess(each, context) for each in servers}
-        self._bounded = bounded
+        self._shorten = shorten
         self._tools: dict[str, McpTool] = {}
         self._admitted: set[str] = set()
 
@@ -162,7 +162,7 @@ class McpTools:
             return ToolResult(text=str(mistake), failed=True)
         except McpError as error:
             return ToolResult(text=f"the MCP server {server!r} did not do it: {error.message}", failed=True)
-        text, artifact = await self._bounded(read_content(result, keep=self._context.keep))
+        text, artifact = await self._shorten(read_content(result, keep=self._context.keep))
         return ToolResult(text=text, failed=result.get("isError") is True, artifact=artifact)
 
     def _check_call(self, name: str, arguments: object) -> tuple[McpTool, dict[str, Any]]:

@@ -45,10 +45,10 @@ class BashTool:
             output_limit=_MOST_BYTES,
             on_output=self._on_output,
         )
-        parts = [cleaned(result.stdout), cleaned(result.stderr)]
+        parts = [clean_output(result.stdout), clean_output(result.stderr)]
         out, err = (part if not part or part.endswith("\n") else f"{part}\n" for part in parts)
         cut = f"[of each stream only {_MOST_BYTES} bytes were kept]\n" if result.truncated else ""
-        body, artifact = await self.shortened(out + (f"[stderr]\n{err}" if err else "") + cut)
+        body, artifact = await self.shorten_output(out + (f"[stderr]\n{err}" if err else "") + cut)
         limit = f"; it met the limit of {result.limit}: run less at once" if result.limit else ""
         end = f"[exit code {result.exit_code}{limit}]"
         if result.timed_out:
@@ -56,7 +56,7 @@ class BashTool:
             end = f"[timed out after {seconds:g} s: {killed}]"
         return ToolResult(text=body + end, failed=result.timed_out, artifact=artifact)
 
-    async def shortened(self, text: str) -> tuple[str, str | None]:
+    async def shorten_output(self, text: str) -> tuple[str, str | None]:
         """Return a text as a model sees it, and the artifact of the whole where that is longer."""
         short = shorten(text)
         if short.whole:
@@ -72,7 +72,7 @@ class BashTool:
         return shown if shown.endswith("\n") else shown + "\n", artifact
 
 
-def cleaned(data: bytes) -> str:
+def clean_output(data: bytes) -> str:
     """Return output as text: no escapes or control characters; of an overwritten line only what came last."""
     # A progress bar overwrites its line a thousand times; a model needs what it came to.
     lines = data.decode("utf-8", "replace").split("\n")

@@ -38,18 +38,18 @@ async def edit(files: SandboxFiles, path: str, old: str, new: str, all: bool = F
     target = writable(path, status)
     if not status.exists and old:
         raise Mistake(await missing(files, path, status))
-    before = decoded(await files.content(path, status)) if status.exists else ""
+    before = decode_text(await files.content(path, status)) if status.exists else ""
     if not old and before:
         raise Mistake(f"{path} exists and is not empty: give the text to replace as `old`")
-    after = replaced(before, old, new, path=path, every=all) if old else new
+    after = replace_text(before, old, new, path=path, every=all) if old else new
     if after == before and status.exists:
         raise Mistake(f"{path} would stay as it is: `old` and `new` are the same")
-    data = encoded(after)
+    data = encode_text(after)
     await files.write([PendingWrite(path=target, data=data, mode_of=status.word if status.exists else "")])
-    return ToolResult(text=report(path, before, after, data, is_new=not status.exists))
+    return ToolResult(text=change_report(path, before, after, data, is_new=not status.exists))
 
 
-def replaced(text: str, old: str, new: str, *, path: str, every: bool = False) -> str:
+def replace_text(text: str, old: str, new: str, *, path: str, every: bool = False) -> str:
     """Return `text` with `old` replaced; raises `Mistake` unless it stands there once (or `every`).
 
     In a file whose lines end in CRLF, `old` and `new` may be written with plain line feeds.
@@ -99,7 +99,7 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
             if path in needed and not status.exists:
                 raise Mistake(f"nothing was changed. {await missing(files, path, status)}")
             writable(path, status)
-            before[path] = decoded(await files.content(path, status)) if status.exists else None
+            before[path] = decode_text(await files.content(path, status)) if status.exists else None
         planned = plan_changes(changes, before)
     except PatchProblem as problem:
         raise Mistake(f"nothing was changed. {problem}") from None
@@ -114,7 +114,9 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
     for each in planned:
         text = f"{each.path}: removed"
         if each.new is not None:
-            text = report(each.path, each.old or "", each.new, encoded(each.new), is_new=each.old is None)
+            text = change_report(
+                each.path, each.old or "", each.new, encode_text(each.new), is_new=each.old is None
+            )
         left -= len(text)
         reports.append(text if left > 0 else f"{each.path}: changed")
     return ToolResult(text="\n".join(reports))
@@ -127,23 +129,23 @@ def _pending_write(planned: PlannedFile, statuses: dict[str, PathStatus]) -> Pen
     mode_of = status.word if status.exists else ""
     if planned.mode_of:
         mode_of = statuses[planned.mode_of].word
-    data = encoded(planned.new)
+    data = encode_text(planned.new)
     return PendingWrite(
         path=status.real or planned.path, data=data, mode_of=mode_of, executable=planned.executable
     )
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Return a file's text; bytes that are not UTF-8 are restored by `encoded`."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def encoded(text: str) -> bytes:
-    """Return the bytes of a text that `decoded` gave."""
+def encode_text(text: str) -> bytes:
+    """Return the bytes of a text that `decode_text` gave."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def report(path: str, before: str, after: str, data: bytes, *, is_new: bool = False) -> str:
+def change_report(path: str, before: str, after: str, data: bytes, *, is_new: bool = False) -> str:
     """Return what the model is told of a change: the diff, and whether the file still parses."""
     lines = after.count("\n") + bool(after and not after.endswith("\n"))
     text = (

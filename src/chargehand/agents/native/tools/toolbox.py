@@ -76,9 +76,9 @@ class Toolbox:
             spec for spec in SPECS if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
         )
 
-    async def bounded(self, text: str) -> tuple[str, str | None]:
+    async def shorten(self, text: str) -> tuple[str, str | None]:
         """Return a text made short enough for a model, and the artifact of the whole where it was cut."""
-        return await self._bash.shortened(text)
+        return await self._bash.shorten_output(text)
 
     async def call(self, name: str, arguments: object) -> ToolResult:
         """Run one call; a model's mistake is a failed result. `arguments` is an object or its JSON text.
