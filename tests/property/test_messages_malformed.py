@@ -16,7 +16,7 @@ from chargehand.agents._json_rpc import JsonLines, RpcError
 from chargehand.agents._messages import read_document, read_finish, with_message
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.clis import SPECS
-from chargehand.agents.contract import AgentOutcome, AttemptUsage
+from chargehand.agents.contract import AgentOutcome, MeteredUsage
 from chargehand.agents.programs.cli import CliAgent
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import SessionLog
@@ -223,7 +223,7 @@ def cli_claim(name: Any, content: bytes) -> str:
             log.take(event)
     result = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=1.0)
     problem = CliAgent("x", name)._problem(log, lines, result)
-    return claim_of(log, result, AttemptUsage(), program="x", problem=problem).claim
+    return claim_of(log, result, MeteredUsage(), program="x", problem=problem).claim
 
 
 @pytest.mark.parametrize("name", sorted(GOOD_LINES))

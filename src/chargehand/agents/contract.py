@@ -87,7 +87,7 @@ class EndpointModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptUsage:
+class MeteredUsage:
     """What the model calls of an attempt used so far, as the gateway metered them; `input` and `output` in tokens.
 
     `unknown` counts calls whose usage the provider did not tell. `refused` says why the latest call was refused
@@ -101,7 +101,7 @@ class AttemptUsage:
     refused: str = ""
     quota: QuotaRest | None = None
 
-    def since(self, earlier: AttemptUsage) -> AttemptUsage:
+    def since(self, earlier: MeteredUsage) -> MeteredUsage:
         """Return what was used after an earlier reading of the same meter."""
         return replace(
             self,
@@ -125,7 +125,7 @@ class Endpoint:
     models: tuple[EndpointModel, ...]
     environment: Mapping[str, str]
     revoke: Callable[[], None]
-    meter: Callable[[], AttemptUsage] = AttemptUsage
+    meter: Callable[[], MeteredUsage] = MeteredUsage
 
 
 _AFTER_A_CRASH = {

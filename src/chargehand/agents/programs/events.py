@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from chargehand.agents.contract import AttemptUsage
+from chargehand.agents.contract import MeteredUsage
 from chargehand.models._contract import Usage
 
 EventKind = Literal["session", "text", "thought", "call", "result", "usage", "error", "end"]
@@ -117,7 +117,7 @@ class SessionLog:
         self._end_pieces()
         return b"".join(self._lines)
 
-    def document(self, metered: AttemptUsage, *, malformed: int) -> dict[str, Any]:
+    def document(self, metered: MeteredUsage, *, malformed: int) -> dict[str, Any]:
         """Return what goes into the mission's log: counts, and the agent's own tokens beside the gateway's.
 
         `agrees` is `None` where either side does not know.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chargehand.agents.contract import AgentOutcome, AttemptContext, AttemptUsage, Endpoint
+from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog
 from chargehand.models._redact import Redactor
 from chargehand.policy._actions import Run
@@ -19,7 +19,7 @@ GRACE_SECONDS = 2.0
 """What a program gets to end by itself once its calls are refused for money."""
 QUOTA_WAIT = "quota"
 """The name of what an attempt of a program waits for when it is out of quota."""
-NO_USAGE = AttemptUsage()
+NO_USAGE = MeteredUsage()
 CANNOT_RUN = (126, 127)
 """Exit codes with which a shell, and our exec server, say "not executable" and "not found"."""
 _LOOK_SECONDS = 0.25
@@ -59,7 +59,7 @@ def redacted_output(context: AttemptContext) -> OnOutput | None:
     return show_redacted
 
 
-def usage_so_far(endpoint: Endpoint | None) -> AttemptUsage:
+def usage_so_far(endpoint: Endpoint | None) -> MeteredUsage:
     """Return what the attempt's calls used so far, nothing where there is no gateway."""
     return endpoint.meter() if endpoint else NO_USAGE
 
@@ -100,7 +100,7 @@ async def outcome_of(
     problem: str,
     malformed: int,
     seconds: float,
-    since: AttemptUsage = NO_USAGE,
+    since: MeteredUsage = NO_USAGE,
 ) -> AgentOutcome:
     """Return the outcome of a run; records its transcript, and its own count of tokens beside the gateway's.
 
@@ -141,7 +141,7 @@ async def outcome_of(
 
 
 def claim_of(
-    log: SessionLog, result: ExecResult | None, spent: AttemptUsage, *, program: str, problem: str
+    log: SessionLog, result: ExecResult | None, spent: MeteredUsage, *, program: str, problem: str
 ) -> AgentOutcome:
     """Return claim, reason and code of a run."""
     if result is not None and result.timed_out:
@@ -165,7 +165,7 @@ def claim_of(
     return _failed(f"the agent {how}: {why[:300]}".rstrip(": "))
 
 
-def out_of_money(spent: AttemptUsage) -> AgentOutcome:
+def out_of_money(spent: MeteredUsage) -> AgentOutcome:
     """Return the outcome of a run whose calls were refused for money."""
     reason = spent.refused.partition(": ")[2] or spent.refused
     if spent.refused.startswith("price_unknown"):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from chargehand.agents.contract import Agent, Assignment, AttemptUsage, Endpoint, EndpointModel, Resumed, Snippets
+from chargehand.agents.contract import Agent, Assignment, Endpoint, EndpointModel, MeteredUsage, Resumed, Snippets
 from chargehand.core.errors import WaitingError
 from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedModel
 from chargehand.models._gateway import Gateway
@@ -204,7 +204,7 @@ class _CallMeter:
     """Counts the calls of a gateway, as an attempt's own meter does."""
 
     def __init__(self) -> None:
-        self.now = AttemptUsage()
+        self.now = MeteredUsage()
 
     def called(self, record: CallRecord) -> None:
         if record.status == "refused":
