@@ -19,7 +19,7 @@ from tests.postgres import Postgres, cluster
 
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
-    "chargehand.agents._conformance",
+    "chargehand.testing.agents.conformance",
 )
 
 # The suite asks no clock and no luck: the same examples on each machine, in each run. `scripts/soak` looks for new

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chargehand.agents._conformance_kit import Desk
-from chargehand.agents._contract import McpServer
-from chargehand.agents._mcp_tools import McpTools
-from chargehand.agents._tools import Toolbox, ToolResult
+from chargehand.agents.contract import McpServer
+from chargehand.agents.native.mcp.tools import McpTools
+from chargehand.agents.native.tools.toolbox import Toolbox, ToolResult
+from chargehand.testing.agents.kit import MemoryAttemptContext
 from chargehand.testing.sandbox.kit import OpenedSandbox
 
 
@@ -15,7 +15,7 @@ class Table:
     """A desk with servers at it."""
 
     def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
-        self.desk = Desk(opened)
+        self.desk = MemoryAttemptContext(opened)
         self._servers = servers
         self._calls = 0
         self.sit()

@@ -14,14 +14,14 @@ import pytest_asyncio
 from tests.contract._places import workspace
 from tests.mcp_table import Table, served
 
-from chargehand.agents._conformance_kit import Desk
-from chargehand.agents._contract import McpServer
-from chargehand.agents._mcp_relay import MOST
-from chargehand.agents._mcp_tools import listing_step
+from chargehand.agents.contract import McpServer
+from chargehand.agents.native.mcp.relay import MOST
+from chargehand.agents.native.mcp.tools import listing_step
 from chargehand.core.errors import WaitingError
 from chargehand.policy._actions import McpCall
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import discover
+from chargehand.testing.agents.kit import MemoryAttemptContext
 from chargehand.testing.sandbox.kit import OpenedSandbox
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.asyncio(loop_scope="module")]
@@ -29,7 +29,7 @@ needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None and not os.environ.get("CI"), reason="the mcp package is not installed"
 )
 SIDE = Path(__file__).parents[1] / "mcp_side.py"
-Sit = Callable[..., Desk]
+Sit = Callable[..., MemoryAttemptContext]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from chargehand.agents._cli_specs import SPECS
+from chargehand.agents.clis import SPECS
 from chargehand.agents.opening import abilities_of
 from chargehand.app._agent_probe import probe_agent
 from chargehand.app._app import App

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from chargehand.agents._conversation import made_reply
-from chargehand.agents._recorded import reply_step
+from chargehand.agents.recorded import edited_reply, reply_step
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.events import Event, Payload, decode
@@ -189,5 +188,5 @@ def _edited(
         for payload in _payloads(events)
         if isinstance(payload, StepFinished) and payload.step == point.step
     ][-1]
-    output = {**recalled(store, recorded), "message": made_reply(edit.text, edit.tools)}
+    output = {**recalled(store, recorded), "message": edited_reply(edit.text, edit.tools)}
     return kept_step(store, mission, structs.replace(recorded, output=output, seconds=0.0))

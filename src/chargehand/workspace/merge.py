@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
-from chargehand.core.conflicts import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.errors import RefusedError
+from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.text import printable, shown_path
 from chargehand.workspace.errors import GitError
 from chargehand.workspace.host.git import Git, git_version
