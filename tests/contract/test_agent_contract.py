@@ -32,7 +32,7 @@ from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
 from chargehand.models._contract import Dialect, Usage
 from chargehand.models._render import ScriptedReply
-from chargehand.policy._actions import Effect
+from chargehand.policy.actions import Effect
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain

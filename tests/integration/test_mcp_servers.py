@@ -19,7 +19,7 @@ from chargehand.agents._contract import McpServer
 from chargehand.agents._mcp_relay import MOST
 from chargehand.agents._mcp_tools import listing_step
 from chargehand.core.errors import WaitingError
-from chargehand.policy._actions import McpCall
+from chargehand.policy.actions import McpCall
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import discover

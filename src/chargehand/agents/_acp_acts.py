@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chargehand.agents._look import inner, objects_at, text_at
-from chargehand.policy._actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
+from chargehand.policy.actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
 
 _PATHS = ("file_path", "filePath", "filepath", "path", "absolute_path", "old_path", "new_path")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh"})

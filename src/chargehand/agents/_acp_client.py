@@ -17,7 +17,7 @@ from chargehand.agents._acp_wire import INVALID_PARAMS, METHOD_NOT_FOUND, AcpErr
 from chargehand.agents._contract import AttemptContext
 from chargehand.agents._judged import refusal
 from chargehand.agents._look import count_at, objects_at, text_at
-from chargehand.policy._actions import Action, FileRead, FileWrite
+from chargehand.policy.actions import Action, FileRead, FileWrite
 
 CAPABILITIES: Mapping[str, Any] = {
     "fs": {"readTextFile": True, "writeTextFile": True},

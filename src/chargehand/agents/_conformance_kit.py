@@ -19,7 +19,7 @@ from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedMode
 from chargehand.models._gateway import Gateway
 from chargehand.models._ledger import MemoryLedger
 from chargehand.models._script import Script, ScriptUpstream
-from chargehand.policy._actions import Action, Effect, Judgement, Run
+from chargehand.policy.actions import Action, Effect, Judgement, Run
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._contract import GATEWAY_PORT, OnOutput, Sandbox
 

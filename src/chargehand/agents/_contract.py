@@ -13,7 +13,7 @@ from chargehand.agents._tools_snippet import Snippets
 from chargehand.core.config import AgentKind
 from chargehand.core.messages import Message
 from chargehand.models._contract import Dialect, QuotaRest
-from chargehand.policy._actions import Action, Judgement
+from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
 
 Claim = Literal["done", "failed", "timed_out", "exhausted"]

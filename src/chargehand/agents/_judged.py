@@ -12,7 +12,7 @@ from chargehand.agents._tools import ToolResult, checked_call
 from chargehand.core.events import encode_json
 from chargehand.core.message_payloads import Denied
 from chargehand.core.text import printable
-from chargehand.policy._actions import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
+from chargehand.policy.actions import Action, FileRead, FileWrite, Judgement, Several, Shell, Snippet
 
 
 def action_of(name: str, arguments: object) -> Action | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chargehand.agents._contract import AttemptContext
-from chargehand.policy._actions import Run
-from chargehand.policy._judge import denied
+from chargehand.policy.actions import Run
+from chargehand.policy.judgement import denied
 
 
 async def require_launch(context: AttemptContext, command: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from chargehand.agents._tools_model import Mistake, ToolResult, ToolSpec
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import nearest
 from chargehand.core.text import printable
-from chargehand.policy._actions import McpCall, Run
+from chargehand.policy.actions import McpCall, Run
 from chargehand.sandbox._contract import Converses
 
 PREFIX = "mcp_"

@@ -24,8 +24,8 @@ from chargehand.core.text import printable
 from chargehand.durable._keeper import LineCutter, OutputStream, run_kept
 from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._promote import mission_ref
-from chargehand.policy._actions import Other, Run, Surroundings
-from chargehand.policy._judge import judge
+from chargehand.policy.actions import Other, Run, Surroundings
+from chargehand.policy.judgement import judge
 from chargehand.workspace._depot import Depot
 from chargehand.workspace._remotes import (
     HostCommand,

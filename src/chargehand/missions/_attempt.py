@@ -12,7 +12,7 @@ from typing import Any
 from chargehand.agents._contract import Agent, Assignment, Endpoint, Outcome, Resumed
 from chargehand.agents._roles import Role
 from chargehand.agents._tools_snippet import Snippets
-from chargehand.checks._inspect import Inspection
+from chargehand.checks.inspection import Inspection
 from chargehand.core.attempt_events import (
     ActionJudged,
     AttemptResumed,

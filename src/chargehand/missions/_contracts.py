@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from chargehand.agents._role_file import parse_role
 from chargehand.agents._roles import NO_ROLE, Role
-from chargehand.checks._paths import is_test_path
-from chargehand.checks._run import CheckOutput
+from chargehand.checks.execution import CheckOutput
+from chargehand.checks.paths import is_test_path
 from chargehand.core.agent_events import ReportMade, RoleChosen
 from chargehand.core.records import Change, CheckResult, Finding, MissionRequest, Verdict
 from chargehand.core.text import printable, shown_path

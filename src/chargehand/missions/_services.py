@@ -24,7 +24,7 @@ from chargehand.missions._journal import Watch, ignore
 from chargehand.models._contract import CallRecord
 from chargehand.models._replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.policy._rules import Rules
+from chargehand.policy.rules import Rules
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store._log import MissionRow
 from chargehand.store._store import Store
