@@ -8,9 +8,9 @@ from benchmarks.checkpoint import edit_inside
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.repositories import git, paths
 from benchmarks.shop import Opened, Shop
-from chargehand.checks._areas import Areas
-from chargehand.checks._cache import MemoryCache
-from chargehand.checks._inspect import examine
+from chargehand.checks.areas import Areas
+from chargehand.checks.cache import MemoryCache
+from chargehand.checks.inspection import examine
 from chargehand.missions._reader import DepotReader
 from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.hunks import LineRange

@@ -36,7 +36,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     ("agents/programs/command.py", "_outcome"): lambda: (
         {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
     ),
-    ("checks/_areas.py", "findings"): lambda: first_of_returned_tuples("checks/_areas.py", "_broken"),
+    ("checks/areas.py", "findings"): lambda: first_of_returned_tuples("checks/areas.py", "_broken"),
     ("missions/_judgement.py", "after_checks"): lambda: (
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),

@@ -27,7 +27,7 @@ from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
 from chargehand.models._contract import Dialect, Usage
 from chargehand.models._render import ScriptedReply
-from chargehand.policy._actions import Effect
+from chargehand.policy.actions import Effect
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 from chargehand.testing.agents import fake_acp as _fake_acp

@@ -12,7 +12,7 @@ from tests.conftest import git, repository_state
 from tests.native_kit import MENDS, NativeShop, call, says, scripted
 from workshop import FILES, GOLD, Workshop
 
-from chargehand.checks._inspect import Inspection, examine
+from chargehand.checks.inspection import Inspection, examine
 from chargehand.core.state import MissionState
 from chargehand.missions import _attempt, _inspection
 from chargehand.missions._watching import Pace

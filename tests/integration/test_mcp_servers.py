@@ -18,7 +18,7 @@ from chargehand.agents.contract import McpServer
 from chargehand.agents.native.mcp.relay import MOST
 from chargehand.agents.native.mcp.tools import listing_step
 from chargehand.core.errors import WaitingError
-from chargehand.policy._actions import McpCall
+from chargehand.policy.actions import McpCall
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import discover
 from chargehand.testing.agents.kit import MemoryAttemptContext

@@ -7,10 +7,10 @@ import keyword
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._inspect import base_tests_tree_plan, inspect
-from chargehand.checks._paths import is_test_path
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.inspection import base_tests_tree_plan, inspect
+from chargehand.checks.paths import is_test_path
+from chargehand.checks.trees import MemoryTrees
 
 SOME = settings(max_examples=60)
 Files = dict[str, list[str]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._cache import MemoryCache
-from chargehand.checks._inspect import examine
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.cache import MemoryCache
+from chargehand.checks.inspection import examine
+from chargehand.checks.trees import MemoryTrees
 
 _TEST = "def test_{}():\n    assert f() == {}\n"
 _CONTENTS = st.sampled_from(

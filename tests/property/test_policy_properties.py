@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.policy._actions import (
+from chargehand.policy.actions import (
     Command,
     Effect,
     FileWrite,
@@ -21,9 +21,9 @@ from chargehand.policy._actions import (
     Snippet,
     Surroundings,
 )
-from chargehand.policy._judge import judge
-from chargehand.policy._rules import Rules, Source, statements
-from chargehand.policy._words import from_grammar, to_grammar
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rules, Source, statements
+from chargehand.policy.shell.words import from_grammar, to_grammar
 
 RULES = Rules()
 AROUND = Surroundings()
@@ -207,7 +207,7 @@ def test_trust_is_all_that_parts_a_projects_commands_from_an_agents(
 def test_shipped_rules_keep_the_schema_and_are_named_once() -> None:
     import cedarpy
 
-    from chargehand.policy._rules import default_source, facts_schema
+    from chargehand.policy.rules import default_source, facts_schema
 
     checked = cedarpy.validate_policies(default_source().text, facts_schema())
     assert checked.validation_passed, checked.errors

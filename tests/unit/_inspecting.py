@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._inspect import inspect
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.inspection import inspect
+from chargehand.checks.trees import MemoryTrees
 from chargehand.core.records import Finding
 
 Files = Mapping[str, str | bytes]

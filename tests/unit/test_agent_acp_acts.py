@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chargehand.agents.acp.client import action_of_call
-from chargehand.policy._actions import Action, FileWrite, Other, Shell
+from chargehand.policy.actions import Action, FileWrite, Other, Shell
 
 
 @pytest.mark.parametrize(

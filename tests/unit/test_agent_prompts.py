@@ -20,8 +20,7 @@ from chargehand.agents._prompts import (
     system_prompt,
 )
 from chargehand.agents.native.stuck import Stuck, nudge_message
-from chargehand.checks._report import report
-from chargehand.checks._run import CheckOutput
+from chargehand.checks.execution import CheckOutput, report
 from chargehand.core.records import CheckResult, Finding, Reverted, Verdict
 from chargehand.core.text import printable, shown_path
 

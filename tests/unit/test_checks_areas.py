@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit._inspecting import findings, rules
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._inspect import inspect
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.inspection import inspect
+from chargehand.checks.trees import MemoryTrees
 from chargehand.core.errors import ConfigError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks._detect import detect_checks, detect_setup
-from chargehand.checks._paths import is_test_path
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.detection import detect_checks, detect_setup
+from chargehand.checks.paths import is_test_path
+from chargehand.checks.trees import MemoryTrees
 
 PYTEST = "python -m pytest -q"
 UNIT = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): ...\n"

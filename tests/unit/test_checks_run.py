@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.checks._plan import CheckPlan
-from chargehand.checks._run import CheckOutput, run_checks
+from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.records import CheckResult
 
@@ -285,7 +284,7 @@ def test_without_bash_sh_runs_the_commands(tmp_path: Path):
 
 
 def test_a_pipe_in_place_of_the_report_does_not_hang_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("chargehand.checks._run._READ_SECONDS", 0.7)
+    monkeypatch.setattr("chargehand.checks.execution._READ_SECONDS", 0.7)
     plant = "import os, re\ndef pytest_unconfigure():\n"
     plant += "    p = re.search('--junitxml=(.*)', os.environ['PYTEST_ADDOPTS'])[1]\n"
     plant += "    os.unlink(p) if os.path.exists(p) else None\n    os.mkfifo(p)\n"

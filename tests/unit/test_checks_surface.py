@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit._inspecting import findings, rules
 
-from chargehand.checks._inspect import base_tests_tree_plan
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.trees import MemoryTrees
 
 
 def touches(old: str | None, new: str | None, path: str, *commands: str) -> bool:

@@ -6,12 +6,9 @@ import json
 
 import pytest
 
-from chargehand.checks._commands import runner_of
 from chargehand.checks._junit import FailingTest, ReportError, read_junit
-from chargehand.checks._output import HeadTail, shown_tail
-from chargehand.checks._plan import CheckPlan, judge
-from chargehand.checks._report import report
-from chargehand.checks._run import CheckOutput
+from chargehand.checks._outcomes import HeadTail, runner_of, shown_tail
+from chargehand.checks.execution import CheckOutput, CheckPlan, judge, report
 from chargehand.core.records import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
 
 

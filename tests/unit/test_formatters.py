@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks._formatters import detect_formatters, formatted_by
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.formatters import detect_formatters, formatted_by
+from chargehand.checks.trees import MemoryTrees
 
 RUFF = "[tool.ruff]\nline-length = 100\n"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.trees import MemoryTrees
 from chargehand.core.clock import SteppedClock
 from chargehand.core.records import Base, Finding
 from chargehand.missions import _inspection

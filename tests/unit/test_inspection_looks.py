@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._cache import LayeredCache, MemoryCache, key_of, plan_version
-from chargehand.checks._inspect import Inspection, Limits, examine, inspect
-from chargehand.checks._reader import MemoryTrees
+from chargehand.checks.areas import Areas
+from chargehand.checks.cache import LayeredCache, MemoryCache, key_of, plan_version
+from chargehand.checks.inspection import Inspection, Limits, examine, inspect
+from chargehand.checks.trees import MemoryTrees
 from chargehand.core.records import Change
 
 SECRET = "AKIA" + "QWERTYUIOPASDFGH"
@@ -219,7 +219,7 @@ def test_each_blob_is_read_once_and_never_twice():
 
 
 def test_patterns_are_compiled_once_for_all_looks(monkeypatch: pytest.MonkeyPatch):
-    from chargehand.checks import _areas
+    from chargehand.checks import areas as _areas
 
     compiled: list[object] = []
     real = _areas._compile

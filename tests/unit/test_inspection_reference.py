@@ -69,7 +69,7 @@ def test_the_page_names_every_rule_with_its_severity() -> None:
     told, known = documented(), dict(made())
     # The areas give their rule as a variable: both of its values are errors.
     for rule in ("area_forbidden", "area_outside", "config_protected"):
-        assert f'"{rule}"' in (ROOT / "src/chargehand/checks/_areas.py").read_text()
+        assert f'"{rule}"' in (ROOT / "src/chargehand/checks/areas.py").read_text()
         known[rule] = {"error"}
     assert told == {rule: severities for rule, severities in known.items() if rule}
 

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from chargehand.policy._actions import Command, Judgement, Shell, Surroundings
-from chargehand.policy._judge import judge
-from chargehand.policy._rules import Rules
+from chargehand.policy.actions import Command, Judgement, Shell, Surroundings
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rules
 
 RULES = Rules()
 AROUND = Surroundings()

@@ -9,9 +9,9 @@ import pytest
 
 from chargehand.app._policy import add_override, user_rules_path
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
-from chargehand.policy._actions import FileWrite, Network, Other, Shell, Surroundings
-from chargehand.policy._judge import judge
-from chargehand.policy._rules import Rules, Source
+from chargehand.policy.actions import FileWrite, Network, Other, Shell, Surroundings
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rules, Source
 
 ANY = "(principal, action, resource)"
 AROUND = Surroundings()

@@ -7,9 +7,9 @@ import json
 import pytest
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
-from chargehand.policy._actions import Command, Judgement, Shell, Surroundings
-from chargehand.policy._judge import judge
-from chargehand.policy._rules import Rules, Source
+from chargehand.policy.actions import Command, Judgement, Shell, Surroundings
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rules, Source
 
 RULES = Rules()
 

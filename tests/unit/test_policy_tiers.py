@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.records import TIERS, TierCandidate, TierFacts, TierName
-from chargehand.policy._tiers import choose_tier, in_question, needed_tier, only_documentation
+from chargehand.policy.tiers import choose_tier, in_question, needed_tier, only_documentation
 
 FACTS = st.builds(
     TierFacts, wish=st.just("auto"), trusted=st.booleans(), network=st.booleans(), documentation=st.booleans()

@@ -19,7 +19,7 @@ from chargehand.app._config_model import Option, RepositoryFile, UserFile
 from chargehand.app._config_resolve import resolve
 from chargehand.app._roles import Roles
 from chargehand.checks._junit import FailingTest
-from chargehand.checks._run import CheckOutput
+from chargehand.checks.execution import CheckOutput
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError

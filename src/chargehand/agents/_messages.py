@@ -31,7 +31,7 @@ from chargehand.core.messages import (
     repaired_json,
     repaired_words,
 )
-from chargehand.policy._actions import Judgement
+from chargehand.policy.actions import Judgement
 
 UNANSWERED = "clarification_needed"
 ASKED_AGAIN = 2

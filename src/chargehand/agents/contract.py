@@ -16,7 +16,7 @@ from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.core.config import AgentKind
 from chargehand.core.messages import Message
 from chargehand.models._contract import Dialect, QuotaRest
-from chargehand.policy._actions import Action, Judgement
+from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 

@@ -23,8 +23,8 @@ from chargehand.core.text import printable
 from chargehand.durable.supervisor import LineSplitter, OutputStream, run_supervised
 from chargehand.missions._branching import Branched, Branching, StoppedError
 from chargehand.missions._promote import mission_ref
-from chargehand.policy._actions import Other, Run, Surroundings
-from chargehand.policy._judge import judge
+from chargehand.policy.actions import Other, Run, Surroundings
+from chargehand.policy.judgement import judge
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.remotes import (
     HostCommand,

@@ -37,7 +37,7 @@ from chargehand.app._tiers import (
     try_tier,
     with_tier,
 )
-from chargehand.checks._detect import detect_checks, detect_setup
+from chargehand.checks.detection import detect_checks, detect_setup
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, EngineConfig, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -55,7 +55,7 @@ from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services, Tier, cores
 from chargehand.missions._steer import Steering
 from chargehand.missions._system import system_errors
-from chargehand.policy._rules import Rules
+from chargehand.policy.rules import Rules
 from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chargehand.app._config_files import user_config_path
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
-from chargehand.policy._rules import Rule, Rules, Source
+from chargehand.policy.rules import Rule, Rules, Source
 from chargehand.workspace.depot import Depot
 
 USER_RULES = "policy.cedar"

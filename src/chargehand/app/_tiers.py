@@ -18,7 +18,7 @@ from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.missions._services import Tier
-from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
+from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox.probe import ProbeReport, probe
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain

@@ -1,17 +1,20 @@
-"""What can be read of one change by itself: the part of inspection that reads content, and that is cached."""
+"""What inspection reads of one change by itself, and which changes it reads first when it cannot read all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from msgspec.structs import replace
-
-from chargehand.checks._dependency_files import Dependencies, dependencies_in
-from chargehand.checks._reader import TreeReader, is_regular
+from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
 from chargehand.checks._secrets import SEARCHED, blob_findings
-from chargehand.checks._suite import Suite
-from chargehand.checks._surface import Surface
-from chargehand.checks._weakening import suites_of
+from chargehand.checks._surface import Surface, parts_of
+from chargehand.checks.areas import OWN_CONFIG
+from chargehand.checks.paths import holds_tests, is_test_path, language_of
+from chargehand.checks.suites.facts import Suite
+from chargehand.checks.suites.weakening import suites_of
+from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 
 
@@ -70,3 +73,38 @@ class _ReadOnce:
         if id not in self._sizes:
             self._sizes[id] = self._reader.blob_size(id)
         return self._sizes[id]
+
+
+_EXECUTABLE = 0o111
+
+
+def sample(changes: Sequence[Change], surface: Surface, *, files: int, seed: str) -> tuple[Change, ...]:
+    """Return `files` of the changes, the riskiest first; the same ones for the same seed and changes.
+
+    In this order: the check surface; configuration, dependencies, executables and links; tests; other source;
+    the rest. Among equals a lot decides that an agent cannot know before its tree is complete.
+    """
+
+    def order(change: Change) -> tuple[int, bytes]:
+        lot = hashlib.sha256(seed.encode() + b"\0" + os.fsencode(change.path)).digest()
+        return _risk(change, surface), lot
+
+    return tuple(sorted(changes, key=order)[:files])
+
+
+def _risk(change: Change, surface: Surface) -> int:
+    path = change.path
+    if path == OWN_CONFIG or surface.path_reason(change) is not None:
+        return 0
+    if parts_of(path.rpartition("/")[2]) is not None or is_dependency_file(path) or _is_new_kind(change):
+        return 1
+    if holds_tests(path) or is_test_path(path):
+        return 2
+    return 3 if language_of(path) is not None else 4
+
+
+def _is_new_kind(change: Change) -> bool:
+    """Whether a change makes something executable, or something that is no regular file."""
+    if change.new_mode is None or change.new_mode == change.old_mode:
+        return False
+    return not is_regular(change.new_mode) or bool(change.new_mode & _EXECUTABLE)

@@ -1,15 +1,128 @@
-"""From how a command ended to a check's status: whatever is not clearly a pass fails."""
+"""From a finished command to a check's status: which runner it started, what that printed, what it means."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from chargehand.checks._commands import Runner
 from chargehand.checks._junit import TestCounts
 from chargehand.core.records import CheckStatus
-from chargehand.sandbox.contract import ExecResult
+from chargehand.core.text import printable
+from chargehand.sandbox.contract import ExecResult, Stream
+
+Runner = Literal["pytest", "unittest", "cargo", "go", "node", "plain"]
+
+_WRAPPERS = frozenset(
+    {
+        "uv",
+        "run",
+        "uvx",
+        "poetry",
+        "pdm",
+        "hatch",
+        "pipenv",
+        "rye",
+        "pixi",
+        "time",
+        "exec",
+        "env",
+        "command",
+        "nice",
+    }
+    | {"timeout", "xvfb-run", "npx", "pnpm", "yarn", "bunx", "then", "do", "else", "!", "{", "if"}
+)
+_TAKE_VALUES = frozenset(
+    {
+        "--with",
+        "-w",
+        "--package",
+        "--extra",
+        "--group",
+        "--only-group",
+        "--python",
+        "-p",
+        "--project",
+        "--directory",
+    }
+    | {"--env-file", "--index", "-u", "-k", "-s", "-n"}
+)
+_PYTESTS = frozenset({"pytest", "py.test"})
+_NODE_RUNNERS = frozenset({"jest", "vitest", "mocha", "ava", "tap"})
+_ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
+_OPERATORS = re.compile(r"[;&|()<>]+")
+
+
+def runner_of(command: str) -> Runner:
+    """Return the first test runner that a shell line starts, `plain` where none is known."""
+    for words in _simple_commands(command):
+        runner = _runner(words)
+        if runner is not None:
+            return runner
+    return "plain"
+
+
+def _simple_commands(command: str) -> Iterator[list[str]]:
+    for line in command.replace("\\\n", " ").split("\n"):
+        words: list[str] = []
+        for word in _words(line):
+            if _OPERATORS.fullmatch(word):
+                yield words
+                words = []
+            else:
+                words.append(word)
+        yield words
+
+
+def _words(line: str) -> list[str]:
+    try:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        return list(lexer)
+    except ValueError:
+        return line.split()
+
+
+def _runner(words: list[str]) -> Runner | None:
+    pairs = set(itertools.pairwise(words))
+    if ("-m", "pytest") in pairs:
+        return "pytest"
+    if ("-m", "unittest") in pairs:
+        return "unittest"
+    program, arguments = _program(words)
+    if program in _PYTESTS:
+        return "pytest"
+    tasks = [word for word in arguments if not word.startswith(("-", "+"))]
+    if program in {"cargo", "go"} and tasks[:1] == ["test"]:
+        return "cargo" if program == "cargo" else "go"
+    return "node" if _is_node(program, arguments, tasks) else None
+
+
+def _is_node(program: str, arguments: list[str], tasks: list[str]) -> bool:
+    if program in _NODE_RUNNERS or (program == "node" and "--test" in arguments):
+        return True
+    return program in {"npm", "bun"} and (tasks[:1] in (["test"], ["t"]) or tasks[:2] == ["run", "test"])
+
+
+def _program(words: list[str]) -> tuple[str, list[str]]:
+    """Return the program's base name and its arguments; wrappers and assignments before it do not count."""
+    previous = ""
+    for index, word in enumerate(words):
+        if word in {"pnpm", "yarn"} and words[index + 1 :][:1] == ["test"]:
+            return "npm", words[index + 1 :]
+        if previous not in _TAKE_VALUES and not _passed_over(word):
+            return word.rpartition("/")[2], words[index + 1 :]
+        previous = word
+    return "", []
+
+
+def _passed_over(word: str) -> bool:
+    return word in _WRAPPERS or word.startswith("-") or word.isdecimal() or bool(_ASSIGNMENT.fullmatch(word))
+
 
 _NO_MODULE = re.compile(r"No module named '?(?:pytest|unittest)\b")
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
@@ -146,3 +259,52 @@ _OUTCOMES: dict[Runner, Callable[[Ran], Outcome]] = {
     "node": _node,
     "plain": _by_exit_code,
 }
+
+
+_HEAD = 256_000
+_TAIL = 768_000
+_SHOWN = 12_000
+
+
+class HeadTail:
+    """Collects both streams in the order they arrive; sizes in bytes."""
+
+    def __init__(self, *, head: int = _HEAD, tail: int = _TAIL) -> None:
+        self._room = head
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+        self._limit = tail
+        self._dropped = 0
+
+    def add(self, stream: Stream, piece: bytes) -> None:
+        """Take one piece of either stream; the signature is the sandbox's `on_output`."""
+        taken = piece[: self._room]
+        self._head += taken
+        self._room -= len(taken)
+        rest = piece[len(taken) :]
+        if rest:
+            self._tail.append(bytes(rest))
+            self._kept += len(rest)
+        while self._kept > self._limit:
+            self._shorten(self._kept - self._limit)
+
+    def _shorten(self, excess: int) -> None:
+        first = self._tail.popleft()
+        if len(first) > excess:
+            self._tail.appendleft(first[excess:])
+        gone = min(len(first), excess)
+        self._kept -= gone
+        self._dropped += gone
+
+    def content(self) -> bytes:
+        """Return head and tail, with a line between them that says how much is left out."""
+        between = b"\n[... %d bytes left out ...]\n" % self._dropped if self._dropped else b""
+        return bytes(self._head) + between + b"".join(self._tail)
+
+
+def shown_tail(content: bytes, *, limit: int = _SHOWN) -> str:
+    """Return the end of an output as text that is safe to show, at most `limit` bytes of it."""
+    cut = len(content) > limit
+    text = printable(content[-limit:].decode("utf-8", "replace"))
+    return f"[...]\n{text}" if cut else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from chargehand.checks._reader import TreeReader, is_regular
+from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 
 SEARCHED = 8_000_000

@@ -15,7 +15,7 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.records import TierChoice
-from chargehand.policy._actions import Judgement, Run
+from chargehand.policy.actions import Judgement, Run
 from chargehand.sandbox.contract import ExecResult, Stream
 
 _NOT_RUN = 125

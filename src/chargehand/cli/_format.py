@@ -14,7 +14,7 @@ from typing import Any
 from chargehand.app._actions import Actions
 from chargehand.app._app import App
 from chargehand.app._session import Session
-from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
+from chargehand.checks.formatters import Formatter, detect_formatters, formatted_by
 from chargehand.cli._interrupt import run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission

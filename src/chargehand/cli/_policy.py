@@ -16,7 +16,8 @@ from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
 from chargehand.core.events import decode
 from chargehand.core.text import shown_path
-from chargehand.policy._actions import (
+from chargehand.policy._questions import LARGEST_SCRIPT
+from chargehand.policy.actions import (
     Action,
     Command,
     Effect,
@@ -27,9 +28,8 @@ from chargehand.policy._actions import (
     Shell,
     Surroundings,
 )
-from chargehand.policy._judge import judge
-from chargehand.policy._requests import LARGEST_SCRIPT
-from chargehand.policy._rules import Rules, facts_schema
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rules, facts_schema
 from chargehand.sandbox.contract import WORKSPACE
 from chargehand.workspace.depot import Depot
 

@@ -15,8 +15,8 @@ from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core.errors import ChargehandError, UsageError
-from chargehand.policy._actions import Judgement, Snippet, Surroundings
-from chargehand.policy._judge import denied, judge
+from chargehand.policy.actions import Judgement, Snippet, Surroundings
+from chargehand.policy.judgement import denied, judge
 from chargehand.sandbox.snippet_pool import run_snippet
 from chargehand.sandbox.snippets import SnippetError, SnippetResult, SnippetSpec, language_of
 

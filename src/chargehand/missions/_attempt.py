@@ -11,7 +11,7 @@ from typing import Any
 
 from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
 from chargehand.agents.roles import Role
-from chargehand.checks._inspect import Inspection
+from chargehand.checks.inspection import Inspection
 from chargehand.core.attempt_events import (
     ActionJudged,
     AttemptResumed,

@@ -25,7 +25,7 @@ from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import asleep
 from chargehand.models._contract import QuotaRest
-from chargehand.policy._actions import Action, Judgement
+from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace

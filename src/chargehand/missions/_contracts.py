@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role, parse_role
-from chargehand.checks._paths import is_test_path
-from chargehand.checks._run import CheckOutput
+from chargehand.checks.execution import CheckOutput
+from chargehand.checks.paths import is_test_path
 from chargehand.core.attempt_events import ReportMade, RoleChosen
 from chargehand.core.records import Change, CheckResult, Finding, MissionRequest, Verdict
 from chargehand.core.text import printable, shown_path

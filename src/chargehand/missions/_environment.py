@@ -19,7 +19,7 @@ from chargehand.missions._packages import CARGO_SIGNS, GO_SIGNS, point_cargo, se
 from chargehand.missions._places import SETUP, VENV, Ground, Places
 from chargehand.missions._policy import admit
 from chargehand.missions._services import Registries, Services
-from chargehand.policy._actions import Run
+from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 

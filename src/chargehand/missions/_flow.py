@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
-from chargehand.checks._report import report
+from chargehand.checks.execution import report
 from chargehand.core.attempt_events import TierChosen
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, FencedError, RefusedError, WaitingError

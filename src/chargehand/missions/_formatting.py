@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.checks._formatters import Formatter
+from chargehand.checks.formatters import Formatter
 from chargehand.core.records import Change
 from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.workspace.depot import Depot

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._detect import detect_checks
-from chargehand.checks._plan import CheckPlan
+from chargehand.checks.areas import Areas
+from chargehand.checks.detection import detect_checks
+from chargehand.checks.execution import CheckPlan
 from chargehand.core.records import Base, MissionRequest
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from chargehand.checks._areas import Areas
-from chargehand.checks._cache import LayeredCache, MemoryCache
-from chargehand.checks._inspect import Inspection, Limits, examine
-from chargehand.checks._reader import TreeReader
+from chargehand.checks.areas import Areas
+from chargehand.checks.cache import LayeredCache, MemoryCache
+from chargehand.checks.inspection import Inspection, Limits, examine
+from chargehand.checks.trees import TreeReader
 from chargehand.core.errors import ChargehandError, StoreError
 from chargehand.core.records import Base, Change, Finding
 from chargehand.missions._reader import DepotReader

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from chargehand.checks._inspect import inspect
+from chargehand.checks.inspection import inspect
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import fold
 from chargehand.core.ids import new_id
@@ -41,7 +41,7 @@ from chargehand.missions._restore import restore_checkpoint
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import wakes_at
 from chargehand.missions._validate import Validator
-from chargehand.policy._actions import Action, Judgement
+from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store

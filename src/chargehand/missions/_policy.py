@@ -12,7 +12,7 @@ from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._policy_scripts import scripts_of
 from chargehand.missions._services import Services
 from chargehand.models._redact import Redactor
-from chargehand.policy._actions import (
+from chargehand.policy.actions import (
     Action,
     Command,
     FileRead,
@@ -29,7 +29,7 @@ from chargehand.policy._actions import (
     Snippet,
     Surroundings,
 )
-from chargehand.policy._judge import denied, judge
+from chargehand.policy.judgement import denied, judge
 from chargehand.sandbox.contract import Sandbox
 
 YES = frozenset({"yes", "y", "allow", "ok"})

@@ -22,7 +22,7 @@ from chargehand.missions._journal import Watch, ignore
 from chargehand.models._contract import CallRecord
 from chargehand.models._replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.policy._rules import Rules
+from chargehand.policy.rules import Rules
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store

@@ -13,9 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from chargehand.checks._inspect import base_tests_tree_plan
-from chargehand.checks._plan import CheckPlan, judge
-from chargehand.checks._run import CheckOutput, run_checks
+from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
+from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
@@ -27,7 +26,7 @@ from chargehand.missions._policy import admit
 from chargehand.missions._queue import Queue
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services
-from chargehand.policy._actions import Run
+from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE
 
 _BASE_TESTS = "base's tests: "

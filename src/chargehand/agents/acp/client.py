@@ -26,7 +26,7 @@ from chargehand.agents._messages import denial_text
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.contract import AttemptContext
 from chargehand.agents.programs.events import AgentEvent, SessionLog
-from chargehand.policy._actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
+from chargehand.policy.actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
 
 _PATHS = ("file_path", "filePath", "filepath", "path", "absolute_path", "old_path", "new_path")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh"})

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog
 from chargehand.models._redact import Redactor
-from chargehand.policy._actions import Run
-from chargehand.policy._judge import denied
+from chargehand.policy.actions import Run
+from chargehand.policy.judgement import denied
 from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")

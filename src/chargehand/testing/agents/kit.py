@@ -18,7 +18,7 @@ from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedMode
 from chargehand.models._gateway import Gateway
 from chargehand.models._ledger import MemoryLedger
 from chargehand.models._script import Script, ScriptUpstream
-from chargehand.policy._actions import Action, Effect, Judgement, Run
+from chargehand.policy.actions import Action, Effect, Judgement, Run
 from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
 from chargehand.testing.sandbox.kit import OpenedSandbox
 

@@ -22,7 +22,7 @@ from chargehand.agents.recorded import without_lone_surrogates
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import nearest
 from chargehand.core.text import printable
-from chargehand.policy._actions import McpCall, Run
+from chargehand.policy.actions import McpCall, Run
 from chargehand.sandbox.contract import Converses
 
 PREFIX = "mcp_"

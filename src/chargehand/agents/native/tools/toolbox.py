@@ -26,7 +26,7 @@ from chargehand.agents.patch.parsing import PatchProblem, parse_patch
 from chargehand.agents.roles import Role
 from chargehand.core.errors import InfrastructureError, TierUnavailableError, UsageError, nearest
 from chargehand.core.text import printable
-from chargehand.policy._actions import Action, FileRead, FileWrite, Several, Shell, Snippet
+from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shell, Snippet
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetSpec
 

@@ -1,4 +1,4 @@
-"""Programs that run other programs: what they run is found and judged as well."""
+"""Programs that run other programs (`env`, `xargs`, `sudo`, ...): what they run is judged as well."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-from chargehand.policy._shell import Simple, find_roots
+from chargehand.policy.shell.lines import Simple, find_roots
 
 Argv = tuple[str | None, ...]
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")

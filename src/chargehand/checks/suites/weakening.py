@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chargehand.checks._other_suite import suite_of
-from chargehand.checks._paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
-from chargehand.checks._reader import TreeReader, new_text, old_text
-from chargehand.checks._suite import EMPTY_BODY, Case, Suite
+from chargehand.checks.paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
+from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
+from chargehand.checks.suites.other import suite_of
+from chargehand.checks.trees import TreeReader, new_text, old_text
 from chargehand.core.records import Change, Finding
 
 _SHOWN = 5
@@ -26,6 +26,7 @@ class Pair:
 
     @property
     def path(self) -> str:
+        """The path after the change."""
         return self.change.path
 
     def key(self, case: Case) -> _Key:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
-from chargehand.checks._areas import Areas
 from chargehand.checks._facts import Facts
+from chargehand.checks.areas import Areas
 from chargehand.core.codec import unpack_as
 from chargehand.core.records import Change
 

@@ -1,22 +1,71 @@
-"""Runs a plan's commands in a sandbox that was opened for this alone."""
+"""Runs a plan's checks in a sandbox, and reports their results: to the verdict, and to the next attempt."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from chargehand.checks._commands import runner_of
+import msgspec
+
 from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
-from chargehand.checks._outcomes import outcome_of
-from chargehand.checks._output import HeadTail, shown_tail
-from chargehand.checks._plan import CheckPlan
+from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
 from chargehand.core.ports import ArtifactSink
-from chargehand.core.records import CheckResult
-from chargehand.core.text import printable
+from chargehand.core.records import (
+    CheckResult,
+    CheckStatus,
+    Finding,
+    Reverted,
+    Verdict,
+    VerdictScope,
+    VerdictStatus,
+)
+from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
+
+_VERSION = 1
+"""Raise when the same commands would be judged differently: kept verdicts are then not reused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPlan:
+    """Commands that must all pass, each a line for the shell with `seconds_each` to run.
+
+    `acceptance` are the files a person mounts for the checks alone, as (path, hex SHA-256 of the content).
+    """
+
+    commands: tuple[str, ...]
+    seconds_each: float = 900.0
+    acceptance: tuple[tuple[str, str], ...] = ()
+
+    def digest(self) -> str:
+        """Return a hex SHA-256 that is equal for plans that judge a tree alike."""
+        parts = [_VERSION, list(self.commands), float(self.seconds_each), sorted(map(list, self.acceptance))]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def judge(
+    checks: Sequence[CheckResult], findings: Sequence[Finding], *, explicit_none: bool, degraded: bool = False
+) -> VerdictStatus:
+    """Return what check results and findings come to.
+
+    Any error or critical finding and any check that did not pass is red. With no check at all the verdict is
+    `missing`, unless a person said that none is wanted (`explicit_none`). Findings that need a person do not
+    make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not see all of
+    the tree (`degraded`).
+    """
+    if any(found.severity in {"error", "critical"} for found in findings):
+        return "red"
+    if any(result.status != "passed" for result in checks):
+        return "red"
+    if degraded:
+        return "degraded"
+    return "green" if checks or explicit_none else "missing"
+
 
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"
@@ -118,3 +167,68 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return read_junit(result.stdout)
     except ReportError:
         return None
+
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingCheck:
+    """A check that did not pass, with the end of its output and the failing tests its runner named."""
+
+    name: str
+    status: CheckStatus
+    reason: str
+    exit_code: int | None
+    seconds: float
+    tests: int | None
+    output: str
+    failing_tests: tuple[FailingTest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What to mend: failing checks, findings, and what inspection set back. Every text is safe to show."""
+
+    schema: int
+    tree: str
+    scope: VerdictScope
+    status: VerdictStatus
+    passed: tuple[str, ...]
+    failing: tuple[FailingCheck, ...]
+    findings: tuple[Finding, ...]
+    reverted: tuple[Reverted, ...]
+
+    def encode(self) -> bytes:
+        """Return the report as one JSON document."""
+        return msgspec.json.encode(self)
+
+
+def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Sequence[Reverted] = ()) -> Report:
+    """Return the document for a verdict; `outputs` by check name, where one is missing its text is empty."""
+    return Report(
+        schema=SCHEMA,
+        tree=verdict.tree,
+        scope=verdict.scope,
+        status=verdict.status,
+        passed=tuple(check.name for check in verdict.checks if check.status == "passed"),
+        failing=tuple(_failing(c, outputs.get(c.name)) for c in verdict.checks if c.status != "passed"),
+        findings=tuple(
+            replace(found, path=shown_path(found.path), message=printable(found.message))
+            for found in verdict.findings
+        ),
+        reverted=tuple(replace(item, path=shown_path(item.path)) for item in reverted),
+    )
+
+
+def _failing(check: CheckResult, output: CheckOutput | None) -> FailingCheck:
+    return FailingCheck(
+        name=check.name,
+        status=check.status,
+        reason=check.reason,
+        exit_code=check.exit_code,
+        seconds=check.seconds,
+        tests=check.tests,
+        output=output.tail if output else "",
+        failing_tests=output.failing if output else (),
+    )

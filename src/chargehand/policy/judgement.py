@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from chargehand.core.errors import RefusedError
-from chargehand.policy._actions import ORDER, Action, Judgement, Part, Surroundings
-from chargehand.policy._request import Request
-from chargehand.policy._requests import apart
-from chargehand.policy._rules import Match, Rule, Rules
+from chargehand.policy._questions import Request, apart
+from chargehand.policy.actions import ORDER, Action, Judgement, Part, Surroundings
+from chargehand.policy.rules import Match, Rule, Rules
 
 NO_RULE = "none"
 """The rule that is named where none matches."""

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from chargehand.core.errors import ConfigError, nearest
-from chargehand.policy._actions import Effect
+from chargehand.policy.actions import Effect
 
 Origin = Literal["default", "user", "repository"]
 _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chargehand.checks._reader import TreeReader, is_regular
-from chargehand.checks._stack import Stack, table
+from chargehand.checks.detection import Stack, table
+from chargehand.checks.trees import TreeReader, is_regular
 
 _PRETTIER = ".js .jsx .mjs .cjs .ts .tsx .mts .cts .json .css .scss .less .html .vue .md .mdx .yaml .yml .graphql"
 _C = ".c .h .cc .cpp .cxx .hh .hpp .hxx .m .mm .proto"

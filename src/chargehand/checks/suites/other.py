@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from chargehand.checks._paths import Language, language_of
-from chargehand.checks._python_suite import python_suite
-from chargehand.checks._suite import Case, Suite
+from chargehand.checks.paths import Language, language_of
+from chargehand.checks.suites.facts import Case, Suite
+from chargehand.checks.suites.python import python_suite
 
 _MAX_LINE = 2_000
 _C_COMMENT = re.compile(

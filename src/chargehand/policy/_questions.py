@@ -1,14 +1,14 @@
-"""An action taken apart into what rules are asked about: commands, files, hosts, each with its facts."""
+"""Takes an action apart into the questions that rules are asked: commands, files, hosts, each with its facts."""
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.policy._actions import (
+from chargehand.policy.actions import (
     Action,
     Command,
     FileRead,
@@ -23,19 +23,65 @@ from chargehand.policy._actions import (
     Snippet,
     Surroundings,
 )
-from chargehand.policy._paths import absolute, places
-from chargehand.policy._programs import flags, hosts, positionals, subcommands, touched
-from chargehand.policy._request import (
-    Request,
-    ScriptTooLongError,
-    TooMuchError,
-    device_host,
-    plain_request,
-    shown,
-)
-from chargehand.policy._scripts import Line, Task, lines_of, shell_script, task_of
-from chargehand.policy._shell import LONGEST, Parsed, Simple, parse
-from chargehand.policy._wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
+from chargehand.policy.paths import absolute, places
+from chargehand.policy.shell.lines import LONGEST, Parsed, Simple, parse
+from chargehand.policy.shell.programs import flags, hosts, positionals, subcommands, touched
+from chargehand.policy.shell.scripts import Line, Task, lines_of, shell_script, task_of
+from chargehand.policy.shell.wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question to the rules; `action` and `resource` are Cedar's, `text` and `where` are for people."""
+
+    action: str
+    resource: tuple[str, str]
+    text: str
+    facts: Mapping[str, Any]
+    via: tuple[str, ...] = ()
+    where: str = ""
+
+
+class TooMuchError(Exception):
+    """An action has more parts than are looked at."""
+
+
+class ScriptTooLongError(Exception):
+    """The scripts of an action have more parts than are looked at."""
+
+
+def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Request:
+    """Return what an action asks that is judged as a whole."""
+    if isinstance(action, Snippet):
+        facts = {"language": action.language, "length": len(action.source), "purpose": around.purpose}
+        text = f"{action.language} snippet: {action.source}"
+        return Request(action="snippet", resource=("Program", action.language), text=text, facts=facts)
+    if isinstance(action, McpCall):
+        facts = {"server": action.server, "tool": action.tool, "arguments": action.arguments,
+                 "reads": action.reads, "sandboxed": around.sandboxed, "purpose": around.purpose}  # fmt: skip
+        name = f"{action.server}/{action.tool}"
+        return Request(action="mcp.call", resource=("Tool", name), text=f"{name} {action.arguments}", facts=facts)
+    told = sorted(f"{key}={value}" for key, value in action.facts.items())
+    return Request(
+        action="other",
+        resource=("Thing", action.kind),
+        text=f"{action.kind} {action.name}",
+        facts={"kind": action.kind, "name": action.name, "facts": told},
+    )
+
+
+def shown(argv: Sequence[str | None]) -> str:
+    """Return a command as one line, "?" for words that are not known."""
+    return " ".join("?" if word is None else word for word in argv)
+
+
+def device_host(path: str | None) -> tuple[str, int] | None:
+    """Return host and port of bash's `/dev/tcp/HOST/PORT`."""
+    if path is None or not path.startswith(("/dev/tcp/", "/dev/udp/")):
+        return None
+    host, _, port = path.split("/", 3)[3].partition("/")
+    return host, int(port) if port.isdigit() else 0
+
 
 MOST_PARTS = 400
 """Things that one action is taken apart into at most; one with more is not understood."""

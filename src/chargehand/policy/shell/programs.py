@@ -1,4 +1,4 @@
-"""What well-known programs do with their words: which are files they write or remove, which are hosts."""
+"""What well-known programs do with their arguments: files they write or remove, hosts they reach."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from chargehand.policy._shell import find_roots
-from chargehand.policy._wrappers import below
+from chargehand.policy.shell.lines import find_roots
+from chargehand.policy.shell.wrappers import below
 
 Argv = Sequence[str | None]
 _REMOVES = frozenset({"rm", "rmdir", "unlink", "shred", "srm"})

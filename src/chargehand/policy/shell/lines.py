@@ -1,7 +1,4 @@
-"""A shell line taken apart: every simple command in it, wherever it stands, and every file it is redirected to.
-
-Parsed by tree-sitter's grammar of bash; a line that the grammar does not take whole is not parsed at all.
-"""
+"""Parses a shell line: every simple command in it, wherever it stands, and every redirected file."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from chargehand.policy._words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
+from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser

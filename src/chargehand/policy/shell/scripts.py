@@ -1,4 +1,4 @@
-"""Files that programs execute: which part of them is lines for a shell, as far as that can be told."""
+"""Script files, Makefiles and package scripts: which part of them is lines for a shell."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chargehand.policy._programs import positionals
-from chargehand.policy._wrappers import SHELLS, Argv
+from chargehand.policy.shell.programs import positionals
+from chargehand.policy.shell.wrappers import SHELLS, Argv
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 """In the order in which make looks for them."""

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from chargehand.checks._areas import OWN_CONFIG, Areas, area_rules
-from chargehand.checks._cache import InspectionCache, key_of, plan_version, sealed, unsealed
 from chargehand.checks._dependencies import dependency_findings
-from chargehand.checks._facts import Facts, read_facts
-from chargehand.checks._paths import Language, holds_tests, is_test_file, is_test_path, language_of
-from chargehand.checks._reader import TreeReader
-from chargehand.checks._sample import sample
+from chargehand.checks._facts import Facts, read_facts, sample
 from chargehand.checks._surface import Surface
-from chargehand.checks._weakening import Pair, weakenings
+from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
+from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed
+from chargehand.checks.paths import Language, holds_tests, is_test_file, is_test_path, language_of
+from chargehand.checks.suites.weakening import Pair, weakenings
+from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 

@@ -6,7 +6,7 @@ import posixpath
 import re
 from fnmatch import fnmatchcase
 
-from chargehand.policy._actions import Surroundings
+from chargehand.policy.actions import Surroundings
 
 HOME = "/home/agent"
 """What `~` and `$HOME` stand for: the sandbox's own home, which holds nothing of the person's."""

@@ -1,4 +1,4 @@
-"""Words of a shell line: what each may be, as far as the line itself tells."""
+"""Words of a shell line: which values each may have, as far as the line itself tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.policy._paths import HOME
+from chargehand.policy.paths import HOME
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -1,4 +1,4 @@
-"""What a test file holds, as facts that two versions of it can be compared by."""
+"""What a test file holds, as facts by which two versions of it can be compared."""
 
 from __future__ import annotations
 

@@ -1,0 +1,457 @@
+"""The tests of a Python file: names, skips, assertions, tolerances and parameter sets, from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
+
+_SKIP_CALLS = frozenset({"pytest.skip", "pytest.xfail", "pytest.importorskip", "pytest.exit"})
+_SKIP_ERRORS = ("SkipTest", "pytest.skip.Exception", "Skipped")
+_NO_CHILDREN = frozenset({"ctx", "op"})
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+_SETUP_NAMES = frozenset(
+    {"setUp", "setUpClass", "setUpModule", "asyncSetUp"}
+    | {f"{kind}_{place}" for kind in ("setup",) for place in ("method", "class", "module", "function")}
+)
+
+
+def walk(*roots: ast.AST) -> list[ast.AST]:
+    """Return all nodes below the roots, parents first; some times faster than `ast.walk`."""
+    nodes, waiting = list[ast.AST](), list(roots)
+    while waiting:
+        node = waiting.pop()
+        nodes.append(node)
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                waiting += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and name not in _NO_CHILDREN:
+                waiting.append(value)
+    return nodes
+
+
+def statements(module: ast.Module) -> list[ast.AST]:
+    """Return all statements of a module at any depth, without looking into expressions."""
+    found, waiting = list[ast.AST](), list[ast.AST](module.body)
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        for name in _BLOCKS:
+            waiting += getattr(node, name, ())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a file's names stand for: `imports` by local name, `aliases` for marks kept in variables."""
+
+    imports: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def dotted(self, node: ast.AST) -> str:
+        """Return the full dotted name of a name or attribute, "" for any other expression."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ".".join(["", *reversed(parts)]) if parts else ""
+        parts.append(self.imports.get(node.id, node.id))
+        return ".".join(reversed(parts))
+
+
+def names_of(module: ast.Module) -> Names:
+    """Return the names of a module: its imports, and the variables that hold skip marks."""
+    names = Names()
+    for node in statements(module):
+        if isinstance(node, ast.Import):
+            names.imports.update({a.asname: a.name for a in node.names if a.asname})
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.imports.update({a.asname or a.name: f"{node.module}.{a.name}" for a in node.names})
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            marks = marks_in(statement.value, names)
+            if marks and statement.targets[0].id != "pytestmark":
+                names.aliases[statement.targets[0].id] = marks
+    return names
+
+
+def marks_in(node: ast.AST, names: Names) -> tuple[str, ...]:
+    """Return the skip and xfail marks inside a decorator or a `pytestmark`, without their reasons."""
+    found: list[str] = []
+    called: set[int] = set()
+    for sub in walk(node):
+        if isinstance(sub, ast.Call) and _is_mark(names.dotted(sub.func)):
+            called.add(id(sub.func))
+            found.append(_call_text(sub, names))
+        elif isinstance(sub, ast.Name | ast.Attribute) and id(sub) not in called:
+            dotted = names.dotted(sub)
+            if dotted in names.aliases:
+                found.extend(names.aliases[dotted])
+            elif _is_mark(dotted):
+                found.append(dotted)
+    return tuple(found)
+
+
+def _is_mark(dotted: str) -> bool:
+    word = dotted.rpartition(".")[2].lower()
+    return word.startswith(("skip", "xfail")) or word == "expectedfailure"
+
+
+def _call_text(call: ast.Call, names: Names) -> str:
+    """Return the mark with its conditions: another reason for the same skip is no new skip."""
+    words = [names.dotted(call.func)]
+    words += [ast.unparse(arg) for arg in call.args if not _is_text(arg)]
+    words += [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg not in {"reason", "msg"}]
+    return " ".join(words)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def skips_among(nodes: Iterable[ast.AST], names: Names) -> tuple[str, ...]:
+    """Return the calls and raises among the nodes that skip whatever runs them."""
+    return tuple(text for node in nodes if (text := _skip(node, names)))
+
+
+def _skip(node: ast.AST, names: Names) -> str:
+    if isinstance(node, ast.Call):
+        dotted = names.dotted(node.func)
+        if dotted in _SKIP_CALLS or dotted.endswith(".skipTest"):
+            return dotted
+    if isinstance(node, ast.Raise) and node.exc is not None:
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        if names.dotted(raised).endswith(_SKIP_ERRORS):
+            return f"raise {names.dotted(raised)}"
+    return ""
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def runs_before_tests(function: Function) -> bool:
+    """Whether a function runs before every test around it: set-up methods and autouse fixtures."""
+    if function.name in _SETUP_NAMES:
+        return True
+    keywords = [k for d in function.decorator_list if isinstance(d, ast.Call) for k in d.keywords]
+    return any(k.arg == "autouse" for k in keywords)
+
+
+def skipping_helpers(functions: Iterable[Function], names: Names) -> frozenset[str]:
+    """Return the names of helpers and fixtures that skip their caller, directly or through each other."""
+    inside = {f.name: (f, walk(f)) for f in functions if not f.name.startswith("test")}
+    skipping = {name for name, (_, nodes) in inside.items() if skips_among(nodes, names)}
+    if not skipping:
+        return frozenset()
+    uses = {name: frozenset(used_names(function, nodes)) for name, (function, nodes) in inside.items()}
+    while more := {name for name, used in uses.items() if name not in skipping and used & skipping}:
+        skipping |= more
+    return frozenset(skipping)
+
+
+def used_names(function: Function, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the plain names a function uses: its parameters (fixtures) and every name among its nodes."""
+    arguments = function.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield argument.arg
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+
+
+# Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
+_LOOSER = frozenset({"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "tol", "tolerance"})
+_STRICTER = frozenset({"places", "decimal", "significant", "nulp"})
+# What holds where a call names no tolerance: to name a larger one weakens it.
+_DEFAULTS: dict[str, tuple[str, float]] = {
+    "approx": ("rel", 1e-6),
+    "isclose": ("rtol", 1e-5),
+    "math.isclose": ("rel_tol", 1e-9),
+    "allclose": ("rtol", 1e-5),
+    "assert_allclose": ("rtol", 1e-7),
+    "assertAlmostEqual": ("places", 7),
+    "assert_almost_equal": ("decimal", 7),
+    "assert_array_almost_equal": ("decimal", 6),
+    "assert_approx_equal": ("significant", 7),
+}
+_APPROXIMATE = frozenset(_DEFAULTS)
+_POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
+    "approx": ((1, "rel"), (2, "abs")),
+    "assertAlmostEqual": ((2, "places"),),
+    **dict.fromkeys(("isclose", "allclose", "assert_allclose"), ((2, "rtol"), (3, "atol"))),
+    **dict.fromkeys(("assert_almost_equal", "assert_array_almost_equal"), ((2, "decimal"),)),
+    "assert_approx_equal": ((2, "significant"),),
+}
+_EXPECTING = ("assert", "expect", "verify", "check")
+_MAX_EXPONENT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Counts and tolerances of one test function."""
+
+    assertions: int
+    approximations: int
+    looser: dict[str, float]
+    stricter: dict[str, float]
+
+
+def live_body(function: Function) -> list[ast.stmt]:
+    """Return the statements that can run: no docstring, nothing after an unconditional return."""
+    body = function.body
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.Return):
+            return body[: index + 1] if statement.value is not None else body[:index]
+    return body
+
+
+def is_empty(body: Iterable[ast.stmt]) -> bool:
+    """Whether statements do nothing: pass, constants, assertions that cannot fail."""
+    return all(_does_nothing(statement) for statement in body)
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assert):
+        return _cannot_fail(statement.test)
+    if isinstance(statement, ast.Return | ast.Expr):
+        return statement.value is None or isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Pass)
+
+
+def _cannot_fail(test: ast.expr) -> bool:
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return any(_cannot_fail(value) for value in test.values)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        left, right = test.left, test.comparators[0]
+        return type(left) is type(right) and ast.dump(left) == ast.dump(right)
+    return False
+
+
+def measure(nodes: Sequence[ast.AST], names: Names) -> Measures:
+    """Count what the nodes of a test's live body assert and collect the tolerances they grant."""
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    dotted = [names.dotted(call.func) for call in calls]
+    words = [name.rpartition(".")[2] for name in dotted]
+    plain = sum(isinstance(node, ast.Assert) and not _cannot_fail(node.test) for node in nodes)
+    asserting = sum(word.startswith(_EXPECTING) or word in {"raises", "warns"} for word in words)
+    given = [pair for call, name in zip(calls, dotted, strict=True) for pair in _tolerances(call, name)]
+    return Measures(
+        assertions=plain + asserting,
+        approximations=sum(word in _APPROXIMATE for word in words),
+        looser=_extremes(((k, v) for k, v in given if k in _LOOSER), largest=True),
+        stricter=_extremes(((k, v) for k, v in given if k in _STRICTER), largest=False),
+    )
+
+
+def _tolerances(call: ast.Call, dotted: str) -> Iterator[tuple[str, float]]:
+    """Yield the tolerances that a call names, or the one that holds where it names none."""
+    word = dotted.rpartition(".")[2]
+    named = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg in _LOOSER | _STRICTER]
+    placed = [(name, call.args[at]) for at, name in _POSITIONS.get(word, ()) if at < len(call.args)]
+    for name, node in (*named, *placed):
+        value = number(node)
+        if name is not None and value is not None:
+            yield name, value
+    default = _DEFAULTS.get(dotted) or _DEFAULTS.get(word)
+    if default is not None and not named and not placed:
+        yield default
+
+
+def _extremes(pairs: Iterable[tuple[str, float]], *, largest: bool) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for name, value in pairs:
+        kept = out.get(name, value)
+        out[name] = max(kept, value) if largest else min(kept, value)
+    return out
+
+
+def number(node: ast.expr) -> float | None:
+    """Return a number written as a literal, a negative literal or a power such as `10**-3`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return _as_float(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        base, exponent = number(node.left), number(node.right)
+        if base == 10 and exponent is not None and abs(exponent) <= _MAX_EXPONENT:
+            return float(10**exponent)
+    return None
+
+
+def _as_float(value: float) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def variants(function: Function, names: Names) -> int | None:
+    """Return how many literal parameter sets a test has, `None` where one is not a literal list."""
+    total = 0
+    for decorator in function.decorator_list:
+        if not isinstance(decorator, ast.Call) or not names.dotted(decorator.func).endswith("parametrize"):
+            continue
+        sets = decorator.args[1] if len(decorator.args) > 1 else None
+        if not isinstance(sets, ast.List | ast.Tuple | ast.Set):
+            return None
+        total += len(sets.elts)
+    return total
+
+
+_DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
+_SKIP = re.compile(
+    r"\b(?:mark\.(?:skip|skipif|xfail)|unittest\.skip\w*|pytest\.(?:skip|xfail)|skipTest|SkipTest)\b"
+)
+_ASSERT = re.compile(r"\bassert\w*\b")
+
+
+def python_suite(source: str) -> Suite:
+    """Return the tests of a Python source text."""
+    try:
+        return parsed_suite(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return guessed_suite(source)
+
+
+def parsed_suite(source: str) -> Suite:
+    """Return the tests by syntax; raises what `ast.parse` raises for broken or hostile source."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = ast.parse(source)
+    return _Collector(module).suite()
+
+
+def guessed_suite(source: str) -> Suite:
+    """Return the tests by patterns: each reaches from its `def` to the next one."""
+    starts = list(_DEF.finditer(source))
+    borders = [*(start.start() for start in starts), len(source)]
+    cases = []
+    for start, end in zip(starts, borders[1:], strict=True):
+        body = source[start.start() : end]
+        line = source.count("\n", 0, start.start()) + 1
+        marks = tuple(_SKIP.findall(body))
+        cases.append(Case(name=start[2], line=line, marks=marks, assertions=len(_ASSERT.findall(body))))
+    head = source[: starts[0].start()] if starts else source
+    return Suite(cases=tuple(cases), marks=tuple(_SKIP.findall(head)))
+
+
+class _Collector:
+    """Walks module and class bodies the way a test runner imports them."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self._module = module
+        self._names: Names = names_of(module)
+        functions = [
+            node for node in statements(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        self._skipping = skipping_helpers(functions, self._names)
+        self._cases: dict[tuple[str, str], Case] = {}
+        self._file_marks: list[str] = []
+
+    def suite(self) -> Suite:
+        self._file_marks += self._body_marks(self._module.body)
+        self._body(self._module.body, "", ())
+        return Suite(cases=tuple(self._cases.values()), marks=tuple(self._file_marks))
+
+    def _body(self, body: Iterable[ast.stmt], scope: str, marks: tuple[str, ...]) -> None:
+        for statement in body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._function(statement, scope, marks)
+            elif isinstance(statement, ast.ClassDef):
+                self._class(statement, scope, marks)
+            else:
+                self._block(statement, scope, marks)
+
+    def _block(self, statement: ast.stmt, scope: str, marks: tuple[str, ...]) -> None:
+        if isinstance(statement, ast.If):
+            self._branch(statement, scope, marks)
+        elif isinstance(statement, ast.Try):
+            handled = [line for handler in statement.handlers for line in handler.body]
+            self._body([*statement.body, *handled, *statement.orelse, *statement.finalbody], scope, marks)
+        elif isinstance(statement, ast.With):
+            self._body(statement.body, scope, marks)
+
+    def _branch(self, statement: ast.If, scope: str, marks: tuple[str, ...]) -> None:
+        if isinstance(statement.test, ast.Constant):
+            self._body(statement.body if statement.test.value else statement.orelse, scope, marks)
+            return
+        condition = f"if {ast.unparse(statement.test)}"
+        self._body(statement.body, scope, (*marks, condition))
+        self._body(statement.orelse, scope, (*marks, f"not {condition}"))
+
+    def _class(self, node: ast.ClassDef, scope: str, marks: tuple[str, ...]) -> None:
+        if not _is_collected(node):
+            return
+        own = tuple(mark for d in node.decorator_list for mark in marks_in(d, self._names))
+        self._body(node.body, f"{scope}{node.name}.", (*marks, *own, *self._body_marks(node.body)))
+
+    def _function(self, node: Function, scope: str, marks: tuple[str, ...]) -> None:
+        if not node.name.startswith("test"):
+            return
+        decorated = tuple(mark for d in node.decorator_list for mark in marks_in(d, self._names))
+        body = live_body(node)
+        nodes = walk(*body)
+        empty = (EMPTY_BODY,) if is_empty(body) else ()
+        helpers = sorted(self._skipping.intersection(used_names(node, nodes)))
+        measures = measure(nodes, self._names)
+        self._cases[scope, node.name] = Case(
+            name=node.name,
+            scope=scope,
+            line=node.lineno,
+            marks=(
+                *marks,
+                *decorated,
+                *skips_among(nodes, self._names),
+                *map("through {}".format, helpers),
+                *empty,
+            ),
+            assertions=measures.assertions,
+            approximations=measures.approximations,
+            variants=variants(node, self._names),
+            looser=measures.looser,
+            stricter=measures.stricter,
+        )
+
+    def _body_marks(self, body: Iterable[ast.stmt]) -> tuple[str, ...]:
+        """Return what skips every test of a module or class."""
+        return tuple(mark for statement in body for mark in self._statement_marks(statement))
+
+    def _statement_marks(self, statement: ast.stmt) -> tuple[str, ...]:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            return skips_among(walk(statement), self._names) if runs_before_tests(statement) else ()
+        if isinstance(statement, ast.ClassDef):
+            return ()
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for name in (t.id for t in targets if isinstance(t, ast.Name)):
+                if name == "pytestmark":
+                    return marks_in(statement.value, self._names)
+                if name == "__test__" and isinstance(statement.value, ast.Constant) and not statement.value.value:
+                    return ("__test__ = False",)
+        return self._loose_skips(statement)
+
+    def _loose_skips(self, statement: ast.stmt) -> tuple[str, ...]:
+        """Return skips that run on import, tests inside the statement left to themselves."""
+        nodes = walk(statement)
+        inside = Counter(m for f in nodes if isinstance(f, Function) for m in skips_among(walk(f), self._names))
+        return tuple((Counter(skips_among(nodes, self._names)) - inside).elements())
+
+
+def _is_collected(node: ast.ClassDef) -> bool:
+    """Whether a runner takes a class: by name (and then without `__init__`), or by a base it may inherit from."""
+    if node.bases:
+        return True
+    methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    return node.name.startswith("Test") and "__init__" not in methods

@@ -1,0 +1,1 @@
+"""Shell lines and the programs in them, taken apart for the rules."""
