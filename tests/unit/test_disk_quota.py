@@ -15,10 +15,9 @@ from tests.workspace_kit import Yard, operate, write
 from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.workspace.bases import Bases
 from chargehand.workspace.errors import no_fault
-from chargehand.workspace.gc import nobody_needs
 from chargehand.workspace.host.files import Need, room_on_disk
-from chargehand.workspace.quota import AttemptQuota, StateQuota
 from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.space import AttemptQuota, StateQuota, nobody_needs
 from chargehand.workspace.tree.write import tree_need
 
 MB = 1_000_000
@@ -174,8 +173,8 @@ from chargehand.workspace.workspace import Workspace
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.bases import Bases
 from chargehand.workspace.errors import no_fault
-from chargehand.workspace.quota import AttemptQuota, StateQuota
-from chargehand.workspace.gc import nobody_needs
+from chargehand.workspace.space import AttemptQuota, StateQuota
+from chargehand.workspace.space import nobody_needs
 depot = Depot.open(Path(root), repository=Path(repository))
 quota = StateQuota(lambda: [Path(root)], limit=1 << 40, needed=lambda: nobody_needs)
 bases = Bases(Path(root), reader=depot.reader, git=depot.git, fault=no_fault, room=quota)

@@ -13,8 +13,8 @@ import pytest
 from tests.workspace_kit import Yard, operate, write
 
 from chargehand.workspace.environment import EnvironmentLayers
-from chargehand.workspace.gc import ProjectGc, depot_bytes, gc, list_items, total_bytes
 from chargehand.workspace.host.files import hold_lock, remove_tree, tree_bytes
+from chargehand.workspace.space import ProjectGc, depot_bytes, gc, list_items, total_bytes
 from chargehand.workspace.workspace import Workspace
 
 NEVER = 10**12

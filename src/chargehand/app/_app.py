@@ -62,8 +62,8 @@ from chargehand.sandbox._vm_guest import Guest
 from chargehand.store._projects import ProjectRow
 from chargehand.store._store import Store, open_store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.quota import StateQuota
 from chargehand.workspace.repository import find_repository
+from chargehand.workspace.space import StateQuota
 
 
 class App:
