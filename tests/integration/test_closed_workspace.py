@@ -15,8 +15,8 @@ from chargehand.core.ports import DriverName
 from chargehand.sandbox.contract import SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import discover
-from chargehand.workspace.quota import AttemptQuota
 from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.space import AttemptQuota
 from chargehand.workspace.workspace import Workspace
 
 pytestmark = pytest.mark.needs_bwrap

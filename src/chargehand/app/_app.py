@@ -63,8 +63,8 @@ from chargehand.sandbox.vm_kernel import VmKernel
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.quota import StateQuota
 from chargehand.workspace.repository import find_repository
+from chargehand.workspace.space import StateQuota
 
 
 class App:

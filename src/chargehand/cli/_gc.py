@@ -15,7 +15,7 @@ from chargehand.cli._output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.text import printable, shown_path
 from chargehand.store.projects import ProjectRow
-from chargehand.workspace.gc import GcReport, gc
+from chargehand.workspace.space import GcReport, gc
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -9,7 +9,7 @@ from typing import Any
 from chargehand.agents.contract import AgentOutcome
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError
-from chargehand.workspace.quota import AttemptQuota
+from chargehand.workspace.space import AttemptQuota
 from chargehand.workspace.workspace import Workspace
 
 _LOOK_SECONDS = 2.0
