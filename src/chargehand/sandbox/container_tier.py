@@ -112,7 +112,12 @@ class ContainerTier:
                 find_engine, program=self._program, image=self._image, environ=self._environ
             )
         await asyncio.to_thread(guard.sweep, engine.argv)
-        self._code = _code_for(engine)
+        server = compile_program(exec_server)
+        if engine.image:  # its interpreter may be of another version, which takes text and no compiled code
+            server = marshal.dumps(Path(exec_server.__file__).read_text())
+        # What the interpreter inside is sent: our filter of system calls, and below it the exec server.
+        inside = Path(container_init.__file__).read_text()
+        self._code = marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
         self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
         # The container's user is another one, and has to pass through.
         os.chmod(self._roots.name, 0o755)
@@ -180,7 +185,11 @@ class ContainerTier:
         try:
             await sandbox.start(self._code)
             running.pid = await asyncio.to_thread(guard.container_pid, engine.argv, running.name)
-            sandbox.use_cgroup(_cgroup_of(running.pid))
+            directories, unified = guard.cgroup_directories(running.pid) if running.pid else ({}, False)
+            group = Cgroup(tuple(directories.values()), unified)
+            # The engine's group, where this process may freeze it; of a rootless engine it may not.
+            if group.freezer is not None and os.access(group.freezer, os.W_OK):
+                sandbox.use_cgroup(group)
             for forwarder in contents.forwarders:
                 await start_forwarder(sandbox, forwarder)
         except BaseException:
@@ -267,27 +276,6 @@ class ContainerTier:
         await beside.wait()
         if self._roots is not None:
             self._roots.cleanup()
-
-
-def _code_for(engine: ContainerEngine) -> bytes:
-    """Return what the interpreter inside is sent: our filter of system calls, and below it the exec server.
-
-    An image's interpreter may be of another version, which takes text and no compiled code.
-    """
-    # Compiled where the interpreter inside is ours: it saves 10 ms at each start.
-    server = compile_program(exec_server)
-    if engine.image:
-        server = marshal.dumps(Path(exec_server.__file__).read_text())
-    inside = Path(container_init.__file__).read_text()
-    return marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
-
-
-def _cgroup_of(pid: int) -> Cgroup | None:
-    """Return the control group that the engine made, where this process may freeze it and read what it counts."""
-    directories, unified = guard.cgroup_directories(pid) if pid else ({}, False)
-    group = Cgroup(tuple(directories.values()), unified)
-    writable = group.freezer is not None and os.access(group.freezer, os.W_OK)
-    return group if writable else None
 
 
 def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str, str]:

@@ -74,16 +74,16 @@ class Toolchain:
         """Return the host's path of what a sandbox starts as `program`, a name or an absolute path; or `None`."""
         if program.startswith("/"):
             shown = is_system_path(program) or any(is_below(program, bind.target) for bind in self.binds)
-            return shutil.which(self._on_host(program)) if shown or program in dict(self.links) else None
+            if not shown and program not in dict(self.links):
+                return None
+            path = dict(self.links).get(program, program)
+            binds = [bind for bind in self.binds if is_below(path, bind.target)]
+            innermost = max(binds, key=lambda bind: len(bind.target), default=None)
+            if innermost is not None:
+                path = str(innermost.source) + path.removeprefix(innermost.target)
+            return shutil.which(path)
         found = (self.find(f"{directory}/{program}") for directory in self.path)
         return next((path for path in found if path), None)
-
-    def _on_host(self, path: str) -> str:
-        path = dict(self.links).get(path, path)
-        for bind in sorted(self.binds, key=lambda bind: -len(bind.target)):
-            if is_below(path, bind.target):
-                return str(bind.source) + path.removeprefix(bind.target)
-        return path
 
 
 @dataclass(slots=True)

@@ -145,7 +145,10 @@ class ConsoleStream:
 def shut_in(program: bytes, memory: int, *, files: bool) -> None:
     """Take from this process what no snippet needs, for good: memory over `memory`, writing, forking, sockets."""
     header = struct.pack("<H6xQ", len(program) // 8, _address(program))  # struct sock_fprog
-    call, words = _prctl(_PR_SET_SECCOMP, _MODE_FILTER, _address(header))
+    # Found before the limits, which leave no room for it; without the module ctypes, which costs 10 ms.
+    itself: Any = None  # the program, and so the C library under it
+    prctl = _Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl"))
+    words = [_Int(_PR_SET_SECCOMP), *(_Word(value) for value in (_MODE_FILTER, _address(header), 0, 0))]
     # Of addresses, which bounds memory before it is touched: no control group is made for each snippet.
     limits = {"AS": memory, "NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": _OPEN_FILES if files else 3}
     for name, value in limits.items():
@@ -153,7 +156,7 @@ def shut_in(program: bytes, memory: int, *, files: bool) -> None:
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
-    if call(*words) != 0:
+    if prctl(*words) != 0:
         raise OSError("the kernel takes no filter")
 
 
@@ -169,13 +172,6 @@ class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
 class _Function(_ctypes.CFuncPtr):
     _flags_ = _ctypes.FUNCFLAG_CDECL
     _restype_ = _Int
-
-
-def _prctl(option: int, *arguments: int) -> tuple[Any, list[Any]]:
-    """Return prctl(2) and its words; without the module ctypes, which costs 10 ms."""
-    itself: Any = None  # the program, and so the C library under it
-    function = _Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl"))
-    return function, [_Int(option), *(_Word(value) for value in (*arguments, 0, 0))]
 
 
 def _address(data: bytes) -> int:
