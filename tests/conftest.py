@@ -18,7 +18,7 @@ from tests.postgres import Postgres, cluster
 
 pytest.register_assert_rewrite(
     *(f"chargehand.sandbox._conformance_{part}" for part in ("kit", "commands", "ends", "freezing", "limits")),
-    "chargehand.agents._conformance",
+    "chargehand.testing.agents.conformance",
 )
 
 GIT_IDENTITY = {

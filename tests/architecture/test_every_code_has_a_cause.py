@@ -33,7 +33,7 @@ def first_of_returned_tuples(file: str, function: str) -> set[str]:
 
 MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     # file and function where a code is no constant: how to know all that it can be
-    ("agents/_command.py", "_outcome"): lambda: (
+    ("agents/programs/command.py", "_outcome"): lambda: (
         {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
     ),
     ("checks/_areas.py", "findings"): lambda: first_of_returned_tuples("checks/_areas.py", "_broken"),

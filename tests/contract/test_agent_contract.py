@@ -15,19 +15,14 @@ import pytest
 from _places import needs_bwrap, toolchain, workspace
 from tests.native_kit import call, says, scripted
 
-from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.agents._acp import AcpAgent
-from chargehand.agents._cli import CliAgent, launch_of
-from chargehand.agents._cli_specs import SPECS, Launch
-from chargehand.agents._command import CommandAgent
-from chargehand.agents._conformance import AgentContract
-from chargehand.agents._conformance_kit import AgentCase, Desk, OpenCase, scripted_endpoint
-from chargehand.agents._contract import Agent, Outcome
-from chargehand.agents._message_file import MESSAGE, Look
-from chargehand.agents._message_forms import ENDS
-from chargehand.agents._native import NativeAgent
-from chargehand.agents._patch_agent import PatchAgent
-from chargehand.agents._repairing import Repairs
+from chargehand.agents.acp.agent import AcpAgent
+from chargehand.agents.clis import SPECS, CliLaunch
+from chargehand.agents.contract import Agent, AgentOutcome
+from chargehand.agents.native.loop import NativeAgent
+from chargehand.agents.native.patch_agent import PatchAgent
+from chargehand.agents.programs.cli import CliAgent, launch_of
+from chargehand.agents.programs.command import CommandAgent
+from chargehand.agents.programs.last_message import ENDS, MESSAGE, MessageRepairs, ReadMessage
 from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
 from chargehand.models._contract import Dialect, Usage
@@ -36,10 +31,14 @@ from chargehand.policy._actions import Effect
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
+from chargehand.testing.agents import fake_acp as _fake_acp
+from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents.conformance import AgentContract
+from chargehand.testing.agents.kit import AgentCase, MemoryAttemptContext, OpenCase, scripted_endpoint
 
 pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 MODELS = ("scripted",)
-Seat = Callable[..., Awaitable[Desk]]
+Seat = Callable[..., Awaitable[MemoryAttemptContext]]
 
 
 def fake(module: Any, *words: str) -> tuple[str, ...]:
@@ -62,7 +61,7 @@ async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
 
         async def sit(
             replies: Sequence[ScriptedReply] = PAID, *, usd: float | None = None, effect: Effect = "allow"
-        ) -> Desk:
+        ) -> MemoryAttemptContext:
             socket = tmp_path / "gateway.sock"
             opened = scripted_endpoint(scripted(replies), socket, usd=usd)
             endpoint = await stack.enter_async_context(opened)
@@ -70,14 +69,14 @@ async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
             sandbox = await tier.open(replace(spec, gateway=socket))
             stack.push_async_callback(sandbox.close)
             place = OpenedSandbox(sandbox, tmp_path / "place" / "upper", lambda: None)
-            return Desk(place, endpoint=endpoint, effect=effect)
+            return MemoryAttemptContext(place, endpoint=endpoint, effect=effect)
 
         yield sit
 
 
 def cases(seat: Seat, agent: Callable[[str], Agent]) -> OpenCase:
     async def open_case(act: str, **options: Any) -> AgentCase:
-        return AgentCase(agent=agent(act), desk=await seat(**options))
+        return AgentCase(agent=agent(act), context=await seat(**options))
 
     return open_case
 
@@ -170,7 +169,9 @@ class TestNative(AgentContract):
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
         async def open_case(act: str, **options: Any) -> AgentCase:
-            return AgentCase(agent=NativeAgent("native", models=MODELS), desk=await seat(NATIVE[act], **options))
+            return AgentCase(
+                agent=NativeAgent("native", models=MODELS), context=await seat(NATIVE[act], **options)
+            )
 
         return open_case
 
@@ -179,7 +180,7 @@ async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
     desk = await seat()
     assert desk.endpoint is not None
     desk.endpoint = replace(desk.endpoint, models=())
-    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), desk=desk)
+    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), context=desk)
     outcome = await case.agent.run(case.assignment(), desk)
     assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
     assert outcome.reason == "claude needs a model: name one of [models] in the agent's `model`"
@@ -204,9 +205,9 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     desk.endpoint = replace(
         desk.endpoint, models=tuple(replace(each, dialect=models) for each in desk.endpoint.models)
     )
-    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), desk=desk).assignment()
+    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), context=desk).assignment()
     launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
-    assert isinstance(launch, Launch)
+    assert isinstance(launch, CliLaunch)
     assert (launch.model, launch.dialect) == ("scripted", spoken)
 
 
@@ -222,32 +223,32 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     ],
 )
 async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:
-    case = AgentCase(agent=agent, desk=await seat())
-    outcome = await agent.run(case.assignment(), case.desk)
+    case = AgentCase(agent=agent, context=await seat())
+    outcome = await agent.run(case.assignment(), case.context)
     assert (outcome.claim, outcome.code) == ("failed", code), outcome
     assert words in outcome.reason
 
 
 async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), desk=await seat())
-    outcome = await case.agent.run(case.assignment(), case.desk)
-    assert (outcome.claim, case.desk.made()) == ("done", "made\n"), outcome
-    assert [repr(each) for each in case.desk.judged if "echo made" in repr(each)]
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), context=await seat())
+    outcome = await case.agent.run(case.assignment(), case.context)
+    assert (outcome.claim, case.context.made()) == ("done", "made\n"), outcome
+    assert [repr(each) for each in case.context.judged if "echo made" in repr(each)]
 
 
 async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), desk=await seat())
-    case.desk.words.append("Make it once more.")
-    outcome = await case.agent.run(case.assignment(), case.desk)
+    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), context=await seat())
+    case.context.words.append("Make it once more.")
+    outcome = await case.agent.run(case.assignment(), case.context)
     assert outcome.claim == "done"
-    transcript = [json.loads(line) for line in case.desk.kept[-1].splitlines()]
+    transcript = [json.loads(line) for line in case.context.kept[-1].splitlines()]
     assert [each["text"] for each in transcript if each["kind"] == "text"] == ["I begin.", "It is made."] * 2
 
 
 KNOWN = Addressed(id="a-suite/end", mission="m-suite", attempt="a-suite", sender="it")
 
 
-def leaves(content: bytes | None) -> Look:
+def leaves(content: bytes | None) -> ReadMessage:
     async def look() -> bytes | None:
         return content
 
@@ -256,7 +257,7 @@ def leaves(content: bytes | None) -> Look:
 
 async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(None)) is None
     right = b'{"type": "information_report", "status": "success", "payload": {"text": "a"}}'
     assert await repairs.again(look=leaves(right)) is None
@@ -268,20 +269,20 @@ async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_w
     assert '"type": "error_report", "status": "failure", "payload": {"summary": TEXT, "code"?: TEXT' in words
     assert "task_completion" not in words
     assert '"summary": 3' in words
-    every = await Repairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
+    every = await MessageRepairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
     assert every is not None
     assert all(f'"type": "{kind.__struct_config__.tag}"' in every for kind in ENDS)
     assert len(every) < 4_000
-    assert "\0" not in (await Repairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
+    assert "\0" not in (await MessageRepairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
 
 
 async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
     desk, wrong = await seat(), leaves(b"{")
     for _ in range(2):  # the second is the same run, begun anew after a crash
-        repairs = Repairs(desk, KNOWN)
+        repairs = MessageRepairs(desk, KNOWN)
         assert await repairs.again(look=wrong)
     assert list(desk.steps) == ["asked-again/0/1"]
-    later = Repairs(desk, KNOWN, run=1)
+    later = MessageRepairs(desk, KNOWN, run=1)
     assert await later.again(look=wrong)
     assert await later.again(look=wrong) is None, "one was asked for before the question"
     assert sorted(desk.steps) == ["asked-again/0/1", "asked-again/1/1"]
@@ -289,19 +290,19 @@ async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_cra
 
 async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(b"{"))
-    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
     assert "taken away" in ended.reason
-    assert (await Repairs(desk, KNOWN).ended(replace(ended, claim="done", code=""))).claim == "done"
+    assert (await MessageRepairs(desk, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
 
 
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
     desk = await seat()
-    repairs = Repairs(desk, KNOWN)
+    repairs = MessageRepairs(desk, KNOWN)
     assert await repairs.again(look=leaves(b"{"), why_not="it told no session to go on in") is None
     assert desk.steps == {}
     await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
-    ended = await repairs.ended(Outcome(claim="done", reason="it is done", output=b"", seconds=1.0))
+    ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert "is malformed, and was not asked for again (it told no session to go on in)" in ended.reason

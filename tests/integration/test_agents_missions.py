@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
-from chargehand.agents import _fake_acp, _fake_cli
 from chargehand.cli._root import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
@@ -20,6 +19,8 @@ from chargehand.core.state import MissionState
 from chargehand.missions._journal import recalled
 from chargehand.missions._transcript import transcript
 from chargehand.models._contract import Usage
+from chargehand.testing.agents import fake_acp as _fake_acp
+from chargehand.testing.agents import fake_cli as _fake_cli
 
 pytestmark = pytest.mark.needs_bwrap
 CANARY = "sk-canary-0123456789abcdef0123456789"

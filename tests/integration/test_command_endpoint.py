@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import git
 from tests.native_kit import ModelServer, NativeShop, says
 
-from chargehand.agents._contract import Endpoint
+from chargehand.agents.contract import Endpoint
 from chargehand.app._gateways import AttemptGateways
 from chargehand.cli._result import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled

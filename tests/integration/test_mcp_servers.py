@@ -14,22 +14,22 @@ import pytest_asyncio
 from tests.contract._places import workspace
 from tests.mcp_table import Table, served
 
-from chargehand.agents._conformance_kit import Desk
-from chargehand.agents._contract import McpServer
-from chargehand.agents._mcp_relay import MOST
-from chargehand.agents._mcp_tools import listing_step
+from chargehand.agents.contract import McpServer
+from chargehand.agents.native.mcp.relay import MOST
+from chargehand.agents.native.mcp.tools import listing_step
 from chargehand.core.errors import WaitingError
 from chargehand.policy._actions import McpCall
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import discover
+from chargehand.testing.agents.kit import MemoryAttemptContext
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.asyncio(loop_scope="module")]
 needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None and not os.environ.get("CI"), reason="the mcp package is not installed"
 )
 SIDE = Path(__file__).parents[1] / "mcp_side.py"
-Sit = Callable[..., Desk]
+Sit = Callable[..., MemoryAttemptContext]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -20,7 +20,7 @@ from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
 from workshop import CHECK, FILES
 
-from chargehand.agents._recorded import call_step
+from chargehand.agents.recorded import call_step
 from chargehand.cli._root import chargehand
 from chargehand.core.state import MissionState
 from chargehand.missions._context import acts_prefix

@@ -14,13 +14,14 @@ import pytest
 from click.testing import CliRunner
 from tests.native_kit import MENDS, ModelServer, NativeShop, says
 
-from chargehand.agents import _fake_acp, _fake_cli
 from chargehand.app._app import App
 from chargehand.app._worker import Worker
 from chargehand.cli._root import chargehand
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import CLOCK
 from chargehand.core.state import MissionState
+from chargehand.testing.agents import fake_acp as _fake_acp
+from chargehand.testing.agents import fake_cli as _fake_cli
 
 pytestmark = pytest.mark.needs_bwrap
 HOURS = 5 * 3600.0

@@ -12,10 +12,10 @@ import pytest
 from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
-from chargehand.agents import _fake_cli
 from chargehand.cli._happenings import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._acknowledge import NEXT
+from chargehand.testing.agents import fake_cli as _fake_cli
 
 pytestmark = pytest.mark.needs_bwrap
 GARBLES = (

@@ -21,9 +21,10 @@ from tests.crash_kit import Scene, Site, nothing_survives
 from tests.integration.test_native_crashes import NativeYard
 from tests.native_kit import ModelServer, says
 
-from chargehand.agents import _fake_acp, _fake_cli
 from chargehand.core.attempt_events import ModelCalled, ReplayDiverged
 from chargehand.core.events import decode
+from chargehand.testing.agents import fake_acp as _fake_acp
+from chargehand.testing.agents import fake_cli as _fake_cli
 
 pytestmark = pytest.mark.needs_bwrap
 WORDS = ("one", "two", "three", "done")

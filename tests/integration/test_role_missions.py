@@ -9,7 +9,7 @@ import pytest
 from tests.integration.workshop import FILES
 from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
 
-from chargehand.agents._roles import role_digest, shipped_roles
+from chargehand.agents.roles import role_digest, shipped_roles
 from chargehand.core.agent_events import RoleChosen
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents._patch import parse_patch
-from chargehand.agents._patch_model import FileChange, PatchProblem
-from chargehand.agents._patch_plan import paths_of, plan
-from chargehand.agents._patch_show import unified
+from chargehand.agents.patch.applying import paths_of, plan_changes, unified_diff
+from chargehand.agents.patch.parsing import FileChange, PatchProblem, parse_patch
 
 ODD_LINES = [
     "",
@@ -44,7 +42,7 @@ def applied(patch: str, files: dict[str, str | None]) -> dict[str, str | None]:
     changes = parse_patch(patch)
     return {
         **files,
-        **{each.path: each.new for each in plan(changes, {**dict.fromkeys(paths_of(changes)), **files})},
+        **{each.path: each.new for each in plan_changes(changes, {**dict.fromkeys(paths_of(changes)), **files})},
     }
 
 
@@ -75,7 +73,7 @@ def envelope(a: str, b: str, context: int) -> str:
 @many
 @given(texts, texts, st.integers(0, 4))
 def test_a_unified_diff_of_two_texts_applies(a: str, b: str, context: int) -> None:
-    patch = unified(a, b, "f", context=context)
+    patch = unified_diff(a, b, "f", context=context)
     if a == b:
         assert patch == ""
     else:
@@ -110,8 +108,8 @@ def test_an_envelope_with_several_hunks_applies(
 @many
 @given(texts, texts)
 def test_files_are_made_and_removed_in_both_notations(a: str, b: str) -> None:
-    made = unified("", a, "f").replace("--- a/f", "--- /dev/null", 1)
-    gone = unified(a, "", "f").replace("+++ b/f", "+++ /dev/null", 1)
+    made = unified_diff("", a, "f").replace("--- a/f", "--- /dev/null", 1)
+    gone = unified_diff(a, "", "f").replace("+++ b/f", "+++ /dev/null", 1)
     if a:
         assert applied(made, {}) == {"f": a}
         assert applied(gone, {"f": a}) == {"f": None}
@@ -182,7 +180,7 @@ def told_or_applied(patch: str, files: dict[str, str | None]) -> None:
 @many
 @given(texts, texts, st.integers(0, 400), st.integers(0, 400))
 def test_a_damaged_patch_is_told_or_applies_but_never_raises(a: str, b: str, start: int, length: int) -> None:
-    for patch in (unified(a, b, "f"), envelope(a, b, 2)):
+    for patch in (unified_diff(a, b, "f"), envelope(a, b, 2)):
         damaged = patch[:start] + patch[start + length :]
         told_or_applied(damaged, {"f": a})
 

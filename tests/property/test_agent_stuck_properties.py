@@ -6,12 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent_transcripts import look, next_step
 
-from chargehand.agents._stuck import Call, Ladder, Step, Turn, Watch
-from chargehand.agents._turns import normal
+from chargehand.agents.native.stuck import (
+    EscalationLadder,
+    LadderStep,
+    ObservedCall,
+    StuckDetector,
+    Turn,
+    normalise,
+)
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=5)
 CALLS = st.builds(
-    lambda name, word, result, failed: Call(name=name, arguments={"path": word}, result=result, failed=failed),
+    lambda name, word, result, failed: ObservedCall(
+        name=name, arguments={"path": word}, result=result, failed=failed
+    ),
     st.sampled_from(["bash", "read", "edit", "search"]),
     WORDS,
     WORDS,
@@ -32,11 +40,11 @@ def test_what_goes_round_is_found(before: list[Turn], unit: list[Turn]) -> None:
 
 @given(st.lists(TURNS, max_size=12), st.lists(WORDS, min_size=1, max_size=40, unique=True))
 def test_news_is_never_a_loop(before: list[Turn], words: list[str]) -> None:
-    watch = Watch()
+    watch = StuckDetector()
     for turn in before:
         watch.add(turn)
     for word in words:  # words of other letters than those before
-        news = Call(name="read", arguments={"path": word}, result=f"xyz {word}")
+        news = ObservedCall(name="read", arguments={"path": word}, result=f"xyz {word}")
         assert watch.add(Turn(text="", calls=(news,))) is None
         assert watch.progressed
 
@@ -44,7 +52,9 @@ def test_news_is_never_a_loop(before: list[Turn], words: list[str]) -> None:
 @settings(max_examples=30)
 @given(st.lists(TURNS, max_size=12), st.sampled_from(["sleep 2", "wait", "until ./up; do sleep 5; done"]))
 def test_a_wait_is_never_a_loop(before: list[Turn], command: str) -> None:
-    wait = Turn(text="", calls=(Call(name="bash", arguments={"command": command}, result="[exit code 1]"),))
+    wait = Turn(
+        text="", calls=(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 1]"),)
+    )
     assert look([*before, *[wait] * 30]) is None
 
 
@@ -53,7 +63,9 @@ def test_numbers_do_not_hide_a_loop(word: str, numbers: list[int]) -> None:
     turns = [
         Turn(
             text="",
-            calls=(Call(name="bash", arguments={"command": f"./{word} {n}"}, result=f"run {n} of {word}"),),
+            calls=(
+                ObservedCall(name="bash", arguments={"command": f"./{word} {n}"}, result=f"run {n} of {word}"),
+            ),
         )
         for n in numbers
     ]
@@ -62,14 +74,14 @@ def test_numbers_do_not_hide_a_loop(word: str, numbers: list[int]) -> None:
 
 @given(st.text(), st.integers(0, 10**9))
 def test_normal_forms_are_stable(text: str, number: int) -> None:
-    assert normal(f"{text} {number} ") == normal(f"{text} {number + 1} ")
+    assert normalise(f"{text} {number} ") == normalise(f"{text} {number + 1} ")
 
 
 @settings(max_examples=15)
 @given(st.lists(TURNS, max_size=12), UNITS, st.integers(0, 2))
 def test_steps_follow_from_what_is_recorded(before: list[Turn], unit: list[Turn], others: int) -> None:
-    turns, taken = [*before, *unit * 8], list[Step]()
-    ladder = Ladder(others=others)
+    turns, taken = [*before, *unit * 8], list[LadderStep]()
+    ladder = EscalationLadder(others=others)
     for count, turn in enumerate(turns, 1):
         ladder.add(turn)
         due = ladder.due()

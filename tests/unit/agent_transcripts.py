@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch
+from chargehand.agents.native.stuck import EscalationLadder, LadderStep, ObservedCall, Stuck, StuckDetector, Turn
 
 
 def bash(command: str, output: str, code: int | None = 0, *, changed: bool = False, seconds: float = 0.1) -> Turn:
     end = [f"[exit code {code}]"] if code is not None else []
     result = "\n".join([output, *end] if output else end)
-    call = Call(name="bash", arguments={"command": command}, result=result, seconds=seconds)
+    call = ObservedCall(name="bash", arguments={"command": command}, result=result, seconds=seconds)
     return Turn(text="", calls=(call,), changed=changed)
 
 
 def read(path: str, text: str, offset: int = 1) -> Turn:
-    return Turn(text="", calls=(Call(name="read", arguments={"path": path, "offset": offset}, result=text),))
+    return Turn(
+        text="", calls=(ObservedCall(name="read", arguments={"path": path, "offset": offset}, result=text),)
+    )
 
 
 def edit(path: str, old: str, new: str, *, refused: str = "") -> Turn:
-    call = Call(
+    call = ObservedCall(
         name="edit",
         arguments={"path": path, "old": old, "new": new},
         result=refused or f"changed {path}: 1 replacement",
@@ -32,12 +34,12 @@ def edit(path: str, old: str, new: str, *, refused: str = "") -> Turn:
 
 
 def tool(name: str, result: str, **arguments: object) -> Turn:
-    return Turn(text="", calls=(Call(name=name, arguments=arguments, result=result, seconds=0.1),))
+    return Turn(text="", calls=(ObservedCall(name=name, arguments=arguments, result=result, seconds=0.1),))
 
 
 def asks(question: str, answer: str) -> Turn:
     result = f"Message from the person:\n\n{answer}"
-    return Turn(text="", calls=(Call(name="ask", arguments={"question": question}, result=result),))
+    return Turn(text="", calls=(ObservedCall(name="ask", arguments={"question": question}, result=result),))
 
 
 def says(text: str) -> Turn:
@@ -178,7 +180,9 @@ HONEST: dict[str, list[Turn]] = {
         for turn in (tool("mcp_ci_status", "build 7: pending", build=7), bash("sleep 20", ""))
     ],
     "a tool of a server that takes its time": [
-        Turn(text="", calls=(Call(name="mcp_ci_wait", arguments={}, result="still building", seconds=75.0),))
+        Turn(
+            text="", calls=(ObservedCall(name="mcp_ci_wait", arguments={}, result="still building", seconds=75.0),)
+        )
         for _ in range(20)
     ],
     "a long build in the background, asked for by its log": [
@@ -247,15 +251,15 @@ HONEST: dict[str, list[Turn]] = {
 
 def look(turns: Iterable[Turn]) -> Stuck | None:
     """Return how the agent is stuck after the last of its turns, or `None`."""
-    watch, found = Watch(), None
+    watch, found = StuckDetector(), None
     for turn in turns:
         found = watch.add(turn)
     return found
 
 
-def next_step(turns: Sequence[Turn], taken: Sequence[Step], *, others: int) -> Step | None:
+def next_step(turns: Sequence[Turn], taken: Sequence[LadderStep], *, others: int) -> LadderStep | None:
     """Return the step due after these turns and the steps taken among them."""
-    ladder, steps = Ladder(others=others), list(taken)
+    ladder, steps = EscalationLadder(others=others), list(taken)
     for number, turn in enumerate(turns, 1):
         ladder.add(turn)
         while steps and steps[0].turn <= number:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.agents._acp_acts import action_of_call
+from chargehand.agents.acp.client import action_of_call
 from chargehand.policy._actions import Action, FileWrite, Other, Shell
 
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents import _fake_cli
-from chargehand.agents._cli_specs import SPECS, Launch
-from chargehand.agents._events import AgentEvent
-from chargehand.agents._lines import JsonLines
-from chargehand.agents._session_log import SessionLog
+from chargehand.agents._json_rpc import JsonLines
+from chargehand.agents.clis import SPECS, CliLaunch
+from chargehand.agents.programs.cli_forms import FORMS
+from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.core.config import CliName
 from chargehand.models._contract import Usage
+from chargehand.testing.agents import fake_cli as _fake_cli
 
 NAMES: tuple[CliName, ...] = get_args(CliName)
-LAUNCH = Launch(prompt="The request", model="m", dialect="openai", token="cht-token")
+LAUNCH = CliLaunch(prompt="The request", model="m", dialect="openai", token="cht-token")
 
 
 def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], JsonLines, int]:
@@ -33,7 +33,7 @@ def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], Json
     done = subprocess.run(words, cwd=place, capture_output=True, timeout=60, check=False)
     lines = JsonLines()
     found = [*lines.take(done.stdout), *lines.finish()]
-    return [event for line in found for event in SPECS[name].form(line)], lines, done.returncode
+    return [event for line in found for event in FORMS[SPECS[name].form](line)], lines, done.returncode
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,7 +49,7 @@ def test_every_form_tells_the_same(name: CliName, tmp_path: Path) -> None:
     assert not result.failed
     usage = [event.usage for event in events if event.usage is not None]
     assert [(each.input, each.output) for each in usage] == [(11, 3)]
-    assert (events[-1].kind, events[-1].failed) == ("end" if SPECS[name].whole else "usage", False)
+    assert (events[-1].kind, events[-1].failed) == ("end" if SPECS[name].tells_its_end else "usage", False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,7 +113,7 @@ LINES = st.dictionaries(st.sampled_from(WORDS), st.sampled_from(KINDS) | ODD, ma
 @given(LINES)
 def test_no_line_breaks_any_form(line: dict[str, Any]) -> None:
     for spec in SPECS.values():
-        assert all(isinstance(event, AgentEvent) for event in spec.form(line))
+        assert all(isinstance(event, AgentEvent) for event in FORMS[spec.form](line))
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([b'{"a": 1}', b"[]", b"", b"{"]), max_size=8), st.data())
@@ -146,7 +146,7 @@ def test_a_text_told_in_pieces_is_one(text: str, data: st.DataObject) -> None:
     call = {"type": "tool_use", "tool_name": "read_file", "tool_id": "c", "parameters": {}}
     lines = [{"type": "message", "role": "assistant", "content": piece, "delta": True} for piece in pieces]
     for line in [*lines, call, *lines]:
-        for event in SPECS["gemini"].form(line):
+        for event in FORMS[SPECS["gemini"].form](line):
             log.take(event)
     told = [json.loads(line) for line in log.transcript().splitlines()]
     assert [each.get("text") for each in told] == [text, None, text]
@@ -170,9 +170,9 @@ def test_what_was_cached_counts_as_read() -> None:
         "cache_creation_input_tokens": 1000,
     }
     line = {"type": "result", "subtype": "success", "usage": usage, "total_cost_usd": 0.5}
-    (event,) = SPECS["claude"].form(line)
+    (event,) = FORMS[SPECS["claude"].form](line)
     assert event.usage == Usage(input=1110, output=5, cached=100, cache_write=1000, cost_usd=0.5)
-    (event,) = SPECS["qwen"].form({**line, "usage": {**usage, "total_tokens": 15}, "total_cost_usd": None})
+    (event,) = FORMS[SPECS["qwen"].form]({**line, "usage": {**usage, "total_tokens": 15}, "total_cost_usd": None})
     assert event.usage is not None
     assert (event.usage.input, event.usage.cached) == (10, 100)
 

@@ -22,10 +22,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from chargehand.agents._compaction import Compacted, compact, estimate
-from chargehand.agents._conversation import ASK, Said, to_messages
 from chargehand.agents._prompts import person_message
-from chargehand.agents._recorded import ToolCall
+from chargehand.agents.native.compaction import Compacted, compact, estimate
+from chargehand.agents.native.conversation import ASK, ConversationEntry, to_messages
+from chargehand.agents.recorded import ToolCall
 from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -249,14 +249,14 @@ def test_what_comes_out_can_be_stored_and_loaded() -> None:
 
 
 def test_importing_it_does_not_load_pydantic_ai() -> None:
-    script = "import sys, chargehand.agents._compaction; sys.exit('pydantic_ai' in sys.modules)"
+    script = "import sys, chargehand.agents.native.compaction; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_request_messages_and_answers_of_a_person_are_never_left_out(native: bool) -> None:
     kept = ["The request: mend the leap year", person_message("not in 1900"), person_message("yes, both")]
-    entries = [Said(kind="user", text=kept[0], pinned=True)]
+    entries = [ConversationEntry(kind="user", text=kept[0], pinned=True)]
     for number in range(60):
         name = ASK if number == 30 else "mcp_shed_show"
         asked = ToolCall(index=0, name=name, arguments={"n": number})
@@ -270,9 +270,9 @@ def test_request_messages_and_answers_of_a_person_are_never_left_out(native: boo
         }
         text = kept[2] if name == ASK else f"{number} " * 500
         entries += [
-            Said(kind="reply", message=message, calls=(asked,)),
-            Said(kind="result", call=asked, text=text, pinned=name == ASK),
-            *([Said(kind="user", text=kept[1], pinned=True)] if number == 10 else []),
+            ConversationEntry(kind="reply", message=message, calls=(asked,)),
+            ConversationEntry(kind="result", call=asked, text=text, pinned=name == ASK),
+            *([ConversationEntry(kind="user", text=kept[1], pinned=True)] if number == 10 else []),
         ]
     messages, pins = to_messages("rules", entries, native=native)
     whole = sum(estimate(message) for message in messages)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents._mcp_schema import faults, plain_schema
 from chargehand.agents._text_protocol import describe, parse
-from chargehand.agents._tools_model import ToolSpec
-from chargehand.agents._tools_specs import SPECS
+from chargehand.agents._tool_specs import SPECS, ToolSpec
+from chargehand.agents.native.mcp.schema import faults, plain_schema
 
 WORDS = st.sampled_from(
     ["type", "properties", "items", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs",

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents._mcp_content import read_content
-from chargehand.agents._mcp_wire import McpError, _Talk
+from chargehand.agents.native.mcp.server import McpError, McpExchange
+from chargehand.agents.native.mcp.tools import read_content
 
 WORD = st.sampled_from(
     ["jsonrpc", "id", "method", "params", "result", "error", "code", "message", "content", "type", "text", "data",
@@ -32,19 +32,19 @@ WORDS = st.tuples(st.just("stdout"), LINE | st.binary(max_size=20))
 PIECES = st.lists(WORDS | st.tuples(st.just("stderr"), RELAY | st.binary(max_size=9)), max_size=12)
 
 
-def talk(changes: list[None] | None = None) -> _Talk:
-    return _Talk(itertools.count(1), lambda: (changes if changes is not None else []).append(None))
+def talk(changes: list[None] | None = None) -> McpExchange:
+    return McpExchange(itertools.count(1), lambda: (changes if changes is not None else []).append(None))
 
 
-def said(made: _Talk) -> list[dict[str, Any]]:
+def said(made: McpExchange) -> list[dict[str, Any]]:
     """Return what would go to the server."""
     found = []
-    while not made._out.empty():
-        found.append(json.loads(made._out.get_nowait() or b"null"))
+    while not made.channel._lines.empty():
+        found.append(json.loads(made.channel._lines.get_nowait() or b"null"))
     return found
 
 
-def feed(made: _Talk, messages: Iterable[dict[str, Any]]) -> None:
+def feed(made: McpExchange, messages: Iterable[dict[str, Any]]) -> None:
     for message in messages:
         made.take("stdout", json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
@@ -59,7 +59,7 @@ def test_nothing_that_is_sent_breaks_it(pieces: list[tuple[Any, bytes]]) -> None
             made.take(stream, piece)
         over: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         over.cancel()
-        made.ended(over)
+        made.relay_ended(over)
         (result,) = await asyncio.gather(waiting, return_exceptions=True)
         assert isinstance(result, dict) or (isinstance(result, McpError) and len(result.message) < 1_000)
 

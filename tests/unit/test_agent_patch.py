@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents._patch import parse_patch
-from chargehand.agents._patch_model import PatchProblem
-from chargehand.agents._patch_plan import paths_of, plan
-from chargehand.agents._tools import Toolbox
+from chargehand.agents.native.tools.toolbox import Toolbox
+from chargehand.agents.patch.applying import paths_of, plan_changes
+from chargehand.agents.patch.parsing import PatchProblem, parse_patch
 
 CODE = """class One:
     def run(self):
@@ -32,7 +31,7 @@ def applied(patch: str, **files: str) -> dict[str, str | None]:
     changes = parse_patch(patch)
     known = {name.replace("__", "."): text for name, text in files.items()}
     before: dict[str, str | None] = {**dict.fromkeys(paths_of(changes)), **known}
-    return {each.path: each.new for each in plan(changes, before)}
+    return {each.path: each.new for each in plan_changes(changes, before)}
 
 
 def enveloped(body: str) -> str:
@@ -156,7 +155,7 @@ class TestUnified:
         rename = "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n"
         assert applied(rename, x="1\n") == {"x": None, "y": "1\n"}
         mode = "diff --git a/x b/x\nold mode 100644\nnew mode 100755\n"
-        (planned,) = plan(parse_patch(mode), {"x": "1\n"})
+        (planned,) = plan_changes(parse_patch(mode), {"x": "1\n"})
         assert (planned.new, planned.executable) == ("1\n", True)
         empty = "diff --git a/n b/n\nnew file mode 100644\nindex 0000000..e69de29\n"
         assert applied(empty) == {"n": ""}

@@ -10,12 +10,12 @@ import pytest
 from tests.gateway_kit import Reply, Scripted, openai_stream
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents._compaction import compact
-from chargehand.agents._contract import Endpoint, EndpointModel
-from chargehand.agents._conversation import Said, to_messages
-from chargehand.agents._model_client import open_client
-from chargehand.agents._recorded import ToolCall
-from chargehand.agents._tools import Toolbox
+from chargehand.agents.contract import Endpoint, EndpointModel
+from chargehand.agents.native.compaction import compact
+from chargehand.agents.native.conversation import ConversationEntry, to_messages
+from chargehand.agents.native.model_client import open_client
+from chargehand.agents.native.tools.toolbox import Toolbox
+from chargehand.agents.recorded import ToolCall
 from chargehand.core.errors import UpstreamError
 from chargehand.models._contract import Price, ServedModel
 from chargehand.models._gateway import Gateway
@@ -52,14 +52,18 @@ async def test_the_first_bytes_decide_what_a_picture_is(
         assert "too large to be shown" in result.text
 
 
-def entries(count: int = 1) -> list[Said]:
-    found: list[Said] = [Said(kind="user", text="look at it", pinned=True)]
+def entries(count: int = 1) -> list[ConversationEntry]:
+    found: list[ConversationEntry] = [ConversationEntry(kind="user", text="look at it", pinned=True)]
     for number in range(count):
         call = ToolCall(index=0, name="read", arguments={"path": f"p{number}.png"})
         parts = [{"part_kind": "tool-call", "tool_name": "read", "args": call.arguments, "tool_call_id": "x"}]
         message = {"parts": parts, "kind": "response"}
-        found.append(Said(kind="reply", message=message, calls=(call,)))
-        found.append(Said(kind="result", call=call, text="[a picture]", artifact=f"id{number}", image="image/png"))
+        found.append(ConversationEntry(kind="reply", message=message, calls=(call,)))
+        found.append(
+            ConversationEntry(
+                kind="result", call=call, text="[a picture]", artifact=f"id{number}", image="image/png"
+            )
+        )
     return found
 
 
@@ -104,9 +108,9 @@ async def test_a_picture_reaches_the_model_through_the_gateway(tmp_path: Path, d
         )
         messages, _ = to_messages("system", entries(), native=True, picture=lambda _: PNG)
         async with open_client(endpoint) as client:
-            await client.request(models[0], messages, ())
+            await client.request(models[0], messages, (), on_text=lambda _: None)
             with pytest.raises(UpstreamError, match="it takes no images") as refused:
-                await client.request(models[1], messages, ())
+                await client.request(models[1], messages, (), on_text=lambda _: None)
     assert refused.value.code == "uncarried"
     (call,) = upstream.calls
     assert json.dumps(call.body).count("data:image/png;base64,") == 1

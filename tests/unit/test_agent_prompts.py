@@ -14,13 +14,12 @@ from chargehand.agents._prompts import (
     INSTRUCTION_FILES,
     first_message,
     no_tool_message,
-    nudge_message,
     person_message,
     report_message,
     resumed_message,
     system_prompt,
 )
-from chargehand.agents._stuck import Stuck
+from chargehand.agents.native.stuck import Stuck, nudge_message
 from chargehand.checks._report import report
 from chargehand.checks._run import CheckOutput
 from chargehand.core.records import CheckResult, Finding, Reverted, Verdict

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents._skills import Skill, find_skills, parse_skill, skill_list
+from chargehand.agents.native.skills import Skill, find_skills, parse_skill, skill_list
 
 PATH = ".claude/skills/tables/SKILL.md"
 

@@ -1,12 +1,20 @@
-"""A native agent that goes in circles is told from one that works or waits, on transcripts like real ones."""
+"""A native agent that goes in circles is told from one that works or is_waiting, on transcripts like real ones."""
 
 from __future__ import annotations
 
 import pytest
 from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, look, next_step, read, says, together
 
-from chargehand.agents._stuck import Call, Ladder, Step, Stuck, Turn, Watch
-from chargehand.agents._turns import normal, waits
+from chargehand.agents.native.stuck import (
+    EscalationLadder,
+    LadderStep,
+    ObservedCall,
+    Stuck,
+    StuckDetector,
+    Turn,
+    is_waiting,
+    normalise,
+)
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -26,7 +34,7 @@ def test_no_loop_is_one_before_it_has_gone_round(name: str) -> None:
 
 @pytest.mark.parametrize("name", HONEST)
 def test_work_and_waiting_are_never_a_loop(name: str) -> None:
-    watch = Watch()
+    watch = StuckDetector()
     assert [found for turn in HONEST[name] if (found := watch.add(turn)) is not None] == []
 
 
@@ -75,14 +83,14 @@ def test_a_different_exit_code_is_a_different_result() -> None:
     ],
 )
 def test_numbers_times_and_ids_make_no_difference(one: str, other: str) -> None:
-    assert normal(one) == normal(other)
+    assert normalise(one) == normalise(other)
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("defaced", "feedbed"), ("tmp_folder", "tmp_foo"), ("3 passed", "3 failed"), ("a", "b")]
 )
 def test_words_make_a_difference(one: str, other: str) -> None:
-    assert normal(one) != normal(other)
+    assert normalise(one) != normalise(other)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_words_make_a_difference(one: str, other: str) -> None:
     ],
 )
 def test_what_waits(command: str) -> None:
-    assert waits(Call(name="bash", arguments={"command": command}, result="[exit code 0]"))
+    assert is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]"))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +125,16 @@ def test_what_waits(command: str) -> None:
     ],
 )
 def test_what_does_not_wait(command: str) -> None:
-    assert not waits(Call(name="bash", arguments={"command": command}, result="[exit code 0]"))
+    assert not is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]"))
 
 
 def test_a_short_time_limit_is_no_wait() -> None:
     cut_off = "[timed out after 5 s: everything it started was killed.]"
     turns = [
-        Turn(text="", calls=(Call(name="bash", arguments={"command": "npm start"}, result=cut_off, failed=True),))
+        Turn(
+            text="",
+            calls=(ObservedCall(name="bash", arguments={"command": "npm start"}, result=cut_off, failed=True),),
+        )
     ] * 3
     found = look(turns)
     assert found is not None
@@ -133,9 +144,9 @@ def test_a_short_time_limit_is_no_wait() -> None:
 CIRCLE = bash("pytest -q", FAILURE.format(0.2), 1)
 
 
-def climb(turns: list[Turn], others: int) -> list[Step]:
+def climb(turns: list[Turn], others: int) -> list[LadderStep]:
     """Return the steps taken when every turn is followed by what is due."""
-    ladder, taken = Ladder(others=others), []
+    ladder, taken = EscalationLadder(others=others), []
     for turn in turns:
         ladder.add(turn)
         step = ladder.due()
@@ -162,7 +173,7 @@ def test_rolling_back_goes_to_before_the_whole_loop() -> None:
 
 
 def test_whole_turns_repeated_after_a_step_begin_where_they_stand() -> None:
-    ladder = Ladder(others=0)
+    ladder = EscalationLadder(others=0)
     for turn in [CIRCLE] * 3:
         ladder.add(turn)
     first = ladder.due()
@@ -204,8 +215,8 @@ def test_another_model_is_switched_to_once() -> None:
 
 def test_what_is_due_follows_from_turns_and_steps_alone() -> None:
     turns = [read("a.py", "x"), *[CIRCLE] * 12]
-    taken: list[Step] = []
-    ladder = Ladder(others=1)
+    taken: list[LadderStep] = []
+    ladder = EscalationLadder(others=1)
     for count, turn in enumerate(turns, 1):
         ladder.add(turn)
         due = ladder.due()

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents._tools import MUTATING, SPECS, Toolbox, ToolResult, checked_call
+from chargehand.agents._tool_specs import MUTATING, SPECS, ToolResult
+from chargehand.agents.native.tools.toolbox import Toolbox, checked_call
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
@@ -91,8 +92,8 @@ class TestCalling:
             ("bash", {"command": "a\0b"}, ["NUL"]),
             ("bash", {"command": "  "}, ["at least one word"]),
             ("bash", {"command": "x" * 200_000}, ["write long texts"]),
-            ("bash", '{"command": "ls"', ["no valid JSON", "bash takes"]),
-            ("bash", "[" * 100_000, ["no valid JSON"]),
+            ("bash", '{"command": "ls"', ["not valid JSON", "bash takes"]),
+            ("bash", "[" * 100_000, ["not valid JSON"]),
             ("bash", ["ls"], ["must be a JSON object"]),
             ("read", {"path": "a", "limit": 1.5}, ["'limit' must be a whole number"]),
             ("read", {"path": "a", "offset": 0}, ["'offset'"]),

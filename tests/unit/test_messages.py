@@ -9,8 +9,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from chargehand.agents._claims import claimed, read_document, with_message
-from chargehand.agents._contract import Outcome
+from chargehand.agents._messages import outcome_of_message, read_document, with_message
+from chargehand.agents.contract import AgentOutcome
 from chargehand.app._messages_reference import render_messages, schemas
 from chargehand.core.errors import MessageError
 from chargehand.core.message_repair import repaired_json, repaired_words
@@ -45,7 +45,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "acknowledgement": {"status": "success", "payload": {"messages": ["g-0"]}},
     "instruction": {"status": "in_progress", "critical": True, "payload": {"text": "stop"}},
 }
-DONE = Outcome(claim="done", reason="exit 0", output=b"PASS PASS PASS", seconds=1.0)
+DONE = AgentOutcome(claim="done", reason="exit 0", output=b"PASS PASS PASS", seconds=1.0)
 
 
 def example(kind: str, **more: Any) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_mending_changes_no_string() -> None:
 )
 def test_type_and_status_alone_make_the_claim(kind: str, status: str, claim: str, code: str) -> None:
     message: Message = decode_message(json.dumps(example(kind, status=status)))
-    ended = claimed(DONE, message)
+    ended = outcome_of_message(DONE, message)
     assert (ended.claim, ended.code) == (claim, code)
     assert ended.message == message
 
@@ -217,11 +217,11 @@ def test_type_and_status_alone_make_the_claim(kind: str, status: str, claim: str
 @pytest.mark.parametrize("words", ["PASS", "success: all tests pass, done", '{"status": "success"}'])
 def test_prose_never_outweighs_the_status(words: str) -> None:
     document = example("task_completion", status="failure", payload={"summary": words})
-    assert claimed(DONE, decode_message(json.dumps(document))).claim == "failed"
+    assert outcome_of_message(DONE, decode_message(json.dumps(document))).claim == "failed"
 
 
 def test_a_success_that_is_claimed_makes_none_of_a_run_that_failed() -> None:
-    failed = Outcome(claim="failed", reason="exit 1", output=b"", seconds=1.0, code="agent_failed")
+    failed = AgentOutcome(claim="failed", reason="exit 1", output=b"", seconds=1.0, code="agent_failed")
     said = decode_message(json.dumps(example("task_completion")))
     ended = with_message(failed, KNOWN, said)
     assert (ended.claim, ended.code) == ("failed", "agent_failed")
@@ -231,7 +231,7 @@ def test_a_success_that_is_claimed_makes_none_of_a_run_that_failed() -> None:
 
 def test_an_outcome_with_a_message_survives_the_log() -> None:
     ended = with_message(DONE, KNOWN, None)
-    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(ended)), Outcome)
+    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(ended)), AgentOutcome)
     assert again == ended
 
 

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from chargehand.agents._tools_model import ToolSpec
+from chargehand.agents._tool_specs import ToolSpec
 
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
 _TAG = re.compile(r"[ \t]*<(tool_call)>")
+# Models without tools often think aloud first, and try calls there that they do not mean.
 _THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# Only in this order: another object in an explanation stays text.
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
 _SPACE = re.compile(r"\s*")
+# What names of tools begin with that are known to an attempt alone.
 _FOREIGN = "mcp_"
-"""What names of tools begin with that are known to an attempt alone."""
 _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
 _DECODER_ERRORS = (ValueError, RecursionError)
 
@@ -44,18 +46,29 @@ class ParsedText:
 
 def describe(specs: Sequence[ToolSpec]) -> str:
     """Return what the system prompt says of the tools and of how to call them."""
-    tools = "\n\n".join(_described(spec) for spec in specs)
+    tools = []
+    for spec in specs:
+        lines = [f"{spec.name}: {spec.description}"]
+        for name, schema in cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"]).items():
+            need = "" if name in cast("list[str]", spec.parameters["required"]) else ", may be left out"
+            lines.append(f"  - {name} ({_type_words(schema)}{need}): {schema.get('description', '')}")
+        tools.append("\n".join(lines))
+    properties = cast("Mapping[str, Mapping[str, Any]]", specs[0].parameters["properties"])
+    required = cast("list[str]", specs[0].parameters["required"])
+    placeholders = {"array": ["..."], "integer": 1, "boolean": True}
+    example = json.dumps({name: placeholders.get(properties[name]["type"], "...") for name in required})
     return (
         "You work with tools. To call one, end your reply with a fenced block like this:\n\n"
-        f'```tool\n{{"name": "{specs[0].name}", "arguments": {_example(specs[0])}}}\n```\n\n'
+        f'```tool\n{{"name": "{specs[0].name}", "arguments": {example}}}\n```\n\n'
         "The block holds one JSON object with exactly the keys name and arguments; line breaks inside strings "
         "are written \\n. Several blocks in one reply are run in order. Then stop: the results come in the next "
-        f"message. Never write a result yourself.\n\nThe tools:\n\n{tools}"
+        "message. Never write a result yourself.\n\nThe tools:\n\n" + "\n\n".join(tools)
     )
 
 
 def render_result(name: str, text: str) -> str:
     """Return a result as it is put before the model, in a fence longer than any within it."""
+    # A result with a fence in it must not end its own quotation.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"Result of {name}:\n{fence}result\n{text.rstrip()}\n{fence}"
@@ -67,7 +80,7 @@ def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedText:
     Taken besides ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare object at the
     end of the reply. Commas before a closing bracket and plain line breaks in strings are forgiven.
     """
-    reader = _Reader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
+    reader = _CallReader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
     try:
         reader.read()
     except _Malformed as error:
@@ -79,7 +92,9 @@ class _Malformed(ValueError):
     """Something that is meant as a call and is none."""
 
 
-class _Reader:
+class _CallReader:
+    """Goes through a reply and takes its calls out."""
+
     def __init__(self, source: str, known: set[str]) -> None:
         self.calls: list[TextCall] = []
         self._source = source
@@ -95,25 +110,25 @@ class _Reader:
         at = 0
         while at < len(self._source):
             if fence := _FENCE.match(self._source, at):
-                at = self._fenced(fence)
+                at = self._take_fence(fence)
             elif tag := _TAG.match(self._source, at):
-                at = self._tagged(tag)
+                at = self._take_tag(tag)
             elif self._source.startswith("{", at) and (head := _HEAD.match(self._source, at)):
-                at = self._bare(head)
+                at = self._take_bare(head)
             else:
-                at = self._say(at, self._line_end(at))
+                at = self._add_text(at, self._line_end(at))
 
     def _knows(self, name: str) -> bool:
         return name in self._known or name.startswith(_FOREIGN)
 
-    def _say(self, start: int, end: int) -> int:
+    def _add_text(self, start: int, end: int) -> int:
         self._said.append(self._source[start:end])
         return end
 
     def _line_end(self, at: int) -> int:
         return self._source.find("\n", at) + 1 or len(self._source)
 
-    def _fenced(self, fence: re.Match[str]) -> int:
+    def _take_fence(self, fence: re.Match[str]) -> int:
         kind = fence[2].lower()
         marks = rf"{re.escape(fence[1])}{fence[1][0]}*[ \t]*(?:\n|\Z)"
         if kind in _CALL_FENCES:
@@ -125,12 +140,12 @@ class _Reader:
             return end.end() if end else len(self._source)
         end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
         stop = end.end() if end else len(self._source)
-        if kind in ("json", "") and end and (found := self._of_known(self._source[fence.end() : end.start()])):
+        if kind in ("json", "") and end and (found := self._known_calls(self._source[fence.end() : end.start()])):
             self.calls += found
             return stop
-        return self._say(fence.start(), stop)
+        return self._add_text(fence.start(), stop)
 
-    def _of_known(self, body: str) -> list[TextCall] | None:
+    def _known_calls(self, body: str) -> list[TextCall] | None:
         """Return the calls that a text is, if it is nothing but calls of known tools."""
         try:
             calls, at = _calls(body, 0)
@@ -142,7 +157,7 @@ class _Reader:
         known = all(map(self._knows, (call.name for call in calls))) and not body[at:].strip()
         return calls if known else None
 
-    def _tagged(self, tag: re.Match[str]) -> int:
+    def _take_tag(self, tag: re.Match[str]) -> int:
         calls, at = _calls(self._source, tag.end())
         end = re.compile(rf"\s*</{tag[1]}>").match(self._source, at)
         if end is None:
@@ -150,14 +165,14 @@ class _Reader:
         self.calls += calls
         return end.end()
 
-    def _bare(self, head: re.Match[str]) -> int:
+    def _take_bare(self, head: re.Match[str]) -> int:
         """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
         at = head.start()
         if not self._knows(head[1]):
-            return self._say(at, self._line_end(at))
+            return self._add_text(at, self._line_end(at))
         value, end = _json(self._source, at)
         if self._source[end:].strip():
-            return self._say(at, end)
+            return self._add_text(at, end)
         self.calls.append(_call(value))
         return len(self._source)
 
@@ -174,7 +189,9 @@ def _calls(source: str, at: int) -> tuple[list[TextCall], int]:
 
 
 def _json(source: str, at: int) -> tuple[object, int]:
-    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number, strict=False)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object_of_unique_keys, parse_constant=_refuse_constant, strict=False
+    )
     try:
         return decoder.raw_decode(source, at)
     except _Malformed:
@@ -187,21 +204,25 @@ def _json(source: str, at: int) -> tuple[object, int]:
     except _Malformed:
         raise
     except _DECODER_ERRORS:
-        raise _Malformed(f"A call is no valid JSON ({_reason(problem, at)}): {_shown(source[at:])}.") from None
+        reason = "nested too deeply or a number too long"
+        if isinstance(problem, json.JSONDecodeError):
+            reason = f"{problem.msg} at its character {problem.pos - at + 1}"
+        raise _Malformed(f"A call is no valid JSON ({reason}): {_shown(source[at:])}.") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         raise _Malformed("A call has one key twice: which of the two is meant would be a guess.")
     return made
 
 
-def _no_number(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise _Malformed(f"{word} is no JSON number.")
 
 
 def _call(value: object) -> TextCall:
+    # No key more: a guess at what an unknown one means could run something else.
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
         keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_shown(repr(value))}"
         raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_shown(keys)}.')
@@ -216,6 +237,7 @@ def _call(value: object) -> TextCall:
 
 def _without_trailing_commas(source: str) -> str:
     """Blank out commas before a closing bracket, strings left alone; every character keeps its place."""
+    # Blanked and not removed, so that positions in error messages stay right.
     out = list(source)
     comma: int | None = None
     at, in_string = 0, False
@@ -236,28 +258,12 @@ def _without_trailing_commas(source: str) -> str:
     return "".join(out)
 
 
-def _reason(error: Exception, start: int) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at its character {error.pos - start + 1}"
-    return "nested too deeply or a number too long"
-
-
 def _shown(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 120 else text[:120] + "..."
 
 
-def _described(spec: ToolSpec) -> str:
-    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
-    required = cast("list[str]", spec.parameters["required"])
-    lines = [f"{spec.name}: {spec.description}"]
-    for name, schema in properties.items():
-        need = "" if name in required else ", may be left out"
-        lines.append(f"  - {name} ({_kind(schema)}{need}): {schema.get('description', '')}")
-    return "\n".join(lines)
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
+def _type_words(schema: Mapping[str, Any]) -> str:
     """Return what a value is, in words where there are some, else as its schema."""
     kind = schema.get("type")
     if kind == "array" and schema.get("items") == {"type": "string"}:
@@ -265,11 +271,3 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if kind in ("string", "integer", "number", "boolean") and "enum" not in schema:
         return str(kind)
     return "of the JSON schema " + json.dumps({k: v for k, v in schema.items() if k != "description"})
-
-
-def _example(spec: ToolSpec) -> str:
-    """Return arguments that keep the schema, each string a placeholder."""
-    required = cast("list[str]", spec.parameters["required"])
-    values = {"array": ["..."], "integer": 1, "boolean": True}
-    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
-    return json.dumps({name: values.get(properties[name]["type"], "...") for name in required})

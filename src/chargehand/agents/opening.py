@@ -1,31 +1,22 @@
-"""Opens the agent that a configuration names."""
+"""Opens the agent that a configuration names.
+
+Each adapter is imported when one of its kind is opened: a mission with a command agent loads neither the native
+loop nor ACP.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import assert_never
 
-from chargehand.agents._acp import AcpAgent
-from chargehand.agents._cli import CliAgent
-from chargehand.agents._command import CommandAgent
-from chargehand.agents._contract import Abilities, Agent, McpServer
-from chargehand.agents._native import NativeAgent
-from chargehand.agents._patch_agent import PatchAgent
+from chargehand.agents.contract import ABILITIES, Abilities, Agent, McpServer
 from chargehand.core.config import AgentConfig, AgentKind
 from chargehand.core.errors import UsageError
-
-_ABILITIES: Mapping[AgentKind, Abilities] = {
-    "command": CommandAgent.abilities,
-    "cli": CliAgent.abilities,
-    "acp": AcpAgent.abilities,
-    "patch": PatchAgent.abilities,
-    "native": NativeAgent.abilities,
-}
 
 
 def abilities_of(kind: AgentKind) -> Abilities:
     """Return what every agent of a kind can do."""
-    return _ABILITIES[kind]
+    return ABILITIES[kind]
 
 
 def open_agent(
@@ -43,16 +34,26 @@ def open_agent(
     """
     match config.kind:
         case "command":
+            from chargehand.agents.programs.command import CommandAgent
+
             return CommandAgent(name, config.command, models=models)
         case "cli":
+            from chargehand.agents.programs.cli import CliAgent
+
             assert config.cli is not None
             return CliAgent(name, config.cli, command=config.command, models=models)
         case "acp":
+            from chargehand.agents.acp.agent import AcpAgent
+
             return AcpAgent(name, command=config.command, cli=config.cli, models=models)
         case "patch":
+            from chargehand.agents.native.patch_agent import PatchAgent
+
             text = read(config.patch) if config.patch is not None and read is not None else None
             return PatchAgent(name, patch=text)
         case "native":
+            from chargehand.agents.native.loop import NativeAgent
+
             if not models:
                 raise UsageError(f"agent {name!r} has no model", code="no_model", hint="name one with --model")
             return NativeAgent(name, models=models, mcp=mcp)

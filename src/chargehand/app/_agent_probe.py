@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.agents._probe import AgentSeen, see_agent
+from chargehand.agents.probe import AgentIdentity, identify_agent
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.sandbox._contract import SandboxLimits, SandboxSpec
@@ -17,7 +17,7 @@ _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 
 async def probe_agent(
     config: AgentConfig, toolchain: Toolchain, *, scratch: Path, driver: DriverName = "worktree"
-) -> AgentSeen:
+) -> AgentIdentity:
     """Look at a `cli` or `acp` agent inside a sandbox below `scratch`; nothing of it reaches a model.
 
     Raises `TierUnavailableError` where no sandbox can be had.
@@ -26,6 +26,6 @@ async def probe_agent(
         with scratch_plan(scratch, driver) as plan:
             sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
             try:
-                return await see_agent(config, sandbox)
+                return await identify_agent(config, sandbox)
             finally:
                 await sandbox.close()

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.agents._roles import NO_ROLE, Role
+from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app._config_agents import NATIVE, agent_from_option, find_agent
 from chargehand.app._models import USUAL_KEYS, has_key, model_config
 from chargehand.app._ollama import find_ollama

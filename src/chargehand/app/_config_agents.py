@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from chargehand.agents._contract import Agent, McpServer
+from chargehand.agents.contract import Agent, McpServer
 from chargehand.agents.opening import open_agent
 from chargehand.app._config_keys import agent_keys
 from chargehand.app._config_model import Resolved

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from chargehand.agents._contract import Endpoint, EndpointModel, Metered
+from chargehand.agents.contract import Endpoint, EndpointModel, MeteredUsage
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
 from chargehand.core.clock import Clock, SystemClock
@@ -115,7 +115,7 @@ class AttemptGateways:
             yield self._endpoint(gateway, socket, served, meter.read)
 
     def _endpoint(
-        self, gateway: Gateway, socket: Path, served: Sequence[ServedModel], meter: Callable[[], Metered]
+        self, gateway: Gateway, socket: Path, served: Sequence[ServedModel], meter: Callable[[], MeteredUsage]
     ) -> Endpoint:
         return Endpoint(
             socket=socket,
@@ -171,7 +171,7 @@ class _Meter:
 
     def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
         self._on_call = on_call
-        self._metered = Metered()
+        self._metered = MeteredUsage()
 
     def called(self, record: CallRecord) -> None:
         """Count one call and pass it on."""
@@ -184,12 +184,12 @@ class _Meter:
         if known is None or rest.until < known.until:
             self._metered = replace(self._metered, quota=rest)
 
-    def read(self) -> Metered:
+    def read(self) -> MeteredUsage:
         """Return what was counted so far."""
         return self._metered
 
 
-def _with(so_far: Metered, record: CallRecord) -> Metered:
+def _with(so_far: MeteredUsage, record: CallRecord) -> MeteredUsage:
     usage = record.usage
     if record.status == "refused":
         return replace(so_far, refused=record.reason or "refused")

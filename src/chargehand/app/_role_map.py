@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chargehand.agents._roles import Role
+from chargehand.agents.roles import Role
 from chargehand.core.config import Config
 
 DEFAULT_ROLE = "default"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chargehand.agents._role_file import check_role_name, parse_role
-from chargehand.agents._roles import Role, shipped_roles
+from chargehand.agents.roles import Role, check_role_name, parse_role, shipped_roles
 from chargehand.app._config_entries import is_short_form, model_hint
 from chargehand.app._config_files import user_config_path
 from chargehand.app._config_model import content_digest

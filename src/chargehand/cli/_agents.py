@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from chargehand.agents._cli_specs import SPECS
+from chargehand.agents.clis import SPECS
 from chargehand.agents.opening import abilities_of
 from chargehand.app._agent_probe import probe_agent
 from chargehand.app._app import App

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from chargehand.agents._recorded import ToolCall, read_reply
+from chargehand.agents.recorded import ToolCall, read_reply
 from chargehand.core.action_events import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
 from chargehand.core.agent_events import (
     MessageAcknowledged,

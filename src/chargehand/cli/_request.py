@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.agents._roles import DEVELOPER, Role
+from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app._choice import Choice, choose
 from chargehand.app._config_agents import named_agent
 from chargehand.app._config_areas import meet_areas

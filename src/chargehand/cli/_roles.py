@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.agents._roles import Role
+from chargehand.agents.roles import Role
 from chargehand.app._app import App
 from chargehand.app._config_model import Resolved
 from chargehand.app._role_map import DEFAULT_ROLE, levels_of

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chargehand.agents._contract import Agent, Assignment, Endpoint, Outcome, Resumed
-from chargehand.agents._roles import Role
-from chargehand.agents._tools_snippet import Snippets
+from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
+from chargehand.agents.roles import Role
 from chargehand.checks._inspect import Inspection
 from chargehand.core.attempt_events import (
     ActionJudged,
@@ -56,7 +55,7 @@ class Left:
     an agent had to say whose role changes nothing.
     """
 
-    outcome: Outcome
+    outcome: AgentOutcome
     tree: str
     changes: tuple[Change, ...]
     findings: tuple[Finding, ...]
@@ -86,7 +85,7 @@ class Left:
     def recall(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> Left:
         """Return what `record` made a document of; the changes are read from the depot."""
         return cls(
-            outcome=convert_to(record["outcome"], Outcome),
+            outcome=convert_to(record["outcome"], AgentOutcome),
             tree=record["tree"],
             changes=depot.diff(base.tree, record["tree"]),
             findings=convert_to(record["findings"], tuple[Finding, ...]),
@@ -136,7 +135,7 @@ class AttemptRunner:
             left = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
             return replace(left, report=self._report(assignment.role, outcome))
 
-    def _report(self, role: Role, outcome: Outcome) -> str | None:
+    def _report(self, role: Role, outcome: AgentOutcome) -> str | None:
         """Keep what an agent said whose role changes nothing; `None` where that is nothing."""
         if role.writes or outcome.claim != "done" or not outcome.said.strip():
             return None
@@ -181,11 +180,11 @@ class AttemptRunner:
 
     async def _work(
         self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str, resumed: Resumed | None
-    ) -> tuple[Outcome, Scan, tuple[Finding, ...]]:
+    ) -> tuple[AgentOutcome, Scan, tuple[Finding, ...]]:
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
-            shown = None if endpoint is None or agent.driven else endpoint.socket
+            shown = None if endpoint is None or agent.checkpoints_itself else endpoint.socket
             out = self._places.egress(purpose=AGENT, attempt=assignment.attempt)
             egress = await stack.enter_async_context(out)
             place = self._places.sandbox(
@@ -264,7 +263,7 @@ class AttemptRunner:
             first_turn=replies_of(self._journal.state, assignment.number) + 1,
             user=self._journal.state.user,
             kept=kept_calls(self._services.home, assignment.attempt),
-            strict=not agent.driven,
+            strict=not agent.checkpoints_itself,
             on_diverged=told,
             on_call=lambda record: self._tell(called(record)),
             on_alert=lambda spent: self._tell(
@@ -306,8 +305,8 @@ class AttemptRunner:
             self._journal.note(payload)
 
     async def _run(
-        self, work: Callable[[], Coroutine[Any, Any, Outcome]], workspace: Workspace, watching: Watching
-    ) -> tuple[Outcome, tuple[Finding, ...]]:
+        self, work: Callable[[], Coroutine[Any, Any, AgentOutcome]], workspace: Workspace, watching: Watching
+    ) -> tuple[AgentOutcome, tuple[Finding, ...]]:
         """Let the agent work to its end, or until it writes too much, or what is critical (returned too)."""
         began = self._services.clock.monotonic()
         try:
@@ -316,17 +315,19 @@ class AttemptRunner:
                 return await run_within(quota, work(), clock=self._services.clock), ()
         except CriticalFoundError as error:
             seconds = self._services.clock.monotonic() - began
-            outcome = Outcome(claim="failed", reason=error.message, output=b"", seconds=seconds, code=error.code)
+            outcome = AgentOutcome(
+                claim="failed", reason=error.message, output=b"", seconds=seconds, code=error.code
+            )
             return outcome, error.findings
 
     async def _work_seen(
         self, agent: Agent, assignment: Assignment, context: Context, capture: Capture
-    ) -> Outcome:
+    ) -> AgentOutcome:
         """Let the agent work; what was going on where its time is up, or what it runs on fails, is kept."""
         try:
             async with capture.watching(assignment.seconds), ended_by(self._messages(agent, assignment).follow()):
                 if not agent.abilities.acknowledges:
-                    context.delivered(len(assignment.messages), acknowledged=False)
+                    context.mark_delivered(len(assignment.messages), acknowledged=False)
                 outcome = once(await agent.run(assignment, context), self._journal.state)
         except SandboxDiedError:
             await capture.keep("sandbox_died")
@@ -349,7 +350,7 @@ class AttemptRunner:
 
     def _watching(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> Watching:
         """Watch what an agent does; one that nobody drives gets checkpoints by what is seen."""
-        keep = None if agent.driven else functools.partial(self._keep, attempt, workspace)
+        keep = None if agent.checkpoints_itself else functools.partial(self._keep, attempt, workspace)
         return Watching(
             self._services.depot,
             self._journal,
@@ -368,8 +369,8 @@ class AttemptRunner:
         await self._checkpoint(attempt, workspace, trigger, scan)
         return scan
 
-    def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
-        if outcome.exit_code is None and agent.driven:  # its steps tell all of it
+    def _note_command(self, agent: Agent, sandbox: Sandbox, outcome: AgentOutcome) -> None:
+        if outcome.exit_code is None and agent.checkpoints_itself:  # its steps tell all of it
             return
         keep = self._services.store.artifacts
         artifact = (
@@ -412,7 +413,7 @@ class AttemptRunner:
         self,
         attempt: str,
         workspace: Workspace,
-        outcome: Outcome,
+        outcome: AgentOutcome,
         scan: Scan,
         critical: tuple[Finding, ...],
     ) -> Left:
@@ -430,7 +431,7 @@ class AttemptRunner:
         return await self._revert(attempt, workspace, outcome, wrong)
 
     async def _revert(
-        self, attempt: str, workspace: Workspace, outcome: Outcome, wrong: Sequence[Finding]
+        self, attempt: str, workspace: Workspace, outcome: AgentOutcome, wrong: Sequence[Finding]
     ) -> Left:
         paths = tuple(dict.fromkeys(found.path for found in wrong))
         made = await asyncio.to_thread(workspace.reset_paths, paths, self._ground.base.tree, "reverted")
@@ -443,7 +444,7 @@ class AttemptRunner:
 
     @staticmethod
     def _left(
-        outcome: Outcome,
+        outcome: AgentOutcome,
         tree: str,
         changes: Sequence[Change],
         findings: Sequence[Finding],

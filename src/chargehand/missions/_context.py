@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn
 
-from chargehand.agents._contract import Endpoint, Resumed
-from chargehand.agents._recorded import RecordedStep, parse_step
-from chargehand.agents._tools_snippet import Snippets
+from chargehand.agents.contract import Endpoint, Resumed, Snippets
+from chargehand.agents.recorded import RecordedStep, parse_step
 from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
 from chargehand.core.attempt_events import ActionJudged, CheckpointMade
 from chargehand.core.errors import WaitingError
@@ -172,8 +171,8 @@ class Context:
         """Return what was kept; see `AttemptContext.artifact`."""
         return self._services.store.artifacts.get(id)
 
-    def heard(self) -> Sequence[str]:
-        """Return what persons have said; see `AttemptContext.heard`."""
+    def person_messages(self) -> Sequence[str]:
+        """Return what persons have said; see `AttemptContext.person_messages`."""
         return [message.text for message in self._messages()]
 
     def _messages(self) -> Iterator[MessageSent]:
@@ -184,7 +183,7 @@ class Context:
                 return
             yield message
 
-    def delivered(self, count: int, *, acknowledged: bool) -> None:
+    def mark_delivered(self, count: int, *, acknowledged: bool) -> None:
         """Note which messages reached the agent; see `AttemptContext.delivered`."""
         state = self._journal.state
         notes: list[Payload] = []

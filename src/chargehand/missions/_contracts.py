@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from chargehand.agents._role_file import parse_role
-from chargehand.agents._roles import NO_ROLE, Role
+from chargehand.agents.roles import NO_ROLE, Role, parse_role
 from chargehand.checks._paths import is_test_path
 from chargehand.checks._run import CheckOutput
 from chargehand.core.agent_events import ReportMade, RoleChosen

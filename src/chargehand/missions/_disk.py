@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from chargehand.agents._contract import Outcome
+from chargehand.agents.contract import AgentOutcome
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError
 from chargehand.workspace._quota import AttemptQuota
@@ -21,7 +21,9 @@ async def quota_of(workspace: Workspace) -> AttemptQuota:
     return AttemptQuota(workspace.scan_root(), workspace.limits, before=before)
 
 
-async def run_within(quota: AttemptQuota, work: Coroutine[Any, Any, Outcome], *, clock: Clock) -> Outcome:
+async def run_within(
+    quota: AttemptQuota, work: Coroutine[Any, Any, AgentOutcome], *, clock: Clock
+) -> AgentOutcome:
     """Return how the agent ended: as failed by `disk` where it wrote too much, stopped within seconds if it runs.
 
     Raises `InfrastructureError` (`no_space`) when the disk is full: nothing the agent did caused that, and what
@@ -35,7 +37,7 @@ async def run_within(quota: AttemptQuota, work: Coroutine[Any, Any, Outcome], *,
         if problem is None:
             return working.result()
         seconds = clock.monotonic() - began
-        return Outcome(claim="failed", reason=problem.message, code=problem.code, output=b"", seconds=seconds)
+        return AgentOutcome(claim="failed", reason=problem.message, code=problem.code, output=b"", seconds=seconds)
     finally:
         for task in (working, watching):
             task.cancel()

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from chargehand.agents._contract import Agent, Assignment
-from chargehand.agents._roles import NO_ROLE
+from chargehand.agents.contract import Agent, Assignment
+from chargehand.agents.roles import NO_ROLE
 from chargehand.checks._report import report
 from chargehand.core.attempt_events import TierChosen
 from chargehand.core.codec import convert_to
@@ -240,7 +240,7 @@ class MissionFlow:
             end = tried.end
             self._finish_attempt(number, end)
             # A native agent that failed had no model, no room or no end: trying again brings the same.
-            hopeless = agent.driven and left.outcome.claim == "failed"
+            hopeless = agent.checkpoints_itself and left.outcome.claim == "failed"
             good = end.mission in ("promoted", "waiting")
             if number == request.attempts or hopeless or end.mission == "exhausted" or (good and not owing):
                 await self._conclude(tried)

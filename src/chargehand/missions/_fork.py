@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.agents._conversation import made_reply
-from chargehand.agents._recorded import reply_step
+from chargehand.agents.recorded import edited_reply, reply_step
 from chargehand.core.agent_events import ReportMade, RoleChosen
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -189,5 +188,5 @@ def _edited(
         for payload in _payloads(events)
         if isinstance(payload, StepFinished) and payload.step == point.step
     ][-1]
-    output = {**recalled(store, recorded), "message": made_reply(edit.text, edit.tools)}
+    output = {**recalled(store, recorded), "message": edited_reply(edit.text, edit.tools)}
     return kept_step(store, mission, replace(recorded, output=output, seconds=0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chargehand.agents._roles import NO_ROLE, Role
+from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.records import AttemptStatus, CheckResult, Finding, MissionStatus, Reason, Verdict
 from chargehand.core.state import MissionState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chargehand.agents._contract import Outcome
+from chargehand.agents.contract import AgentOutcome
 from chargehand.core.agent_events import MessageReceived
 from chargehand.core.events import Payload
 from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
@@ -34,7 +34,7 @@ def keep_told(store: Store, journal: Journal, report: bytes) -> str:
     return store.artifacts.put(message, kind="report", mission=journal.mission)
 
 
-def once(outcome: Outcome, state: MissionState) -> Outcome:
+def once(outcome: AgentOutcome, state: MissionState) -> AgentOutcome:
     """Return an outcome; one whose message has the id of an earlier one is no success."""
     if outcome.message is None or outcome.message.id not in {each.message.get("id") for each in state.received}:
         return outcome
@@ -43,7 +43,7 @@ def once(outcome: Outcome, state: MissionState) -> Outcome:
     return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
 
 
-def unread_message(outcome: Outcome) -> tuple[Finding, ...]:
+def unread_message(outcome: AgentOutcome) -> tuple[Finding, ...]:
     """Return what tells the next attempt that the message of this one could not be read."""
     if outcome.claim != "failed" or outcome.code != "malformed_message":
         return ()
@@ -51,7 +51,7 @@ def unread_message(outcome: Outcome) -> tuple[Finding, ...]:
 
 
 def ended_with(
-    journal: Journal, number: int, outcome: Outcome, set_back: tuple[Reverted, ...]
+    journal: Journal, number: int, outcome: AgentOutcome, set_back: tuple[Reverted, ...]
 ) -> tuple[Payload, ...]:
     """Return the events of an attempt's end: its agent's message, and what inspection set back."""
     begun = journal.state.attempt(number)

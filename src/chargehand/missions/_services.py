@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from chargehand.agents._contract import Agent, Endpoint
-from chargehand.agents._tools_snippet import Snippets
+from chargehand.agents.contract import Agent, Endpoint, Snippets
 from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config

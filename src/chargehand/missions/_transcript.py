@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chargehand.agents._recorded import RecordedStep, ToolCall, read_reply
+from chargehand.agents.recorded import RecordedStep, ToolCall, read_reply
 from chargehand.core.state import MissionState
 from chargehand.missions._context import parse_act
 from chargehand.missions._journal import recalled

@@ -1,0 +1,243 @@
+"""An agent's last message: reading it, and the outcome that it makes of the attempt; and the texts of rejections.
+
+The text of a message is kept and shown, never searched: its type and status alone decide how the attempt goes on,
+and a claim of success is no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from chargehand.agents.contract import AgentOutcome, Assignment
+from chargehand.agents.recorded import ToolCall
+from chargehand.core.errors import MessageError
+from chargehand.core.events import encode_json
+from chargehand.core.message_payloads import LONGEST_TEXT, Denied
+from chargehand.core.message_repair import repaired_json, repaired_words
+from chargehand.core.messages import (
+    Addressed,
+    ClarificationRequest,
+    ErrorReport,
+    InformationReport,
+    Message,
+    ProgressReport,
+    TaskCompletion,
+    message_of,
+    read_record,
+)
+from chargehand.policy._actions import Judgement
+
+UNANSWERED = "clarification_needed"
+ASKED_AGAIN = 2
+"""How often a malformed message is asked for again before its attempt fails."""
+# Characters of a message's first line that stand in the reason of an outcome.
+_FIRST_LINE = 300
+_USAGE = (
+    "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
+    "texts, files?: list of texts, open_points?: list of texts}; call it once, with valid JSON"
+)
+
+
+class _FinishArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `finish`; without a status, as in version 1, the call itself says that the work is done."""
+
+    summary: str
+    evidence: tuple[str, ...]
+    status: Literal["success", "failure", "in_progress", "request_clarification"] = "success"
+    files: tuple[str, ...] | None = None
+    open_points: tuple[str, ...] | None = None
+
+
+def message_address(assignment: Assignment, sender: str, number: str) -> Addressed:
+    """Return what is known of a message of an attempt's agent; `number` tells it from its others."""
+    return Addressed(
+        id=f"{assignment.attempt}/{number}",
+        mission=assignment.mission,
+        attempt=assignment.attempt,
+        sender=sender,
+    )
+
+
+def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
+    """Return the message that a reply's calls of `finish` are; raises `MessageError`, which tells the model.
+
+    Two calls that say the same are one; of two that differ neither is taken.
+    """
+    # Some models repeat a call in one reply, which is harmless as long as they agree.
+    first, *others = calls
+    if any(other.arguments != first.arguments for other in others):
+        raise MessageError("two calls of finish that differ in one reply", value=len(calls))
+    # Text that is nearly JSON is repaired where only one meaning is possible; prose around it is not read.
+    given = first.arguments
+    if isinstance(given, str):
+        given = repaired_json(given)
+    if not isinstance(given, dict):
+        raise MessageError("the arguments of finish are an object", value=given)
+    return message_of(_finish_document(read_record(repaired_words(given), _FinishArguments)), known)
+
+
+def finish_rejection(error: MessageError) -> str:
+    """Return what a model is told about a malformed call of `finish`."""
+    return f"finish was not understood: {error.message}. Nothing was finished. {_USAGE}"
+
+
+def denial_text(judgement: Judgement) -> str:
+    """Return what an agent is told about an act that the rules deny: in words, and as a message."""
+    denied = Denied(action=judgement.subject[:300], rule=judgement.rule, reason=judgement.reason)
+    message = {"type": "checkpoint_violation", "status": "failure", "payload": {"denied": [denied]}}
+    return (
+        f"not done: {judgement.subject[:300]!r} is denied by rule {judgement.rule}: {judgement.reason}. "
+        "Nothing of this call was carried out. Take another way, or say in your summary what is missing.\n"
+        f"{encode_json(message).decode()}"
+    )
+
+
+def _finish_document(given: _FinishArguments) -> dict[str, Any]:
+    """Return the message document that a call of `finish` stands for."""
+    document: dict[str, Any] = {"version": 2, "status": given.status}
+    open_points = given.open_points or ()
+    report = {
+        "summary": given.summary,
+        "evidence": given.evidence,
+        "files": given.files or (),
+        "open_points": open_points,
+    }
+    match given.status:
+        case "success":
+            return document | {"type": "task_completion", "payload": report}
+        case "failure":
+            return document | {"type": "error_report", "payload": report}
+        case "in_progress":
+            progress = {"summary": given.summary, "open_points": open_points}
+            return document | {"type": "progress_report", "payload": progress}
+        case "request_clarification":
+            lines = (f"- {line}" for line in (*given.evidence, *open_points))
+            question = "\n".join([given.summary, *lines])
+            return document | {"type": "clarification_request", "payload": {"question": question}}
+
+
+def read_document(content: bytes, known: Addressed) -> Message:
+    """Return the message that an agent's program wrote down; raises `MessageError`.
+
+    Only what is unambiguous is repaired: a fence around it, commas before brackets, the case of status and type.
+    """
+    if len(content) > 4 * LONGEST_TEXT:
+        raise MessageError(f"longer than {4 * LONGEST_TEXT} bytes", value=content[:60])
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(f"no UTF-8: {error.reason} at byte {error.start + 1}", value=content[:60]) from None
+    document = repaired_json(text)
+    if not isinstance(document, dict):
+        raise MessageError("a message is a JSON object", value=document)
+    repaired = repaired_words(document)
+    if "type" in repaired:  # a writer of the first version named no type in what it left
+        repaired.setdefault("version", 2)
+    message = message_of(repaired, known)
+    if not isinstance(message, TaskCompletion | InformationReport | ErrorReport | ClarificationRequest):
+        kind = repaired.get("type")
+        raise MessageError("a message of this type does not end the work", path="$.type", value=kind)
+    # Work that is still going on cannot have ended, whatever the exit code says.
+    if message.status == "in_progress":
+        raise MessageError("a message in progress does not end the work", path="$.status", value=message.status)
+    return message
+
+
+def completion_message(known: Addressed, summary: str, evidence: Sequence[str] = ()) -> Message:
+    """Return a message of success for an agent that left none itself."""
+    return _end_message(
+        known, "task_completion", "success", {"summary": _bound_text(summary), "evidence": tuple(evidence)}
+    )
+
+
+def failure_message(known: Addressed, summary: str, code: str) -> Message:
+    """Return the message of an end without success."""
+    return _end_message(known, "error_report", "failure", {"summary": _bound_text(summary), "code": code[:100]})
+
+
+def _end_message(known: Addressed, kind: str, status: str, payload: dict[str, Any]) -> Message:
+    return message_of({"version": 2, "type": kind, "status": status, "payload": payload}, known)
+
+
+def _bound_text(text: str) -> str:
+    clean = text.encode("utf-8", "replace").decode()
+    return clean[:LONGEST_TEXT] or "(nothing)"
+
+
+def with_message(
+    outcome: AgentOutcome,
+    known: Addressed,
+    message: Message | MessageError | None,
+    *,
+    times: int = 1,
+    why_not: str = "",
+) -> AgentOutcome:
+    """Return the outcome that an agent's message makes of a run's outcome, together with that message.
+
+    `times` is how often a malformed one was left, `why_not` why it was not asked for again. Nothing makes a
+    success of a run that ended badly; a message of failure, a question, or one that cannot be read makes a failure
+    of one that ended well.
+    """
+    # A run that ended badly stays so, whatever its message says.
+    if outcome.claim != "done":
+        kept = message if isinstance(message, ErrorReport | ClarificationRequest) else None
+        return replace(outcome, message=kept or failure_message(known, outcome.reason, outcome.code))
+    if message is None:
+        said = outcome.output.decode(errors="replace").strip()
+        return replace(outcome, message=completion_message(known, said or outcome.reason))
+    if isinstance(message, MessageError):
+        often = f"was malformed {times} times in a row" if times > 1 else "is malformed"
+        often += f", and was not asked for again ({why_not})" if why_not else ""
+        reason = f"the agent's message {often}: {message.message}"
+        failed = replace(outcome, claim="failed", reason=reason, code="malformed_message")
+        return replace(failed, message=failure_message(known, reason, "malformed_message"))
+    return outcome_of_message(outcome, message)
+
+
+def outcome_of_message(outcome: AgentOutcome, message: Message) -> AgentOutcome:
+    """Return the outcome that an agent's well-formed last message makes of a run that ended well."""
+    match message:
+        case TaskCompletion(status="success"):
+            reason = f"the agent says it is done: {_first_line(message.payload.summary)}"
+            return replace(
+                outcome, claim="done", reason=reason, code="", message=message, said=message_text(message)
+            )
+        case InformationReport(status="success"):
+            reason = f"the agent says it is done: {_first_line(message.payload.text)}"
+            return replace(
+                outcome, claim="done", reason=reason, code="", message=message, said=message_text(message)
+            )
+        case TaskCompletion() | ErrorReport():
+            reason = f"the agent says it failed: {_first_line(message.payload.summary)}"
+            return replace(outcome, claim="failed", reason=reason, code="agent_gave_up", message=message)
+        case ClarificationRequest():
+            reason = f"the agent cannot go on without an answer: {_first_line(message.payload.question)}"
+            return replace(outcome, claim="failed", reason=reason, code="clarification_needed", message=message)
+        case _:
+            reason = f"the agent's last message does not end the work: {type(message).__name__}"
+            return replace(outcome, claim="failed", reason=reason, code="malformed_message", message=message)
+
+
+def message_text(message: Message) -> str:
+    """Return the text of an agent's message, for people and for whoever works on it next."""
+    match message:
+        case TaskCompletion() | ErrorReport():
+            payload = message.payload
+            points = (f"open: {point}" for point in payload.open_points)
+            return "\n".join([payload.summary, *(f"- {line}" for line in (*payload.evidence, *points))])
+        case ProgressReport():
+            return message.payload.summary
+        case ClarificationRequest():
+            return message.payload.question
+        case InformationReport():
+            return message.payload.text
+        case _:
+            return ""
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")[:_FIRST_LINE]

@@ -1,0 +1,339 @@
+"""ACP agents: any program that speaks the Agent Client Protocol over its standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import inspect
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chargehand.agents._json_rpc import RpcError, count_at, object_at, objects_at, text_at
+from chargehand.agents._messages import UNANSWERED, message_address
+from chargehand.agents._prompts import briefing, person_message
+from chargehand.agents.acp import relay
+from chargehand.agents.acp.client import CAPABILITIES, AcpClient
+from chargehand.agents.acp.connection import AcpConnection
+from chargehand.agents.clis import SPECS, CliSpec
+from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.programs.cli import environment_of, launch_of, text_output, write_files
+from chargehand.agents.programs.events import AgentEvent, SessionLog
+from chargehand.agents.programs.last_message import (
+    MESSAGE,
+    MESSAGE_BYTES,
+    MessageRepairs,
+    ReadMessage,
+    answered_questions,
+    ask_person,
+    offer_message,
+    unreadable_file,
+)
+from chargehand.agents.programs.running import (
+    outcome_of,
+    redacted_output,
+    redactor,
+    require_launch,
+    run_while_paid,
+    unable,
+)
+from chargehand.core.config import AgentKind, CliName
+from chargehand.core.messages import ClarificationRequest
+from chargehand.models._contract import Usage
+from chargehand.sandbox._contract import WORKSPACE, Converses, ExecResult, OnOutput, Stream
+
+PROTOCOL_VERSION = 1
+_OUTPUT_LIMIT = 256 << 20
+# What an agent gets to end by itself before everything in its sandbox is killed.
+_LEAVE_SECONDS = 0.5
+# The end of what it wrote to standard error, which is where a program says why it died.
+_STDERR = 64 << 10
+
+
+@dataclass(slots=True, kw_only=True)
+class AcpRun:
+    """How one run of an agent went: why its last turn stopped, what was wrong, and how its process ended."""
+
+    stop_reason: str = ""
+    problem: str = ""
+    result: ExecResult | None = None
+    stderr: bytes = b""
+
+
+class AcpAgent:
+    """An agent driven by ACP: `command`, or that of a known CLI (`cli`) which is also given its settings.
+
+    What it asks permission for, and the files and terminals that it asks us for, are judged first and done in its
+    sandbox; its questions go to a person. An agent that does not ask is bounded by the sandbox alone.
+    """
+
+    kind: AgentKind = "acp"
+    checkpoints_itself = False
+    abilities = ABILITIES["acp"]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: tuple[str, ...] = (),
+        cli: CliName | None = None,
+        models: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.models = models
+        self._spec: CliSpec | None = SPECS[cli] if cli is not None else None
+        self._command = command
+
+    def prepare(self) -> None:
+        """Nothing is needed ahead of time."""
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        """Let the agent work on its prompt, again with each answer to its questions; see `Agent.run`."""
+        address = message_address(assignment, self.name, "end")
+        while True:
+            # An answer begins a new run of the agent, whose own session ended with its sandbox.
+            answers = await answered_questions(context)
+            repairs = MessageRepairs(context, address, run=len(answers))
+            outcome = await repairs.conclude(await self._run_once(assignment, context, answers, repairs))
+            if not isinstance(outcome.message, ClarificationRequest) or outcome.code != UNANSWERED:
+                return outcome
+            await ask_person(context, len(answers) + 1, outcome.message)
+
+    async def _run_once(
+        self, assignment: Assignment, context: AttemptContext, answers: tuple[str, ...], repairs: MessageRepairs
+    ) -> AgentOutcome:
+        if not isinstance(context.sandbox, Converses):
+            return unable(f"sandboxes of tier {context.sandbox.tier!r} cannot talk with a running program")
+        launch, program = None, self._command
+        if self._spec is not None:
+            if self._spec.acp is None and not self._command:
+                return unable(
+                    f'{self._spec.name} does not speak ACP by itself: use kind = "cli", or name a command'
+                )
+            made = launch_of(self._spec, assignment, context, stand_in=bool(self._command), asks=True)
+            if isinstance(made, AgentOutcome):
+                return made
+            launch, program = made, program or (self._spec.program, *(self._spec.acp or ()))
+        await require_launch(context, program)
+        if launch is not None and self._spec is not None:
+            await write_files(context.sandbox, self._spec.files(launch))
+        environment = environment_of(self._spec, launch, context)
+        log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
+        # The log is the agent's own word: nothing is decided by it but that it can be read.
+        client, run, began = AcpClient(context, log), AcpRun(), time.monotonic()
+        talk = _Talk(assignment, context, client, log, answers, repairs)
+        work = _work(talk, program, environment, run)
+        finished = await run_while_paid(work, context.endpoint)
+        client.updates.flush()
+        return await outcome_of(
+            context,
+            log,
+            _result_of(run, began) if finished else None,
+            program=program[0],
+            problem=run.problem,
+            malformed=client.connection.messages.malformed,
+            seconds=time.monotonic() - began,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """What one run of an agent is about."""
+
+    assignment: Assignment
+    context: AttemptContext
+    client: AcpClient
+    log: SessionLog
+    answers: tuple[str, ...]
+    repairs: MessageRepairs
+
+    async def hold(self) -> str:
+        """Send the prompt, then what persons say meanwhile, and repairs; return why the agent stopped."""
+        connection, updates = self.client.connection, self.client.updates
+        hello = await greet(connection)
+        session = await _open_session(connection, hello)
+        self.log.take(AgentEvent(kind="session", text=session))
+        seen, text = len(self.assignment.messages), "\n\n".join([briefing(self.assignment), *self.answers])
+        while True:
+            self.context.mark_delivered(seen, acknowledged=False)
+            # A prompt is in its work once it tells anything of that turn, not when it was sent.
+            acknowledge = functools.partial(self.context.mark_delivered, seen, acknowledged=True)
+            updates.on_turn(acknowledge)
+            prompt = [{"type": "text", "text": text}]
+            answer = await connection.request("session/prompt", {"sessionId": session, "prompt": prompt})
+            acknowledge()
+            updates.flush()
+            self.log.take(AgentEvent(kind="usage", usage=_usage(answer)))
+            # A closed word of the protocol. What the agent says beside it is never searched.
+            if answer.get("stopReason") != "end_turn":
+                return text_at(answer, "stopReason")
+            fresh = self.context.person_messages()[seen:]
+            seen += len(fresh)
+            # Over the relay, as the sandbox runs one command at a time and the agent is that one.
+            look = relayed_message_reader(connection)
+            more = "\n\n".join(map(person_message, fresh)) or await self.repairs.again(look=look)
+            if more is None:
+                return "end_turn"
+            text = more
+
+
+async def _work(talk: _Talk, program: tuple[str, ...], environment: Mapping[str, str], run: AcpRun) -> bool:
+    """Start the agent, talk with it, and end it; returns True, unlike a `run_while_paid` that cancelled it."""
+    context, connection = talk.context, talk.client.connection
+    environment = {**environment, **await offer_message(context.sandbox)}
+    assert isinstance(context.sandbox, Converses)
+    show = redacted_output(context)
+    seconds = talk.assignment.seconds
+    async with running_agent(context.sandbox, show, program, connection, environment, seconds, run) as running:
+        talking = asyncio.ensure_future(talk.hold())
+        try:
+            waited: list[asyncio.Future[Any]] = [running, talking, connection.failed]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if connection.failed.done():
+                connection.failed.result()
+            if not talking.done():
+                run.problem = "it ended before it had answered"
+            elif isinstance(error := talking.exception(), RpcError):
+                run.problem = error.message
+            else:
+                run.stop_reason = talking.result()
+                if run.stop_reason != "end_turn":
+                    lines = connection.messages
+                    odd = (
+                        f"; {lines.malformed} lines were no JSON, the last: {lines.odd}" if lines.malformed else ""
+                    )
+                    run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
+        finally:
+            await _end_talk(talking, connection, talk.log.session)
+    return True
+
+
+async def _end_talk(talking: asyncio.Future[str], connection: AcpConnection, session: str) -> None:
+    """End the talk; an agent in the middle of a turn is told, and gets a moment."""
+    if not talking.done():
+        if session:
+            connection.notify("session/cancel", {"sessionId": session})
+            await asyncio.wait([talking], timeout=_LEAVE_SECONDS)
+        talking.cancel()
+        await asyncio.wait([talking])
+    if not talking.cancelled():
+        talking.exception()
+    await connection.cancel_handlers()
+
+
+@asynccontextmanager
+async def running_agent(
+    sandbox: Converses,
+    show: OnOutput | None,
+    program: tuple[str, ...],
+    connection: AcpConnection,
+    environment: Mapping[str, str],
+    seconds: float,
+    run: AcpRun,
+) -> AsyncIterator[asyncio.Future[ExecResult]]:
+    """Run an agent behind the relay for the block; afterwards everything in its sandbox is killed."""
+
+    def take_output(stream: Stream, piece: bytes) -> None:
+        if stream == "stdout":
+            connection.take(piece)
+            return
+        run.stderr = (run.stderr + piece)[-_STDERR:]
+        if show is not None:
+            show(stream, piece)
+
+    running = asyncio.ensure_future(
+        sandbox.converse(
+            ("python3", "-I", "-c", inspect.getsource(relay), *program),
+            connection.channel.outgoing(),
+            timeout=seconds,
+            environment=environment,
+            output_limit=_OUTPUT_LIMIT,
+            on_output=take_output,
+        )
+    )
+    try:
+        # The relay ends the agent's input at the end of ours, which tells it to leave by itself.
+        yield running
+        connection.channel.close()
+        await asyncio.wait([running], timeout=_LEAVE_SECONDS)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+        if not running.cancelled() and running.exception() is None:
+            run.result = running.result()
+    if not running.cancelled():
+        running.result()
+
+
+async def greet(connection: AcpConnection) -> dict[str, Any]:
+    """Agree on the protocol; return what the agent says of itself. Raises `RpcError`."""
+    hello = await connection.request(
+        "initialize",
+        {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientCapabilities": CAPABILITIES,
+            "clientInfo": {"name": "chargehand", "version": "1"},
+        },
+    )
+    if hello.get("protocolVersion") != PROTOCOL_VERSION:
+        version = hello.get("protocolVersion")
+        raise RpcError(f"it speaks version {version!r} of the protocol, not {PROTOCOL_VERSION}")
+    return hello
+
+
+async def _open_session(connection: AcpConnection, hello: Mapping[str, Any]) -> str:
+    """Return the id of a new session; raises `RpcError`, which names the ways to log in where one is asked for."""
+    try:
+        session = await connection.request("session/new", {"cwd": WORKSPACE, "mcpServers": []})
+    except RpcError as error:
+        ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
+        logins = f" (logs in by: {ways})" if ways else ""
+        raise RpcError(f"it opened no session: {error.message}{logins}") from None
+    name = text_at(session, "sessionId")
+    if not name:
+        raise RpcError("it opened a session without an id")
+    return name
+
+
+def relayed_message_reader(connection: AcpConnection) -> ReadMessage:
+    """Return a reader of the agent's last message for while it runs: its relay reads the file."""
+
+    async def read() -> bytes | None:
+        try:
+            found = await connection.order("peek", path=MESSAGE, limit=MESSAGE_BYTES)
+        except RpcError:
+            raise unreadable_file() from None
+        content = found.get("content")
+        return None if content is None else base64.b64decode(str(content))
+
+    return read
+
+
+def _usage(answer: Mapping[str, Any]) -> Usage | None:
+    told = object_at(answer, "usage") or object_at(answer, "_meta", "usage")
+    fresh, output = count_at(told, "inputTokens"), count_at(told, "outputTokens")
+    if fresh is None:
+        return None
+    read, written = count_at(told, "cachedReadTokens"), count_at(told, "cachedWriteTokens")
+    thought = count_at(told, "thoughtTokens") or 0
+    # `Usage.input` includes what was read from and written to a cache; ACP counts these apart.
+    return Usage(
+        input=fresh + (read or 0) + (written or 0),
+        output=None if output is None else output + thought,
+        cached=read,
+        cache_write=written,
+    )
+
+
+def _result_of(run: AcpRun, began: float) -> ExecResult:
+    """Return how the process ended; after a good talk its exit code says nothing, for nobody waited for it."""
+    seconds = time.monotonic() - began
+    result = run.result or ExecResult(exit_code=0, stdout=b"", stderr=run.stderr, seconds=seconds)
+    result = replace(result, stdout=b"")
+    if result.timed_out or (run.problem and not run.stop_reason):
+        return result
+    return replace(result, exit_code=0)

@@ -1,0 +1,342 @@
+"""Our side of the Agent Client Protocol: an agent's requests, judged and done inside its sandbox, and its updates.
+
+Version 1 of the protocol (https://agentclientprotocol.com, schema 1.19).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from chargehand.agents._json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RpcError,
+    content_text,
+    count_at,
+    object_at,
+    objects_at,
+    text_at,
+)
+from chargehand.agents._messages import denial_text
+from chargehand.agents.acp.connection import AcpConnection
+from chargehand.agents.contract import AttemptContext
+from chargehand.agents.programs.events import AgentEvent, SessionLog
+from chargehand.policy._actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
+
+_PATHS = ("file_path", "filePath", "filepath", "path", "absolute_path", "old_path", "new_path")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh"})
+_MOST_PATHS = 200
+
+
+def action_of_call(call: Mapping[str, Any]) -> Action | None:
+    """Return what a call that asks for permission would do, in terms of policy; `None` for one that does nothing.
+
+    What cannot be told from its kind, input and places is `Other`, which no rule allows by itself.
+    """
+    raw, kind = object_at(call, "rawInput"), call.get("kind")
+    places = (*objects_at(call, "locations"), *objects_at(call, "content"))
+    named = [*(text_at(place, "path") for place in places), *(text_at(raw, name) for name in _PATHS)]
+    paths = tuple(dict.fromkeys(filter(None, named)))[:_MOST_PATHS]
+    command = raw.get("command")
+    if kind == "execute" and not raw:  # gemini tells no input: its title is the command, and as much its word
+        command = text_at(call, "title")
+    if kind in ("execute", "other", None) and command:
+        cwd = text_at(raw, "cwd", "directory", "workdir")
+        if isinstance(command, str):
+            return Shell(text=command, cwd=cwd or None)
+        words = tuple(map(str, command)) if isinstance(command, list) else (str(command),)
+        return action_of_terminal(words, cwd)
+    match kind:
+        case "think":
+            return None
+        case "read" | "search":
+            return _several([FileRead(path=path) for path in paths or (".",)])
+        case "edit" | "delete" | "move" | "other" | None if paths:
+            removal = kind == "delete"
+            return _several([FileWrite(path=path, removal=removal) for path in paths])
+        case "fetch" if (host := urlsplit(text_at(raw, "url", "prompt")).hostname) is not None:
+            return Network(host=host)
+    # Never guessed from its title: a rule or a person decides about what is unknown.
+    return Other(kind="tool", name=text_at(call, "title", "kind") or "unnamed")
+
+
+def action_of_terminal(argv: Sequence[str], cwd: str) -> Action:
+    """Return what a terminal's command does; a shell's script is looked into."""
+    # A shell's script is looked into, or every command could hide behind `sh -c`.
+    if len(argv) == 3 and argv[0].rpartition("/")[2] in _SHELLS and argv[1] in ("-c", "-lc"):
+        return Shell(text=argv[2], cwd=cwd or None)
+    return Command(argv=tuple(argv), cwd=cwd or None)
+
+
+def _several(actions: Sequence[Action]) -> Action:
+    return actions[0] if len(actions) == 1 else Several(actions=tuple(actions))
+
+
+_MOST_FIELDS = 10
+_YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One field: `kind` is its JSON type, `options` the answers it may have (none: any)."""
+
+    name: str
+    kind: str
+    text: str
+    options: tuple[str, ...] = ()
+
+
+def fields_of(params: Mapping[str, Any]) -> tuple[FormField, ...]:
+    """Return the fields of a form that a person can answer one by one, none where it is no such form."""
+    properties = object_at(params, "requestedSchema", "properties")
+    if params.get("mode", "form") != "form" or len(properties) > _MOST_FIELDS:
+        return ()
+    fields: list[FormField] = []
+    for name, schema in properties.items():
+        kind = (text_at(schema, "type") or "string") if isinstance(schema, Mapping) else ""
+        if kind not in ("string", "boolean", "integer", "number"):
+            return ()
+        listed = schema.get("enum")
+        options = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        options += [text_at(each, "const") for each in objects_at(schema, "oneOf")]
+        if kind == "boolean":
+            options = ["yes", "no"]
+        text = ": ".join(filter(None, (text_at(schema, "title"), text_at(schema, "description")))) or name
+        fields.append(FormField(name=name, kind=kind, text=text, options=tuple(filter(None, options))))
+    return tuple(fields)
+
+
+def read_answer(field: FormField, answer: str) -> Any:
+    """Return an answer as the field wants it, `None` where it cannot be that."""
+    text = answer.strip()
+    if field.kind == "boolean":
+        return True if text.lower() in _YES else False if text.lower() in _NO else None
+    if field.kind == "string":
+        return text if not field.options or text in field.options else None
+    try:
+        return int(text) if field.kind == "integer" else float(text)
+    except ValueError:
+        return None
+
+
+# Calls that are remembered: an agent that never ends its calls must not fill our memory.
+_MOST_CALLS = 10_000
+_LONGEST_TEXT = 100_000
+
+
+class UpdateReader:
+    """Makes events of `session/update` notifications and puts them into a log."""
+
+    def __init__(self, log: SessionLog) -> None:
+        self._log = log
+        self._text = ""
+        self._speaking: Literal["text", "thought"] = "text"
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._told: set[str] = set()
+        self._began: Callable[[], None] | None = None
+
+    def on_turn(self, began: Callable[[], None]) -> None:
+        """Call `began` once, as soon as the agent tells anything of the turn that begins now."""
+        self._began = began
+
+    def take(self, method: str, params: Mapping[str, Any]) -> None:
+        """Take one notification; only `session/update` says anything of the work."""
+        update = object_at(params, "update")
+        if method != "session/update":
+            return
+        began, self._began = self._began, None
+        if began is not None:
+            began()
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk":
+                self._add_text("text", content_text(update.get("content")))
+            case "agent_thought_chunk":
+                self._add_text("thought", content_text(update.get("content")))
+            case "tool_call" | "tool_call_update":
+                self._take_call(update)
+
+    def flush(self) -> None:
+        """Make an event of the text that has come so far."""
+        text, self._text = self._text, ""
+        if text:
+            self._log.take(AgentEvent(kind=self._speaking, text=text))
+
+    def merge_call(self, update: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call with all that was told of it before: each message names only what is new."""
+        number = text_at(update, "toolCallId")
+        fresh = {key: value for key, value in update.items() if value not in (None, {}, [])}
+        merged = {**self._calls.get(number, {}), **fresh}
+        if len(self._calls) < _MOST_CALLS or number in self._calls:
+            self._calls[number] = merged
+        return merged
+
+    def record_refusal(self, call: str, reason: str) -> None:
+        """Log that a permission request was refused, as the call's result."""
+        self.flush()
+        self._log.take(AgentEvent(kind="result", call=call, text=reason, failed=True))
+
+    def _add_text(self, kind: Literal["text", "thought"], text: str) -> None:
+        if kind != self._speaking or len(self._text) > _LONGEST_TEXT:
+            self.flush()
+        self._speaking = kind
+        self._text += text
+
+    def _take_call(self, update: Mapping[str, Any]) -> None:
+        call = self.merge_call(update)
+        number, status = text_at(call, "toolCallId"), call.get("status")
+        done = status in ("completed", "failed")
+        if number not in self._told and (call.get("rawInput") or done):
+            self._told.add(number)
+            self.flush()
+            tool = text_at(call, "kind", "title")
+            self._log.take(AgentEvent(kind="call", tool=tool, call=number, arguments=call.get("rawInput")))
+        if done and update.get("status") == status:
+            contents = [each.get("content") for each in objects_at(call, "content")]
+            text = content_text(contents) or content_text(call.get("rawOutput"))
+            self.flush()
+            self._log.take(AgentEvent(kind="result", call=number, text=text, failed=status == "failed"))
+
+
+CAPABILITIES: Mapping[str, Any] = {
+    "fs": {"readTextFile": True, "writeTextFile": True},
+    "terminal": True,
+    "elicitation": {"form": {}},
+}
+# Each is a process with a megabyte of output in the sandbox.
+_MOST_TERMINALS = 32
+
+
+_TERMINAL_ORDERS = {
+    "terminal/output": "terminal_output",
+    "terminal/wait_for_exit": "terminal_wait",
+    "terminal/kill": "terminal_kill",
+    "terminal/release": "terminal_release",
+}
+
+
+class AcpClient:
+    """Answers the requests of one agent on `connection`; `updates` puts what it tells of its work into a log."""
+
+    def __init__(self, context: AttemptContext, log: SessionLog) -> None:
+        self.updates = UpdateReader(log)
+        self.connection = AcpConnection(self._handle, self.updates.take)
+        self._context = context
+        self._terminals: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._methods = {
+            "session/request_permission": self._permission,
+            "fs/read_text_file": self._read,
+            "fs/write_text_file": self._write,
+            "terminal/create": self._create_terminal,
+            "elicitation/create": self._elicit,
+        }
+
+    async def _handle(self, method: str, params: Mapping[str, Any]) -> Any:
+        if method in _TERMINAL_ORDERS:
+            return await self._order_terminal(_TERMINAL_ORDERS[method], text_at(params, "terminalId"))
+        if method not in self._methods:
+            raise RpcError(f"no such method: {method[:100]}", number=METHOD_NOT_FOUND)
+        return await self._methods[method](params)
+
+    async def _refusal_of(self, action: Action) -> str:
+        """Return "" where an action is allowed, else why it is not; a person may be asked first."""
+        # The same act has the same name in every run of an attempt: it finds the answer that ended the run before.
+        name = f"act/{hashlib.sha256(repr(action).encode()).hexdigest()[:16]}"
+        judgement = await self._context.judge(name, action)
+        return "" if judgement.effect == "allow" else denial_text(judgement)
+
+    async def _require(self, action: Action) -> None:
+        if refused := await self._refusal_of(action):
+            raise RpcError(refused)
+
+    async def _permission(self, params: Mapping[str, Any]) -> Any:
+        call = self.updates.merge_call(object_at(params, "toolCall"))
+        # A call without an act (thinking) needs no judgement; every other waits for one.
+        action = action_of_call(call)
+        refused = await self._refusal_of(action) if action is not None else ""
+        options = {text_at(each, "kind"): text_at(each, "optionId") for each in objects_at(params, "options")}
+        # Never "allow_always": each act is judged by itself.
+        chosen = options.get("allow_once")
+        if refused:
+            chosen = options.get("reject_once") or options.get("reject_always")
+            self.updates.record_refusal(text_at(call, "toolCallId"), refused)
+        if not chosen:
+            return {"outcome": {"outcome": "cancelled"}}
+        return {"outcome": {"outcome": "selected", "optionId": chosen}}
+
+    async def _read(self, params: Mapping[str, Any]) -> Any:
+        path = _path(params)
+        await self._require(FileRead(path=path))
+        text = str((await self.connection.order("read", path=path)).get("text", ""))
+        first, limit = count_at(params, "line"), count_at(params, "limit")
+        if first is None and limit is None:
+            return {"content": text}
+        start = max(0, (first or 1) - 1)
+        lines = text.splitlines(keepends=True)[start:]
+        return {"content": "".join(lines if limit is None else lines[:limit])}
+
+    async def _write(self, params: Mapping[str, Any]) -> Any:
+        path, text = _path(params), params.get("content")
+        if not isinstance(text, str):
+            raise RpcError("content is no text", number=INVALID_PARAMS)
+        await self._require(FileWrite(path=path))
+        await self.connection.order("write", path=path, text=text)
+        return None
+
+    async def _create_terminal(self, params: Mapping[str, Any]) -> Any:
+        command, arguments = text_at(params, "command"), params.get("args") or []
+        if not command or not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):
+            raise RpcError("command or args are no texts", number=INVALID_PARAMS)
+        if len(self._terminals) >= _MOST_TERMINALS:
+            raise RpcError(f"more than {_MOST_TERMINALS} terminals are open")
+        # Some agents send a whole command line as the command.
+        argv = [command, *arguments] if arguments or " " not in command else ["sh", "-c", command]
+        cwd = text_at(params, "cwd")
+        await self._require(action_of_terminal(argv, cwd))
+        name = f"terminal-{next(self._numbers)}"
+        environment = {text_at(each, "name"): text_at(each, "value") for each in objects_at(params, "env")}
+        await self.connection.order(
+            "terminal_create",
+            terminal=name,
+            argv=argv,
+            cwd=cwd,
+            environment={name: value for name, value in environment.items() if name},
+            limit=count_at(params, "outputByteLimit"),
+        )
+        self._terminals.add(name)
+        return {"terminalId": name}
+
+    async def _order_terminal(self, order: str, name: str) -> Any:
+        if name not in self._terminals:
+            raise RpcError(f"no such terminal: {name[:100]!r}", number=INVALID_PARAMS)
+        if order == "terminal_release":
+            self._terminals.discard(name)
+        answer = await self.connection.order(order, terminal=name)
+        return answer if order in ("terminal_output", "terminal_wait") else None
+
+    async def _elicit(self, params: Mapping[str, Any]) -> Any:
+        """Put what the agent wants to know to a person, one question for each field of its form."""
+        fields = fields_of(params)
+        if not fields:
+            return {"action": "decline"}
+        content: dict[str, Any] = {}
+        for each in fields:
+            text = "\n".join(filter(None, (text_at(params, "message"), each.text)))
+            name = f"elicitation/{hashlib.sha256(f'{text}/{each.name}'.encode()).hexdigest()[:16]}"
+            answer = read_answer(each, await self._context.ask(name, text, each.options))
+            if answer is None:
+                return {"action": "decline"}
+            content[each.name] = answer
+        return {"action": "accept", "content": content}
+
+
+def _path(params: Mapping[str, Any]) -> str:
+    path = text_at(params, "path")
+    if not path.startswith("/"):
+        raise RpcError(f"{path[:100]!r} is no absolute path", number=INVALID_PARAMS)
+    return path

@@ -1,0 +1,100 @@
+"""The connection with an ACP agent over the relay in its sandbox: requests both ways, and orders to the relay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from chargehand.agents._json_rpc import JsonLines, RpcChannel, RpcError, object_at
+
+# Requests of the agent that are answered at the same time.
+_MOST_AT_ONCE = 64
+# What a line to or from the relay begins with; see `acp/relay.py`.
+_AGENT, _ORDER, _ANSWER = b"A", b"O", b"R"
+
+Handle = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
+
+
+class AcpConnection:
+    """One connection. `handle` answers the agent's requests, `on_notification` gets its notifications.
+
+    An `RpcError` of `handle` goes to the agent; anything else that it raises ends the run and comes out of
+    `failed`. Lines of the agent that are no message are counted and passed over.
+    """
+
+    def __init__(self, handle: Handle, on_notification: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.messages = JsonLines()
+        self.channel = RpcChannel()
+        self._handle = handle
+        self._on_notification = on_notification
+        self._answers = JsonLines()
+        self._open = bytearray()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Send the agent a request; return its result, raises `RpcError`."""
+        return await self.channel.request({"jsonrpc": "2.0", "method": method, "params": params}, _AGENT)
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send the agent a notification."""
+        self.channel.notify(method, params, _AGENT)
+
+    async def order(self, do: str, **more: Any) -> dict[str, Any]:
+        """Let the relay do something; raises `RpcError` where it cannot."""
+        return await self.channel.request({"do": do, **more}, _ORDER)
+
+    def take(self, piece: bytes) -> None:
+        """Take bytes of the relay's standard output."""
+        *complete, rest = piece.split(b"\n")
+        for part in complete:
+            line, self._open = bytes(self._open) + part, bytearray()
+            if line[:1] == _AGENT:
+                for message in self.messages.take(line[1:] + b"\n"):
+                    self._take_message(message)
+            elif line[:1] == _ANSWER:
+                for answer in self._answers.take(line[1:] + b"\n"):
+                    self.channel.settle(answer, _ORDER)
+        self._open += rest
+
+    async def cancel_handlers(self) -> None:
+        """End every request of the agent that is still being answered."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self.failed.done():
+            self.failed.exception()  # else asyncio warns of an exception that nobody looked at
+
+    def _take_message(self, message: Mapping[str, Any]) -> None:
+        method = message.get("method")
+        if not isinstance(method, str):
+            self.channel.settle(message, _AGENT)
+            return
+        params = object_at(message, "params")
+        if "id" not in message:
+            self._on_notification(method, params)
+        # Refused and not queued: a hostile agent would fill the queue, an honest one never gets here.
+        elif len(self._tasks) >= _MOST_AT_ONCE:
+            self._answer_error(message["id"], RpcError(f"more than {_MOST_AT_ONCE} requests at once"))
+        else:
+            task = asyncio.get_running_loop().create_task(self._respond(message["id"], method, params))
+            self._tasks.add(task)
+            task.add_done_callback(self._handler_ended)
+
+    async def _respond(self, number: Any, method: str, params: Mapping[str, Any]) -> None:
+        try:
+            result = await self._handle(method, params)
+            self.channel.send({"jsonrpc": "2.0", "id": number, "result": result}, _AGENT)
+        except RpcError as error:
+            self._answer_error(number, error)
+
+    def _handler_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _answer_error(self, number: Any, error: RpcError) -> None:
+        document = {"code": error.number, "message": error.message}
+        self.channel.send({"jsonrpc": "2.0", "id": number, "error": document}, _AGENT)

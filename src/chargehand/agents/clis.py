@@ -1,0 +1,140 @@
+"""The agent CLIs that Chargehand knows, and how each one is started without a person: `clis/*.toml`.
+
+Each runs with its own sandbox and its own questions off (ours is around it), without telemetry and updates, in a
+HOME that is made for the attempt, and calls its models through the attempt's gateway alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal, get_args
+
+from chargehand.core.config import CliName
+
+GATEWAY = "http://127.0.0.1:8871"
+"""The attempt's gateway as programs inside the sandbox see it."""
+OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliLaunch:
+    """What one start of a CLI needs: `gateway` is its address inside, `asks` lets it ask before it acts (ACP).
+
+    With `session` it resumes that session of its own, which an earlier start in the same sandbox left.
+    """
+
+    prompt: str
+    model: str
+    dialect: str
+    token: str
+    gateway: str = GATEWAY
+    asks: bool = False
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliSpec:
+    """One CLI as its file describes it.
+
+    `dialects` are those it can speak, the best first; `form` is the form of its output. `acp` are the words that
+    start it as an ACP agent, `None` where it does not speak that protocol. `tells_its_end`: every good run ends
+    with an "end" event. `reports_session_total`: a resumed run reports the tokens of its whole session. `tried` is
+    the version it was driven with, "" for none. `outside` says why it cannot work behind the gateway, so that only
+    a stand-in for it can be driven.
+
+    `template` holds `words`, `resume`, `environment` and `files` (below HOME) with `{placeholders}`: the fields of
+    `CliLaunch` and `terms`. A table in place of a text is written as JSON. `when.NAME` is merged over the template
+    for a launch that `asks`, for one that acts `alone`, or in that dialect.
+    """
+
+    name: CliName
+    program: str
+    form: OutputForm
+    dialects: tuple[str, ...]
+    acp: tuple[str, ...] | None = None
+    tells_its_end: bool = True
+    reports_session_total: bool = False
+    tried: str = ""
+    outside: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    def words(self, launch: CliLaunch) -> tuple[str, ...]:
+        """Return the arguments after the program's name."""
+        template = self._template_for(launch)
+        words: list[str] = []
+        for word in template["words"]:
+            if word == "{resume}":
+                words += template["resume"] if launch.session else []
+            else:
+                words.append(word)
+        return tuple(_fill(words, _terms(template, launch)))
+
+    def environment(self, launch: CliLaunch) -> dict[str, str]:
+        """Return the variables that configure the program."""
+        return self._texts("environment", launch)
+
+    def files(self, launch: CliLaunch) -> dict[str, str]:
+        """Return the settings files, by their paths below HOME."""
+        return self._texts("files", launch)
+
+    def _texts(self, key: str, launch: CliLaunch) -> dict[str, str]:
+        template = self._template_for(launch)
+        filled = _fill(template.get(key, {}), _terms(template, launch))
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in filled.items()}
+
+    def _template_for(self, launch: CliLaunch) -> dict[str, Any]:
+        template = dict(self.template)
+        for condition in ("asks" if launch.asks else "alone", launch.dialect):
+            template = _merge(template, self.template.get("when", {}).get(condition, {}))
+        return template
+
+
+def _terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, str]:
+    return {
+        "prompt": launch.prompt,
+        "model": launch.model,
+        "model_json": json.dumps(launch.model),
+        "token": launch.token,
+        "gateway": launch.gateway,
+        "session": launch.session,
+        **template.get("terms", {}),
+    }
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, dict) else value
+    return merged
+
+
+def _fill(value: Any, terms: Mapping[str, str]) -> Any:
+    """Put the terms into every text of a template, keys included."""
+    if isinstance(value, str):
+        # One pass, so that a prompt with `{token}` in it is passed on as it is.
+        return _PLACEHOLDER.sub(lambda found: terms.get(found[1], found[0]), value)
+    if isinstance(value, list):
+        return [_fill(each, terms) for each in value]
+    if isinstance(value, dict):
+        return {_fill(key, terms): _fill(each, terms) for key, each in value.items()}
+    return value
+
+
+def _read_spec(name: CliName) -> CliSpec:
+    data = tomllib.loads((resources.files("chargehand.agents") / "clis" / f"{name}.toml").read_text("utf-8"))
+    acp = data.pop("acp", None)
+    template = {key: data.pop(key) for key in tuple(data) if isinstance(data[key], dict) or key in _TEMPLATE_LISTS}
+    dialects = tuple(data.pop("dialects"))
+    return CliSpec(
+        name=name, dialects=dialects, acp=None if acp is None else tuple(acp), template=template, **data
+    )
+
+
+_TEMPLATE_LISTS = ("words", "resume")
+SPECS: Mapping[CliName, CliSpec] = {name: _read_spec(name) for name in sorted(get_args(CliName))}

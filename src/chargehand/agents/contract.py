@@ -1,0 +1,316 @@
+"""What an agent is to a mission, whatever program or model stands behind it.
+
+An `Agent` is given an `Assignment` and an `AttemptContext`, and returns an `AgentOutcome`. This module is light to
+import: a mission with one kind of agent must not load the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Protocol
+
+from chargehand.agents.roles import NO_ROLE, Role
+from chargehand.core.config import AgentKind
+from chargehand.core.messages import Message
+from chargehand.models._contract import Dialect, QuotaRest
+from chargehand.policy._actions import Action, Judgement
+from chargehand.sandbox._contract import OnOutput, Sandbox
+from chargehand.sandbox._isolate import SnippetResult, SnippetSpec
+
+# Closed words: how a mission goes on follows from them, never from what an agent says.
+Claim = Literal["done", "failed", "timed_out", "exhausted"]
+"""What the agent says of its own work. "done" is a claim: only a verdict decides."""
+Resumed = Literal["kept", "lost"]
+"""What became of ignored files where an attempt goes on after an interruption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One run of an agent: the request, the report on the attempt before it (JSON), and its time limit in seconds.
+
+    `number` counts the attempts of the mission from 1. `messages` is what persons have said to the mission so far.
+    `allow` and `forbid` are path patterns that bound the change; `tree` is the tree that the attempt began at,
+    however often it is resumed. `role` bounds what the agent is given.
+    """
+
+    mission: str
+    attempt: str
+    number: int
+    request: str
+    report: bytes | None
+    seconds: float
+    messages: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    tree: str | None = None
+    role: Role = NO_ROLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOutcome:
+    """How the run ended; `output` is what the agent printed, bounded; `exit_code` is `None` without a program.
+
+    `code` is a stable reason where the claim is not "done"; `limit` names the sandbox limit that ended its
+    program. `said` is its last text by itself: the whole result of a role that changes nothing. `message` is the
+    agent's end as a message, its own where it gave one.
+    """
+
+    claim: Claim
+    reason: str
+    output: bytes
+    seconds: float
+    exit_code: int | None = None
+    truncated: bool = False
+    code: str = ""
+    limit: str | None = None
+    said: str = ""
+    message: Message | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointModel:
+    """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
+
+    `dialect` is what it is best called in; the gateway translates from every other. `images`: whether it, or a
+    fallback behind the same name, accepts pictures.
+    """
+
+    name: str
+    dialect: Dialect
+    context: int | None = None
+    max_output: int | None = None
+    tools: bool = True
+    images: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeteredUsage:
+    """What the model calls of an attempt used so far, as the gateway metered them; `input` and `output` in tokens.
+
+    `unknown` counts calls whose usage the provider did not tell. `refused` says why the latest call was refused
+    for money, "" where it was not. `quota` is set while every model is out of quota: the pause that ends first.
+    """
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    unknown: int = 0
+    refused: str = ""
+    quota: QuotaRest | None = None
+
+    def since(self, earlier: MeteredUsage) -> MeteredUsage:
+        """Return what was used after an earlier reading of the same meter."""
+        return replace(
+            self,
+            calls=self.calls - earlier.calls,
+            input=self.input - earlier.input,
+            output=self.output - earlier.output,
+            unknown=self.unknown - earlier.unknown,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
+
+    `environment` configures clients inside a sandbox for it; the first model is the one to begin with. `meter`
+    returns at any time what was used so far.
+    """
+
+    socket: Path
+    token: str
+    models: tuple[EndpointModel, ...]
+    environment: Mapping[str, str]
+    revoke: Callable[[], None]
+    meter: Callable[[], MeteredUsage] = MeteredUsage
+
+
+_AFTER_A_CRASH = {
+    "step": "",
+    "start": "after a crash its attempt starts again from the beginning",
+    "replay": "after a crash its attempt starts again and gets its recorded replies, as long as it asks the same",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What an agent can do besides editing; each missing ability has a weaker fallback, and people are told.
+
+    - `judged`: the rules judge its acts before they happen; else only the sandbox and the verdict bound them.
+    - `asks`: it can put questions to a person.
+    - `hears`: it gets a person's messages while it works; else with its next attempt.
+    - `resumes`: where it goes on after a crash: at its last step, or from the start; with `replay` it is given the
+      recorded replies again, as long as it sends the same requests.
+    - `reports`: it counts its own tokens, and the count is compared with the gateway's.
+    - `acknowledges`: it is known when a message entered its work; else a critical message stops it at once.
+    - `repairs`: it is asked again for a last message that cannot be read.
+    """
+
+    judged: bool = False
+    asks: bool = False
+    hears: bool = False
+    resumes: Literal["step", "replay", "start"] = "start"
+    reports: bool = False
+    acknowledges: bool = False
+    repairs: bool = False
+
+    def fallbacks(self) -> tuple[str, ...]:
+        """Return one sentence for people about each thing that it cannot do: what happens instead."""
+        sentences = (
+            (self.judged, "its acts are not judged one by one: the sandbox bounds them, the verdict decides"),
+            (self.asks, "it cannot ask a person: it guesses what it does not know"),
+            (self.hears, "messages that you send while it works reach it with its next attempt"),
+            (self.acknowledges, "a critical message freezes it at once, and a person decides"),
+            (self.repairs, "an unreadable last message fails its attempt: it is not asked again"),
+            (self.resumes == "step", _AFTER_A_CRASH[self.resumes]),
+        )
+        return tuple(sentence for able, sentence in sentences if not able)
+
+
+# A table by kind rather than a question to the classes: `agent list` must not import every adapter to answer it.
+ABILITIES: Mapping[AgentKind, Abilities] = {
+    "command": Abilities(),
+    "cli": Abilities(resumes="replay", reports=True, repairs=True),
+    "acp": Abilities(
+        judged=True, asks=True, hears=True, resumes="replay", reports=True, acknowledges=True, repairs=True
+    ),
+    "patch": Abilities(judged=True, asks=True, resumes="step"),
+    "native": Abilities(judged=True, asks=True, hears=True, resumes="step", acknowledges=True, repairs=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A server of the Model Context Protocol that an agent is given: a program that runs inside its sandbox.
+
+    `tools` names those that are offered, empty: all. `seconds` bounds one call.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    tools: tuple[str, ...] = ()
+    seconds: float = 60.0
+
+
+class Snippets(Protocol):
+    """Runs snippets in the tier `isolate`; a `SnippetPool` is one."""
+
+    async def run(self, spec: SnippetSpec, /) -> SnippetResult:
+        """Run one snippet to its end; raises what `SnippetPool.run` raises."""
+        ...
+
+
+class AttemptContext(Protocol):
+    """What an agent works with besides its assignment: a sandbox, a record of steps, money, and people.
+
+    Steps are recorded: when a worker dies, another one runs the agent again with the same assignment, and every
+    step whose end is in the log returns its output instead of running again. Names are unique in the attempt.
+    """
+
+    sandbox: Sandbox
+    on_output: OnOutput | None
+    endpoint: Endpoint | None
+    resumed: Resumed | None
+    snippets: Snippets | None
+
+    async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a recorded step; `input` and output are JSON."""
+        ...
+
+    async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
+        """Run a recorded step that may change files; return its output and the tree it left, kept as a checkpoint.
+
+        A worker that resumes the attempt finds the workspace at the tree of the last recorded act.
+        """
+        ...
+
+    async def restore(self, name: str, input: object, tree: str) -> None:
+        """Set the workspace back to a tree of this attempt, as a recorded step; what was there is kept."""
+        ...
+
+    def is_recorded(self, name: str) -> bool:
+        """Tell whether a step of this attempt is in the log already."""
+        ...
+
+    def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
+        """Return names and outputs of the recorded steps of an attempt of this mission, in order."""
+        ...
+
+    def keep(self, content: bytes) -> str:
+        """Store what is too large for the log; return its artifact id."""
+        ...
+
+    def artifact(self, id: str) -> bytes:
+        """Return what `keep` stored under that id; raises `NotFoundError`."""
+        ...
+
+    def person_messages(self) -> Sequence[str]:
+        """Return what persons have said to the mission up to now."""
+        ...
+
+    def mark_delivered(self, count: int, *, acknowledged: bool) -> None:
+        """Record that the first `count` person messages were given to the agent; `acknowledged`: entered its work.
+
+        What is recorded already is not recorded again.
+        """
+        ...
+
+    async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
+        """Return a person's answer to the question of that id within the attempt.
+
+        Raises `WaitingError` while there is none: the attempt ends here and begins again with the answer.
+        """
+        ...
+
+    async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
+        """Suspend the mission until there is quota again; `name` is the part of the attempt that waits.
+
+        Raises `WaitingError` (`quota_exhausted`): the attempt ends here and begins again by itself at that moment,
+        or earlier where a person says so. `seconds` is the time it worked outside of recorded steps.
+        """
+        ...
+
+    async def judge(self, name: str, action: Action) -> Judgement:
+        """Return whether an action may happen, `allow` or `deny`, and record that; call it before the action.
+
+        `name` is the step that it is part of. Raises `WaitingError` while a person has to be asked, as `ask` does.
+        """
+        ...
+
+    def refused(self, tool: str, reason: str) -> None:
+        """Record that a call to a tool which the role does not have was not carried out."""
+        ...
+
+    def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """Bound a block by `seconds`, pauses not counted; raises `TimeoutError`."""
+        ...
+
+
+class Agent(Protocol):
+    """What does the work of an attempt inside its sandbox.
+
+    `models` names the entries of [models] that it may call, the first one to begin with. `checkpoints_itself`: it
+    makes a checkpoint after each of its acts (`AttemptContext.act`), so nobody has to make them on a timer.
+    """
+
+    name: str
+    kind: AgentKind
+    models: tuple[str, ...]
+    checkpoints_itself: bool
+    abilities: Abilities
+
+    def prepare(self) -> None:
+        """Load what the work will need, ahead of time; may take seconds, runs in a thread."""
+        ...
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        """Work on the workspace mounted in the sandbox until done, failed or out of time or money.
+
+        Raises `SandboxDiedError` when the sandbox ends under it, `WaitingError` where a person is asked.
+        Cancelling the call kills what runs.
+        """
+        ...

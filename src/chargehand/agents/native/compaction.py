@@ -1,0 +1,250 @@
+"""Makes a conversation fit into a model's context, losing what is least needed first and pinned messages never.
+
+Everything is a function of the messages given: the same conversation is always made shorter in the same way, and
+every tool call keeps its result, as providers refuse one without the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from chargehand.agents.native.transcript import (
+    SUMMARY_LEVELS,
+    AnsweredCall,
+    answered_calls,
+    content_bytes,
+    holds_picture,
+    is_reply,
+    result_text,
+    shorten_middle,
+    summary,
+    with_text,
+)
+from chargehand.core.errors import ExhaustedError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+    Messages: TypeAlias = Sequence[ModelMessage]
+
+Size = Callable[["ModelMessage"], int]
+Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
+
+RESULT_TURNS, SUMMARY_TURNS = 8, (4, 2)
+"""Turns at the end that keep their results, and those that a summary leaves alone, tried in turn."""
+_READERS = frozenset({"read", "search"})
+# Characters of each result of the last turn, tried in turn.
+_CUTS = (8_000, 2_000, 500, 120)
+# What is no longer than this many characters, cleared results among it, is not worth clearing.
+_LEAST_CLEARED = 200
+# Bounds of what a provider's count may change an estimate by: one odd count must not empty the conversation.
+_LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
+_REPLACED = "[cleared: the same call was made again later, see its newer result]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A conversation that fits: which messages are pinned now, how much had to go, and its size.
+
+    `size` is in the unit of the size function, before calibration; `saved` is what went of it.
+    """
+
+    messages: list[ModelMessage]
+    pins: frozenset[int]
+    tier: Tier
+    size: int
+    saved: int
+
+
+def estimate(message: ModelMessage) -> int:
+    """Return about how many tokens a message has: a third of its bytes, rounded up, which is rather too many."""
+    return math.ceil((8 + sum(8 + content_bytes(part) for part in message.parts)) / 3)
+
+
+def compact(
+    messages: Messages,
+    *,
+    limit: int,
+    pins: Collection[int],
+    size: Size = estimate,
+    calibration: tuple[int, int] | None = None,
+    goal: str = "",
+) -> Compacted:
+    """Return the messages as they fit into `limit` tokens, the pinned ones (by index) unchanged.
+
+    Older twins of reads go first, then old results, then all but the last turns for a summary with `goal` in it,
+    at last everything but the last turn, its results cut. `calibration` is what an earlier conversation was
+    counted as by its provider (input tokens), and its `size` here. A system prompt is always pinned.
+
+    Raises `ExhaustedError` (`context`) when even that is too long.
+    """
+    conversation = _Conversation(messages, limit=limit, pins=pins, size=size, scale=_scale(calibration))
+    for tier, candidate in _candidates(conversation, goal):
+        made = conversation.measure(tier, candidate)
+        if made is not None:
+            return made
+    raise ExhaustedError(
+        f"what cannot be left out of the conversation is longer than the {limit} tokens that the model takes",
+        code="context",
+        hint="use a model with a larger context, or say the request in fewer words",
+    )
+
+
+def _scale(calibration: tuple[int, int] | None) -> float:
+    if calibration is None or min(calibration) <= 0:
+        return 1.0
+    return min(max(calibration[0] / calibration[1], _LEAST_SCALE), _MOST_SCALE)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptMessage:
+    """A message of a candidate with its pin: pins wander when messages before them go."""
+
+    message: ModelMessage
+    pinned: bool
+
+
+class _Conversation:
+    """The conversation to shorten, and whether a candidate is short enough."""
+
+    def __init__(self, messages: Messages, *, limit: int, pins: Collection[int], size: Size, scale: float) -> None:
+        self.messages = list(messages)
+        self.pins = {
+            index
+            for index, message in enumerate(messages)
+            if index in pins or any(part.part_kind == "system-prompt" for part in message.parts)
+        }
+        self._limit, self._size, self._scale = limit, size, scale
+        self._before = sum(size(message) for message in messages)
+
+    def measure(self, tier: Tier, candidate: Sequence[_KeptMessage]) -> Compacted | None:
+        """Return the candidate as the result where it fits."""
+        total = sum(self._size(kept.message) for kept in candidate)
+        if math.ceil(total * self._scale) > self._limit:
+            return None
+        return Compacted(
+            messages=[kept.message for kept in candidate],
+            pins=frozenset(index for index, kept in enumerate(candidate) if kept.pinned),
+            tier=tier,
+            size=total,
+            saved=self._before - total,
+        )
+
+    def all(self) -> list[_KeptMessage]:
+        """Return every message as it stands."""
+        return [_KeptMessage(message, index in self.pins) for index, message in enumerate(self.messages)]
+
+    def start_of_last(self, turns: int) -> int:
+        """Return where the last turns begin: with a reply, or after all messages where there is none."""
+        replies = [index for index, message in enumerate(self.messages) if is_reply(message)]
+        return replies[-turns:][0] if replies else len(self.messages)
+
+    def kept_indexes(self, turns: int) -> set[int]:
+        """Return the indexes of pins and last turns, and of what their calls and results belong to."""
+        keep = self.pins | set(range(self.start_of_last(turns), len(self.messages)))
+        links = self._links()
+        # A summary must not part a call from its result: providers refuse one without the other.
+        while more := {index for link in links if keep & set(link) for index in link} - keep:
+            keep |= more
+        return keep
+
+    def outside_pairs(self, place: int) -> int:
+        """Return the first index from `place` on that is not between a call and its result."""
+        for call_at, result_at in sorted(self._links()):
+            if call_at < place <= result_at:
+                place = result_at + 1
+        return place
+
+    def _links(self) -> set[tuple[int, int]]:
+        return {(pair.call_at, pair.result_at) for pair in answered_calls(self.messages)}
+
+
+# Each tier is tried on what the one before left, so that what is needed least goes first.
+def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
+    original = list(conversation.messages)
+    yield "none", conversation.all()
+    _clear_duplicates(conversation)
+    yield "duplicates", conversation.all()
+    _clear_results(conversation)
+    yield "results", conversation.all()
+    for turns in SUMMARY_TURNS:
+        keep = conversation.kept_indexes(turns)
+        for level in SUMMARY_LEVELS:
+            yield "summary", _with_summary(conversation, original, keep, goal, level)
+    keep = conversation.kept_indexes(1)
+    for length in _CUTS:
+        for last_level in (SUMMARY_LEVELS[-1], 0):
+            shorter = _with_summary(conversation, original, keep, goal, last_level)
+            yield "last_turn", [_with_short_results(kept, length) for kept in shorter]
+
+
+def _with_summary(
+    conversation: _Conversation, original: Messages, keep: set[int], goal: str, level: int
+) -> list[_KeptMessage]:
+    """Return the kept messages with a summary of the others where the first of them stood."""
+    gone = [index for index in range(len(original)) if index not in keep]
+    made = [_KeptMessage(conversation.messages[index], index in conversation.pins) for index in sorted(keep)]
+    if gone and level:
+        place = conversation.outside_pairs(gone[0])
+        before = sum(index < place for index in keep)
+        made.insert(before, _KeptMessage(summary(original, gone, goal=goal, level=level), False))
+    return made
+
+
+def _clear_duplicates(conversation: _Conversation) -> None:
+    twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
+    for pair in answered_calls(conversation.messages):
+        if pair.name in _READERS:
+            twins[pair.name, pair.arguments].append(pair)
+    for same in twins.values():
+        # A failed read is no newer state of the file, so the last good one stays.
+        newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
+        for pair in same[:newest]:
+            _replace(conversation, pair.result_at, pair.part_at, _REPLACED)
+
+
+def _clear_results(conversation: _Conversation) -> None:
+    """Clear old results, also those that stand in text for models without tools."""
+    # By place: results for models without tools stand in plain text, and belong to no call.
+    named = {(pair.result_at, pair.part_at): pair for pair in answered_calls(conversation.messages)}
+    first, end = (
+        conversation.start_of_last(len(conversation.messages) + 1),
+        conversation.start_of_last(RESULT_TURNS),
+    )
+    for index in range(first, end):
+        for at, part in enumerate(conversation.messages[index].parts):
+            text = result_text(part)
+            if text is not None and not is_reply(conversation.messages[index]):
+                pair = named.get((index, at))
+                what = f"{len(text.encode('utf-8', 'surrogatepass'))} bytes of output"
+                what += f" of {pair.name}" if pair else ""
+                what += f", kept as artifact {pair.artifact}" if pair and pair.artifact else ""
+                _replace(conversation, index, at, f"[cleared: {what}]")
+
+
+def _replace(conversation: _Conversation, index: int, at: int, line: str) -> None:
+    message: Any = conversation.messages[index]
+    text = result_text(message.parts[at])
+    if index in conversation.pins or text is None:
+        return
+    if len(text) <= max(len(line), _LEAST_CLEARED) and not holds_picture(message.parts[at]):
+        return
+    parts = [with_text(part, line) if number == at else part for number, part in enumerate(message.parts)]
+    conversation.messages[index] = replace(message, parts=parts)
+
+
+def _with_short_results(kept: _KeptMessage, length: int) -> _KeptMessage:
+    message: Any = kept.message
+    if kept.pinned or is_reply(message):
+        return kept
+    parts = [
+        part
+        if (text := result_text(part)) is None or (len(text) <= length and not holds_picture(part))
+        else with_text(part, shorten_middle(text, length))
+        for part in message.parts
+    ]
+    return _KeptMessage(replace(message, parts=parts), False)

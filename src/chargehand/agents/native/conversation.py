@@ -1,0 +1,159 @@
+"""The conversation of a native attempt, built from its record for whichever model is asked next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from chargehand.agents._text_protocol import render_result
+from chargehand.agents.recorded import ToolCall
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse
+
+FINISH, ASK = "finish", "ask"
+_SKIPPED = "not done: finish came before it"
+_FINISHED = "noted; the checks decide whether it is so"
+_NO_PICTURES = "[not shown: this model does not take it; look at it with a program, or work without it]"
+_OLDER_PICTURE = "[not shown any more; read it again to see it]"
+# With 2 MB each (the `read` tool's limit) they fit into one request.
+_MOST_PICTURES = 8
+ReadPicture = Callable[[str], bytes | None]
+"""Returns the bytes of an artifact, `None` where it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEntry:
+    """One entry: what a person or Chargehand says, a model's reply, or the result of a call.
+
+    Compaction never touches `pinned` entries. `report` marks the report on the attempt before; `message` is a
+    reply as recorded; `image` is the media type of the picture that `artifact` is.
+    """
+
+    kind: Literal["user", "reply", "result"]
+    text: str = ""
+    pinned: bool = False
+    message: dict[str, Any] | None = None
+    calls: tuple[ToolCall, ...] = ()
+    call: ToolCall | None = None
+    artifact: str | None = None
+    failed: bool = False
+    report: bool = False
+    image: str | None = None
+
+
+def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntry]) -> list[ConversationEntry]:
+    """Return results for the calls that have none, because the reply finished or its attempt ended there.
+
+    Providers refuse a conversation in which a call has no result.
+    """
+    answered = {result.call.index for result in results if result.call is not None}
+    return [
+        ConversationEntry(kind="result", call=call, text=_FINISHED if call.name == FINISH else _SKIPPED)
+        for call in reply.calls
+        if call.index not in answered
+    ]
+
+
+def to_messages(
+    system: str, entries: Sequence[ConversationEntry], *, native: bool, picture: ReadPicture | None = None
+) -> tuple[list[ModelMessage], set[int]]:
+    """Return the conversation as pydantic-ai messages, and the indexes of the pinned ones.
+
+    With `native` false, for a model without tools, calls and results are text. `picture` is `None` for a model
+    that takes no pictures, which is told so; else the last few are shown.
+    """
+    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
+
+    # Only the last few: every picture is sent again with every request.
+    pictured = [entry for entry in entries if entry.image is not None and entry.artifact is not None]
+    visible = {id(entry) for entry in pictured[-_MOST_PICTURES:]}
+    messages: list[ModelMessage] = [ModelRequest(parts=[SystemPromptPart(system)])]
+    pins = {0}
+    parts: list[ModelRequestPart] = []
+    replies = 0
+
+    def end_request() -> None:
+        if parts:
+            messages.append(ModelRequest(parts=list(parts)))
+            parts.clear()
+
+    for entry in entries:
+        if entry.kind == "reply":
+            end_request()
+            replies += 1
+            if native and not any(call.written for call in entry.calls):
+                messages.extend(ModelMessagesTypeAdapter.validate_python([_with_own_ids(entry, replies)]))
+            else:
+                messages.append(_reply_as_text(entry))
+            continue
+        if entry.pinned:  # a message of its own, so that nothing else is kept with it
+            end_request()
+        parts.append(_request_part(entry, replies, native, _shown_picture(entry, visible, picture)))
+        if entry.pinned:
+            end_request()
+            pins.add(len(messages) - 1)
+    end_request()
+    return messages, pins
+
+
+def _call_id(reply: int, index: int) -> str:
+    return f"call-{reply}-{index}"
+
+
+def _with_own_ids(entry: ConversationEntry, reply: int) -> dict[str, Any]:
+    """Return a recorded reply with call ids of ours.
+
+    Those of another provider, or of a person's edit, may be refused or be there twice; ours are accepted by all.
+    """
+    assert entry.message is not None
+    parts, index = [], 0
+    for part in entry.message["parts"]:
+        if part["part_kind"] == "tool-call":
+            part, index = part | {"tool_call_id": _call_id(reply, index)}, index + 1
+        parts.append(part)
+    return entry.message | {"parts": parts}
+
+
+def _shown_picture(entry: ConversationEntry, visible: set[int], picture: ReadPicture | None) -> bytes | str | None:
+    """Return the picture of an entry, or the line that stands in its place; `None` for an entry without one."""
+    if entry.image is None or entry.artifact is None:
+        return None
+    if picture is None:
+        return _NO_PICTURES
+    content = picture(entry.artifact) if id(entry) in visible else None
+    return _OLDER_PICTURE if content is None else content
+
+
+def _request_part(
+    entry: ConversationEntry, reply: int, native: bool, picture: bytes | str | None
+) -> ModelRequestPart:
+    from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart
+
+    text = f"{entry.text}\n{picture}" if isinstance(picture, str) else entry.text
+    if entry.call is None:
+        return UserPromptPart(text)
+    shown: list[str | BinaryContent] = []
+    if isinstance(picture, bytes):
+        assert entry.image is not None
+        shown = [BinaryContent(picture, media_type=entry.image)]
+    if native and not entry.call.written:
+        about = {"artifact": entry.artifact, "failed": entry.failed}
+        content = [text, *shown] if shown else text
+        return ToolReturnPart(entry.call.name, content, _call_id(reply, entry.call.index), metadata=about)
+    rendered = render_result(entry.call.name, text)
+    return UserPromptPart([rendered, *shown] if shown else rendered)
+
+
+def _reply_as_text(entry: ConversationEntry) -> ModelResponse:
+    from pydantic_ai.messages import ModelResponse, TextPart
+
+    blocks = [
+        "```tool\n" + json.dumps({"name": call.name, "arguments": call.arguments}) + "\n```"
+        for call in entry.calls
+        if not call.written
+    ]
+    # Never empty: some providers refuse an empty message.
+    return ModelResponse(parts=[TextPart("\n".join([entry.text, *blocks]).strip() or "(nothing)")])

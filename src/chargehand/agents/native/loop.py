@@ -1,0 +1,489 @@
+"""The native agent: a loop that lets a model work with tools in the sandbox, every step of it recorded.
+
+The loop is a function of the record. A worker that takes over runs the same code from the start: recorded steps
+return their outputs at once, and the first step that is not recorded is where the work goes on. So nothing may
+follow from a reply or a call before it is recorded, and all state below is derived from recorded outputs.
+
+One turn (docs/architecture.md, "One act of a native agent"):
+
+1. `_request_reply`: the conversation goes to the model, and the reply is recorded.
+2. `_run_call`: its calls run one after the other, each judged first and recorded.
+3. `AttemptContext.act`: a call that may change files ends with a checkpoint in the same record.
+4. `EscalationLadder`: the turn is watched for going in circles; what is due is done before the next request.
+
+`_AttemptLoop.run` is these four; what follows it is their parts, in that order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chargehand.agents._messages import (
+    ASKED_AGAIN,
+    denial_text,
+    failure_message,
+    finish_rejection,
+    message_address,
+    message_text,
+    outcome_of_message,
+    read_finish,
+)
+from chargehand.agents._prompts import (
+    INSTRUCTION_FILES,
+    SKILLS,
+    first_message,
+    is_from_person,
+    no_tool_message,
+    person_message,
+    report_message,
+    resumed_message,
+    system_prompt,
+)
+from chargehand.agents._tool_specs import MUTATING, ToolResult, ToolSpec
+from chargehand.agents.contract import (
+    ABILITIES,
+    AgentOutcome,
+    Assignment,
+    AttemptContext,
+    Claim,
+    EndpointModel,
+    McpServer,
+)
+from chargehand.agents.native.conversation import ASK, FINISH, ConversationEntry, missing_results
+from chargehand.agents.native.mcp.tools import McpTools
+from chargehand.agents.native.model_client import (
+    QUOTA,
+    ModelClient,
+    ModelRequester,
+    NotKeptError,
+    load_client,
+    open_client,
+)
+from chargehand.agents.native.skills import find_skills, skill_list
+from chargehand.agents.native.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message
+from chargehand.agents.native.tools.toolbox import Toolbox, action_of, checked_call, role_refusal
+from chargehand.agents.recorded import (
+    OPENING,
+    ToolCall,
+    call_step,
+    notes_step,
+    parse_step,
+    read_reply,
+    reply_step,
+    restore_step,
+)
+from chargehand.core.codec import convert_to
+from chargehand.core.config import AgentKind
+from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
+from chargehand.core.messages import ClarificationRequest, ProgressReport
+
+# Replies of one attempt: far more than work that gets anywhere needs.
+_MOST_TURNS = 300
+_ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
+_PROGRESS_NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
+_LONGEST_REASON = 1000
+_INSTRUCTION_BYTES = 20_000
+
+
+class NativeAgent:
+    """A model with tools: bash, read, edit, apply_patch, search, snippet, finish, ask, and those of MCP servers.
+
+    The loop runs in the worker; only its tools run inside the sandbox, and every call to a model goes through the
+    attempt's own gateway. `finish` is a claim: the verdict decides, and what was wrong comes back as the next
+    attempt's opening of the same conversation.
+    """
+
+    kind: AgentKind = "native"
+    checkpoints_itself = True
+    abilities = ABILITIES["native"]
+
+    def __init__(self, name: str, *, models: tuple[str, ...], mcp: tuple[McpServer, ...] = ()) -> None:
+        self.name = name
+        self.models = models
+        self._mcp = mcp
+
+    def prepare(self) -> None:
+        """Import the model library, which takes seconds; see `Agent.prepare`."""
+        load_client()
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        """Work until the model finishes; see `Agent.run`."""
+        assert context.endpoint is not None
+        try:
+            async with context.limited(assignment.seconds), open_client(context.endpoint) as client:
+                outcome = await _AttemptLoop(self.name, assignment, context, client, self._mcp).run()
+        except TimeoutError:
+            reason = f"the agent was stopped at its time limit after {assignment.seconds:.1f} s"
+            outcome = _outcome("timed_out", reason, code="time")
+        except ExhaustedError as error:
+            outcome = _outcome("exhausted", error.message, code=error.code)
+        except UpstreamError as error:
+            outcome = _outcome("failed", error.message, code=error.code)
+        if outcome.message is not None:
+            return outcome
+        address = message_address(assignment, self.name, "end")
+        return replace(outcome, message=failure_message(address, outcome.reason, outcome.code))
+
+
+def _outcome(claim: Claim, reason: str, *, code: str = "", output: str = "") -> AgentOutcome:
+    return AgentOutcome(claim=claim, reason=reason, output=output.encode(), seconds=0.0, code=code)
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenTurn:
+    """A reply whose calls are being carried out, and what came of them so far."""
+
+    number: int
+    reply: ConversationEntry
+    problem: str | None = None
+    results: list[ConversationEntry] = field(default_factory=list)
+    calls: list[ObservedCall] = field(default_factory=list)
+    changed: bool = False
+
+
+class _AttemptLoop:
+    """The loop of one attempt."""
+
+    def __init__(
+        self,
+        name: str,
+        assignment: Assignment,
+        context: AttemptContext,
+        client: ModelClient,
+        mcp: tuple[McpServer, ...],
+    ) -> None:
+        assert context.endpoint is not None
+        self._name = name
+        self._assignment = assignment
+        self._context = context
+        self._requester = ModelRequester(context, client, system=system_prompt(assignment.role))
+        self._model = context.endpoint.models[0]
+        self._tools = Toolbox(
+            context.sandbox,
+            keep=context.keep,
+            on_output=context.on_output,
+            snippets=context.snippets,
+            may_use=assignment.role.may_use,
+        )
+        self._mcp = McpTools(mcp, context, shorten=self._tools.shorten)
+        self._entries: list[ConversationEntry] = []
+        self._messages_seen = 0
+        self._ladder = EscalationLadder(others=len(self._requester.models) - 1)
+        self._trees: list[str | None] = []  # the tree before each turn: where a roll-back goes
+        self._tree: str | None = assignment.tree
+        self._resumed = context.resumed
+        self._malformed = {"reply": 0, "finish": 0}
+
+    async def run(self) -> AgentOutcome:
+        """Let the model work until it finishes; raises what `NativeAgent.run` turns into outcomes."""
+        for earlier in range(1, self._assignment.number):
+            self._replay_conversation(self._context.recorded(earlier))
+        await self._open_conversation()
+        for number in range(1, _MOST_TURNS + 1):
+            # 1. The reply is recorded before anything follows from it: a crash below finds it in the log.
+            turn = await self._request_reply(number)
+            if outcome := self._count_malformed("reply", turn.problem):
+                return outcome
+            # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with the tree that
+            # it left, so a crash in the third repeats neither of the first two.
+            for index, call in enumerate(turn.reply.calls):
+                name = call_step(number, index)
+                if call.name != FINISH:
+                    await self._run_call(turn, call, name)
+                elif outcome := await self._finish(turn, call, name):
+                    return outcome
+            # 4. Watched after its calls, acted upon before the next request: what is done then stands in that
+            # turn's record, and a newer version with other rules resumes what this one did.
+            self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.calls), changed=turn.changed))
+        return _outcome("failed", f"the agent did not finish within {_MOST_TURNS} replies", code="turns")
+
+    # --- 0. The conversation so far, and what opens this attempt
+
+    def _replay_conversation(self, recorded: Sequence[tuple[str, Any]]) -> None:
+        """Take over what was said in an earlier attempt; nothing of it is done again."""
+        turn: _OpenTurn | None = None
+        for name, output in recorded:
+            step = parse_step(name)
+            if step is None:
+                continue
+            if step.kind == "opening":
+                self._apply_opening(output)
+            elif step.kind == "reply":
+                self._close_turn(turn)
+                turn = self._apply_recorded_reply(step.turn, output)
+            elif step.kind == "call" and turn is not None:
+                self._add_result(turn, turn.reply.calls[step.index], output)
+        self._close_turn(turn)
+
+    def _close_turn(self, turn: _OpenTurn | None) -> None:
+        if turn is not None:
+            self._entries += missing_results(turn.reply, turn.results)
+
+    async def _open_conversation(self) -> None:
+        async def compose() -> object:
+            assignment, said = self._assignment, list(self._context.person_messages())
+            texts = [person_message(text) for text in said[self._messages_seen :]]
+            if assignment.report is not None:
+                return {"texts": [report_message(assignment.report), *texts], "said": len(said)}
+            # Read inside the step: the files may change while the agent works, the recorded opening must not.
+            instructions = []
+            if skills := skill_list(await find_skills(self._context.sandbox)):
+                instructions.append((SKILLS, skills))
+            for path in INSTRUCTION_FILES:
+                head = await self._context.sandbox.exec(["head", "-c", str(_INSTRUCTION_BYTES), "--", path])
+                if head.exit_code == 0 and head.stdout:
+                    instructions.append((path, head.stdout.decode(errors="replace")))
+            first = first_message(
+                assignment.request, allow=assignment.allow, forbid=assignment.forbid, instructions=instructions
+            )
+            return {"texts": [first, *texts], "said": len(said)}
+
+        self._apply_opening(await self._context.step(OPENING, [self._assignment.number], compose))
+
+    def _apply_opening(self, output: Any) -> None:
+        self._mark_messages_seen(output["said"])
+        # Of several reports only the last is about the tree as it is.
+        self._entries = [replace(entry, pinned=entry.pinned and not entry.report) for entry in self._entries]
+        is_report = bool(self._entries)  # only the first attempt opens an empty conversation, with the request
+        for index, text in enumerate(output["texts"]):
+            report = is_report and index == 0
+            self._entries.append(ConversationEntry(kind="user", text=text, pinned=True, report=report))
+
+    def _mark_messages_seen(self, count: int) -> None:
+        self._messages_seen = count
+        self._context.mark_delivered(count, acknowledged=True)
+
+    # --- 1. The reply
+
+    async def _request_reply(self, number: int) -> _OpenTurn:
+        """Return the model's next reply, after whatever has to be done to get it out of a loop."""
+        name = reply_step(number)
+        # Of a recorded reply the record says what was done before it; an older version may have had other rules.
+        step = None if self._context.is_recorded(name) else self._ladder.due()
+        notes = list(await self._mcp.refresh(number))
+        # Before the request, and told with it: the model must know that its files changed under it.
+        if step is not None:
+            notes.append(await self._escalate(number, step))
+
+        async def request() -> object:
+            return await self._request_model(number, step, notes)
+
+        output = await self._context.step(name, [number], request)
+        if output["step"] is not None:
+            taken = convert_to(output["step"], LadderStep, from_attributes=True)
+            self._ladder.take(taken)
+            if taken.kind == "roll_back":
+                self._tree = self._trees[taken.stuck.since] or self._tree
+        self._trees.append(self._tree)
+        return self._apply_recorded_reply(number, output)
+
+    async def _request_model(self, number: int, step: LadderStep | None, notes: Sequence[str]) -> dict[str, Any]:
+        """Return the reply as it is recorded, with what the model was told besides the conversation."""
+        assert self._context.endpoint is not None
+        switch = step is not None and step.kind == "switch"
+        model = self._requester.other_than(self._model) if switch else self._model
+        if self._resumed is not None:
+            # The worker before us may have paid for this reply and died before recording it. The gateway gives it
+            # again for the very same request, so the model is first told exactly what it was told then.
+            recorded = dict(self._context.recorded(self._assignment.number))
+            told = recorded.get(notes_step(number), {"notes": [], "said": self._messages_seen})
+            try:
+                return {**told, "step": step, **await self._send(model, told["notes"], kept=True)}
+            except NotKeptError:
+                pass
+        told = await self._record_notes(number, notes)
+        try:
+            return {**told, "step": step, **await self._send(model, told["notes"])}
+        except UpstreamError as error:
+            pause = self._context.endpoint.meter().quota
+            if error.code != QUOTA or pause is None:
+                raise
+            return await self._context.park(f"turn/{number}/quota", pause)
+
+    async def _send(self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False) -> dict[str, Any]:
+        entries = [*self._entries, *map(note_entry, notes)]
+        return await self._requester.request(model, entries, self._offered_tools(), kept=kept)
+
+    async def _record_notes(self, number: int, notes: Sequence[str]) -> dict[str, Any]:
+        """Return what the model is told in addition; recorded first, so that the request can be made again."""
+        resumed, self._resumed = (
+            self._resumed,
+            None,
+        )  # told once: when the work goes on after a crash or a question
+        interruption = [] if resumed is None else [resumed_message(ignored_lost=resumed == "lost")]
+        said = list(self._context.person_messages())
+        texts = [*interruption, *notes, *(person_message(text) for text in said[self._messages_seen :])]
+        told = {"notes": texts, "said": len(said)}
+
+        async def compose() -> object:
+            return told
+
+        return dict(await self._context.step(notes_step(number), [told], compose)) if texts else told
+
+    def _apply_recorded_reply(self, number: int, output: Any) -> _OpenTurn:
+        """Add a recorded reply, and what the model was told before it, to the conversation."""
+        self._mark_messages_seen(output["said"])
+        self._entries += map(note_entry, output["notes"])
+        self._model = self._requester.models.get(output["model"], self._model)
+        reply = read_reply(output)
+        entry = ConversationEntry(kind="reply", text=reply.text, message=output["message"], calls=reply.calls)
+        self._entries.append(entry)
+        self._requester.calibrate(output)
+        if reply.problem is not None:
+            self._entries.append(ConversationEntry(kind="user", text=reply.problem))
+        elif not reply.calls:
+            self._entries.append(ConversationEntry(kind="user", text=no_tool_message()))
+        return _OpenTurn(number=number, reply=entry, problem=reply.problem)
+
+    # --- 2. and 3. Its calls
+
+    async def _run_call(self, turn: _OpenTurn, call: ToolCall, name: str) -> None:
+        async def work() -> object:
+            if not self._assignment.role.may_use(call.name):
+                reason = role_refusal(self._assignment.role, call.name, self._offered_tools())
+                self._context.refused(call.name, reason)
+                return {**_recorded_result(ToolResult(text=f"not done: {reason}", failed=True)), "seconds": 0.0}
+            if call.name != ASK:
+                return await self._run_if_allowed(name, call)
+            checked = checked_call(call.name, call.arguments)
+            if isinstance(checked, ToolResult):
+                return _recorded_result(checked)
+            answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
+            return _recorded_result(ToolResult(text=person_message(answer)))
+
+        if call.name in MUTATING or self._mcp.mutates(call.name):
+            # Output and tree are one line of the log: after a crash the files are set back to the last such tree,
+            # and a call without its line runs again from the tree before it.
+            output, tree = await self._context.act(name, [call.name, call.arguments], work)
+            turn.changed |= tree != self._tree
+            self._tree = tree
+        else:
+            output = await self._context.step(name, [call.name, call.arguments], work)
+        self._add_result(turn, call, output)
+
+    async def _run_if_allowed(self, name: str, call: ToolCall) -> dict[str, Any]:
+        """Run a call that the rules allow; one that they deny is answered with the rule and its reason."""
+        # Its tools know best what a call means: they judge it themselves, under an action of its own.
+        if self._mcp.knows(call.name):
+            return await _timed(self._mcp.call(name, call.name, call.arguments))
+        action = action_of(call.name, call.arguments)
+        if action is not None:
+            judgement = await self._context.judge(name, action)
+            if judgement.effect != "allow":
+                return {**_recorded_result(ToolResult(text=denial_text(judgement), failed=True)), "seconds": 0.0}
+        return await _timed(self._tools.call(call.name, call.arguments))
+
+    def _offered_tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools that the role has, the agent's own and those of MCP servers."""
+        may_use = self._assignment.role.may_use
+        return (*self._tools.specs, *(spec for spec in self._mcp.specs if may_use(spec.name)))
+
+    async def _finish(self, turn: _OpenTurn, call: ToolCall, name: str) -> AgentOutcome | None:
+        """Return the outcome of a well-formed `finish`.
+
+        A malformed one is asked for again, a progress report is noted, and a question waits for its answer.
+        """
+        calls = [each for each in turn.reply.calls if each.name == FINISH]
+        address = message_address(self._assignment, self._name, f"{turn.number}/{call.index}")
+        try:
+            # All calls of finish in the reply, as two that differ are as malformed as one without a summary.
+            message = read_finish(calls, address)
+        except MessageError as error:
+            rejection = ToolResult(text=finish_rejection(error), failed=True)
+            await self._record_answer(turn, call, name, _constant(_recorded_result(rejection)))
+            # Several calls in one reply are one mistake.
+            return self._count_malformed("finish", error.message) if call is calls[0] else None
+        self._count_malformed("finish", None)
+        if isinstance(message, ProgressReport):
+            noted = ToolResult(text=_PROGRESS_NOTED)
+            await self._record_answer(turn, call, name, _constant(_recorded_result(noted)))
+            return None
+        if isinstance(message, ClarificationRequest):
+            question = message.payload
+
+            async def ask() -> object:
+                answer = await self._context.ask(name, question.question, question.options)
+                return {**_recorded_result(ToolResult(text=person_message(answer))), "asked": True}
+
+            await self._record_answer(turn, call, name, ask)
+            return None
+        return outcome_of_message(_outcome("done", "", output=message_text(message)), message)
+
+    async def _record_answer(
+        self, turn: _OpenTurn, call: ToolCall, name: str, work: Callable[[], Awaitable[Any]]
+    ) -> None:
+        self._add_result(turn, call, await self._context.step(name, [call.name, call.arguments], work))
+
+    def _count_malformed(self, what: str, problem: str | None) -> AgentOutcome | None:
+        """Count what was malformed in a row; return the end where it was asked for again often enough."""
+        self._malformed[what] = 0 if problem is None else self._malformed[what] + 1
+        if problem is None or self._malformed[what] <= ASKED_AGAIN:
+            return None
+        reason = f"the agent's {what} was malformed {self._malformed[what]} times in a row: {problem}"
+        return _outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
+
+    def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
+        """Add a call's recorded output to the conversation and to what is watched."""
+        output = output.get("output", output)  # the record of an act holds its output beside the tree
+        text, failed = output["text"], output["failed"]
+        entry = ConversationEntry(
+            kind="result",
+            call=call,
+            text=text,
+            artifact=output["artifact"],
+            failed=failed,
+            pinned=call.name == ASK or output.get("asked", False),
+            image=output.get("image"),
+        )
+        turn.results.append(entry)
+        self._entries.append(entry)
+        exited_badly = call.name == "bash" and not text.endswith("[exit code 0]")
+        turn.calls.append(
+            ObservedCall(
+                name=call.name,
+                arguments=call.arguments if isinstance(call.arguments, dict) else {"": str(call.arguments)},
+                result=text,
+                failed=failed or exited_badly,
+                seconds=output.get("seconds", 0.0),
+            )
+        )
+
+    # --- 4. What is done about an agent that goes in circles
+
+    async def _escalate(self, number: int, step: LadderStep) -> str:
+        """Do the step of the ladder that is due; return what the model is told of it."""
+        if step.kind == "ask":
+            answer = await self._context.ask(f"turn/{number}/stuck", nudge_message(step.stuck), ())
+            return person_message(answer)
+        tree = self._trees[step.stuck.since]
+        if step.kind == "roll_back" and tree is not None:
+            await self._context.restore(restore_step(number), [tree], tree)
+            self._tree = tree
+            return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
+        return nudge_message(step.stuck)
+
+
+def note_entry(text: str) -> ConversationEntry:
+    """Return what is said between turns as an entry; compaction never drops what a person said."""
+    return ConversationEntry(kind="user", text=text, pinned=is_from_person(text))
+
+
+def _constant(document: object) -> Callable[[], Awaitable[object]]:
+    async def work() -> object:
+        return document
+
+    return work
+
+
+async def _timed(work: Awaitable[ToolResult]) -> dict[str, Any]:
+    began = time.monotonic()
+    result = await work
+    return {**_recorded_result(result), "seconds": time.monotonic() - began}
+
+
+def _recorded_result(result: ToolResult) -> dict[str, Any]:
+    document = {"text": result.text, "failed": result.failed, "artifact": result.artifact}
+    return document if result.image is None else {**document, "image": result.image}

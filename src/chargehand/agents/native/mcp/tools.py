@@ -1,0 +1,251 @@
+"""The tools of MCP servers as a native agent's own: listed, offered, judged, called, and answered in text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from chargehand.agents._json_rpc import object_at, objects_at, text_at
+from chargehand.agents._messages import denial_text
+from chargehand.agents._tool_specs import Mistake, ToolResult, ToolSpec
+from chargehand.agents.contract import AttemptContext, McpServer
+from chargehand.agents.native.mcp.schema import faults, plain_schema
+from chargehand.agents.native.mcp.server import McpError, McpServerProcess
+from chargehand.agents.recorded import without_lone_surrogates
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import nearest
+from chargehand.core.text import printable
+from chargehand.policy._actions import McpCall, Run
+from chargehand.sandbox._contract import Converses
+
+PREFIX = "mcp_"
+_NO_WORD = re.compile(r"[^A-Za-z0-9_]")
+# Characters of a tool's name that every provider takes.
+_LONGEST_NAME = 64
+_LONGEST_DESCRIPTION = 1_000
+# Tools of all servers of an attempt: more would take the context from the work.
+_MOST_TOOLS = 64
+_LONGEST_ARGUMENTS = 200_000
+_MOST_PARTS = 200
+
+Shorten = Callable[[str], Awaitable[tuple[str, str | None]]]
+"""Makes a text short enough for a model; returns it with the artifact of the whole one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpTool:
+    """One tool as it is recorded: under which name the model calls it, and what it is to its server.
+
+    `reads` says that its server calls it read-only; that is the server's word.
+    """
+
+    name: str
+    server: str
+    tool: str
+    description: str
+    parameters: dict[str, Any]
+    reads: bool
+
+    def spec(self) -> ToolSpec:
+        """Return it as a model is told of it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpListing:
+    """The tools of all servers at one time, and which servers had none to give, with why."""
+
+    tools: tuple[McpTool, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def listing_step(turn: int) -> str:
+    """Return the name of the step in which the tools before a turn's reply were listed."""
+    return f"mcp/{turn}"
+
+
+class McpTools:
+    """The servers of one attempt and the tools of theirs that the model is offered now.
+
+    The list is recorded: a worker that goes on offers what was offered; a server starts anew once it is called.
+    """
+
+    def __init__(self, servers: Sequence[McpServer], context: AttemptContext, *, shorten: Shorten) -> None:
+        self._configured = servers
+        self._context = context
+        self._servers = {each.name: McpServerProcess(each, context) for each in servers}
+        self._shorten = shorten
+        self._tools: dict[str, McpTool] = {}
+        self._admitted: set[str] = set()
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model is told of them."""
+        return tuple(tool.spec() for tool in self._tools.values())
+
+    async def refresh(self, turn: int) -> tuple[str, ...]:
+        """List the tools before a turn's reply, where that is due; return what is wrong with which servers."""
+        name = listing_step(turn)
+        due = turn == 1 or any(server.changed for server in self._servers.values())
+        if not self._configured or not (due or self._context.is_recorded(name)):
+            return ()
+        # Recorded: a worker that takes over must know which calls were acts.
+        output = await self._context.step(name, [each.name for each in self._configured], self._list_tools)
+        listing = convert_to(output, McpListing, from_attributes=True)
+        self._tools = {tool.name: tool for tool in listing.tools}
+        return listing.problems
+
+    async def _list_tools(self) -> object:
+        tools: dict[str, McpTool] = {}
+        problems: list[str] = []
+        for server in self._configured:
+            try:
+                await self._require_start(server)
+                offered = await self._servers[server.name].tools()
+            except McpError as error:
+                problems.append(f"The tools of the MCP server {server.name!r} are missing: {error.message}")
+                continue
+            for tool in _tools_of(server, offered):
+                if len(tools) < _MOST_TOOLS:
+                    name = tool.name
+                    if len(name) > _LONGEST_NAME or name in tools:
+                        identity = f"{tool.server}\0{tool.tool}".encode("utf-8", "surrogatepass")
+                        name = f"{name[: _LONGEST_NAME - 9]}_{sha256(identity).hexdigest()[:8]}"
+                    tools[name] = replace(tool, name=name)
+        return McpListing(tools=tuple(tools.values()), problems=tuple(problems))
+
+    async def _require_start(self, server: McpServer) -> None:
+        """Have the start of a server judged, as every agent's program is; raises `McpError` where it is denied."""
+        if not isinstance(self._context.sandbox, Converses):
+            tier = self._context.sandbox.tier
+            raise McpError(f"sandboxes of tier {tier!r} cannot talk with a running program")
+        if server.name in self._admitted:
+            return
+        action = Run(kind="launch", run=server.command, trusted=True)
+        judgement = await self._context.judge(f"mcp/launch/{server.name}", action)
+        if judgement.effect != "allow":
+            raise McpError(denial_text(judgement))
+        self._admitted.add(server.name)
+
+    def knows(self, name: str) -> bool:
+        """Tell whether a call is meant for a server, known or not."""
+        return bool(self._configured) and name.startswith(PREFIX)
+
+    def mutates(self, name: str) -> bool:
+        """Tell whether a call may change files: every one that its server does not call read-only."""
+        return name in self._tools and not self._tools[name].reads
+
+    async def call(self, step: str, name: str, arguments: object) -> ToolResult:
+        """Carry out one call that the rules allow; whatever is wrong with it or its server is a failed result.
+
+        `step` is the call's own. Raises `SandboxDiedError`, and `WaitingError` where a person is asked.
+        """
+        server = name
+        try:
+            tool, checked = self._check_call(name, arguments)
+            server = tool.server
+            document = msgspec.json.encode(checked, order="sorted").decode()
+            action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
+            # An action of its own kind, with typed facts, so that rules can name a server's tool.
+            judgement = await self._context.judge(step, action)
+            if judgement.effect != "allow":
+                return ToolResult(text=denial_text(judgement), failed=True)
+            result = await self._servers[tool.server].call(tool.tool, checked)
+        except Mistake as mistake:
+            return ToolResult(text=str(mistake), failed=True)
+        except McpError as error:
+            return ToolResult(text=f"the MCP server {server!r} did not do it: {error.message}", failed=True)
+        text, artifact = await self._shorten(read_content(result, keep=self._context.keep))
+        return ToolResult(text=text, failed=result.get("isError") is True, artifact=artifact)
+
+    def _check_call(self, name: str, arguments: object) -> tuple[McpTool, dict[str, Any]]:
+        tool = self._tools.get(name)
+        if tool is None:
+            raise Mistake(f"there is no tool {name[:80]!r}: {nearest(name[:80], self._tools)}")
+        if not isinstance(arguments, dict):
+            raise Mistake(f"the arguments of {name} must be a JSON object, not {str(arguments)[:60]!r}")
+        properties, required = tool.parameters["properties"], tool.parameters["required"]
+        # Several models write null for what they leave out; it stays where the schema lets null be a value.
+        arguments = {
+            key: value
+            for key, value in arguments.items()
+            if value is not None or key in required or key not in properties or not faults(properties[key], None)
+        }
+        if len(msgspec.json.encode(arguments)) > _LONGEST_ARGUMENTS:
+            raise Mistake(f"the arguments of {name} are longer than {_LONGEST_ARGUMENTS} bytes")
+        if wrong := faults(tool.parameters, arguments):
+            raise Mistake(f"wrong arguments for {name}: {'; '.join(wrong)}")
+        return tool, arguments
+
+
+def _tools_of(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
+    """Return the tools of a server that are allowed; what has no usable name is as if it were not there."""
+    found = []
+    for each in offered:
+        tool = text_at(each, "name")
+        allowed = not server.tools or tool in server.tools
+        if allowed and 0 < len(tool) <= 128 and tool.isprintable() and printable(tool) == tool:
+            said = printable(text_at(each, "description") or text_at(object_at(each, "annotations"), "title"))
+            words = " ".join(said.split())[:_LONGEST_DESCRIPTION]
+            found.append(
+                McpTool(
+                    name=_NO_WORD.sub("_", f"{PREFIX}{server.name}_{tool}"),
+                    server=server.name,
+                    tool=tool,
+                    description=f"[Of the MCP server {server.name}, in its own words:] {words}",
+                    parameters=without_lone_surrogates(plain_schema(each.get("inputSchema"))),
+                    reads=object_at(each, "annotations").get("readOnlyHint") is True,
+                )
+            )
+    return found
+
+
+def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> str:
+    """Return all that a result of `tools/call` says, as text; `keep` stores bytes and returns their artifact id.
+
+    Structured content is shown where there is no other.
+    """
+    parts = [_text_of_part(part, keep) for part in list(objects_at(result, "content"))[:_MOST_PARTS]]
+    if not parts and result.get("structuredContent") is not None:
+        parts = [msgspec.json.encode(result["structuredContent"]).decode()]
+    return printable("\n".join(parts)) or "(the server answered with nothing)"
+
+
+def _text_of_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
+    match part.get("type"):
+        case "text":
+            return text_at(part, "text")
+        case "image" | "audio" as kind:
+            return _keep_data(str(kind), part, text_at(part, "data"), keep)
+        case "resource":
+            resource = object_at(part, "resource")
+            where = _one_line(text_at(resource, "uri"))
+            if isinstance(resource.get("text"), str):
+                return f"[resource {where}]\n{resource['text']}"
+            return _keep_data(f"resource {where}", resource, text_at(resource, "blob"), keep)
+        case "resource_link":
+            title = _one_line(text_at(part, "name", "title"))
+            return f"[link to resource {_one_line(text_at(part, 'uri'))}: {title}]"
+        case other:
+            return f"[content of the unknown type {_one_line(str(other))}]"
+
+
+def _keep_data(what: str, part: Mapping[str, Any], data: str, keep: Callable[[bytes], str]) -> str:
+    # Kept and named, not shown: conversations are recorded and shortened as text.
+    kind = _one_line(text_at(part, "mimeType")) or "of unknown type"
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return f"[{what} ({kind}) that is not base64]"
+    return f"[{what} ({kind}), {len(content)} bytes, not shown; kept as artifact {keep(content)}]"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split())[:200]

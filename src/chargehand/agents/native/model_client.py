@@ -1,0 +1,304 @@
+"""Requests of the native agent to its models: pydantic-ai over the attempt's own gateway, with fallbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from chargehand.agents._text_protocol import describe
+from chargehand.agents._tool_specs import ToolSpec
+from chargehand.agents.contract import AttemptContext, Endpoint, EndpointModel
+from chargehand.agents.native.compaction import compact
+from chargehand.agents.native.conversation import ConversationEntry, to_messages
+from chargehand.agents.recorded import dump_reply
+from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
+from chargehand.models._contract import Dialect
+
+if TYPE_CHECKING:
+    from pydantic_ai.exceptions import ModelAPIError
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+_LOADING = threading.Lock()
+_MODULES: Mapping[Dialect, tuple[str, ...]] = {
+    "openai": ("pydantic_ai.models.openai", "pydantic_ai.providers.openai_compatible"),
+    "anthropic": ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
+}
+_USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
+_BASE_URL = "http://gateway"
+QUOTA = "quota_exhausted"
+"""The gateway's code for a model whose provider is out of quota for hours."""
+# The gateway's code for a call that no model behind a name takes, such as one with a picture.
+_UNCARRIED = "uncarried"
+_CONNECT_SECONDS = 30.0
+# The gateway bounds each wait for the provider, and says so: the client must not be the first to give up.
+_SILENCE_SECONDS = 3600.0
+# Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay.
+_ANTHROPIC_OUTPUT = 16_000
+_TRIES = 3
+# Tokens assumed for a model whose context is not known: what nearly all current ones have.
+_UNKNOWN_CONTEXT = 128_000
+# A quarter of the context is left to the reply.
+_REPLY_SHARE = 4
+
+
+class NotKeptError(Exception):
+    """The gateway keeps no reply to a request, and only a kept one was asked for."""
+
+
+class ModelRequester:
+    """Requests replies for one attempt; what it learns on the way is derived from the recorded replies."""
+
+    def __init__(self, context: AttemptContext, client: ModelClient, *, system: str) -> None:
+        assert context.endpoint is not None
+        self._context = context
+        self._client = client
+        self._system = system
+        self.models = {model.name: model for model in context.endpoint.models}
+        self._calibration: tuple[int, int] | None = None
+        self._pictures: dict[str, bytes] = {}
+
+    def other_than(self, model: EndpointModel) -> EndpointModel:
+        """Return the model that comes after one in the chain, the first after the last."""
+        names = list(self.models)
+        return self.models[names[(names.index(model.name) + 1) % len(names)]]
+
+    def calibrate(self, output: Any) -> None:
+        """Learn from a recorded reply how many tokens its provider counted for a conversation of its size."""
+        tokens = output["message"]["usage"].get("input_tokens") or 0
+        if tokens and output.get("size"):
+            self._calibration = (tokens, output["size"])
+
+    async def request(
+        self,
+        model: EndpointModel,
+        entries: Sequence[ConversationEntry],
+        specs: Sequence[ToolSpec],
+        *,
+        kept: bool = False,
+    ) -> dict[str, Any]:
+        """Request a reply of a model, then of the others in turn; return it as it is recorded.
+
+        With `kept` only replies that were paid for already; raises `NotKeptError` where there is none. Raises
+        `UpstreamError` and `ExhaustedError` where no model replies.
+        """
+        chain = [model, *(other for other in self.models.values() if other.name != model.name)]
+        first: UpstreamError | ExhaustedError | None = None
+        for candidate in chain:
+            try:
+                return await self._request_of(candidate, entries, specs, kept=kept)
+            except NotKeptError:
+                continue
+            except (UpstreamError, ExhaustedError) as error:
+                if error.code == "budget":  # the budget is the attempt's: another model has no more
+                    raise
+                # A mission can wait for quota, so that error is worth more than the first one.
+                first = error if first is None or error.code == QUOTA else first
+        if kept:
+            raise NotKeptError
+        assert first is not None
+        raise first
+
+    async def _request_of(
+        self, model: EndpointModel, entries: Sequence[ConversationEntry], specs: Sequence[ToolSpec], *, kept: bool
+    ) -> dict[str, Any]:
+        system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
+        limit = (model.context or _UNKNOWN_CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
+        pictures = model.images and any(entry.image is not None for entry in entries)
+        for attempt in range(1, _TRIES + 1):
+            picture = self._picture if pictures else None
+            messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
+            fitting = compact(messages, limit=limit, pins=pins, calibration=self._calibration)
+            try:
+                response = await self._client.request(
+                    model, fitting.messages, specs if model.tools else (), on_text=self._show, kept=kept
+                )
+            except UpstreamError as error:
+                # A picture that a provider refuses must not end the work: it stands in every later request.
+                refused = pictures and error.code in ("model_failed", _UNCARRIED)
+                pictures = pictures and not refused
+                if attempt == _TRIES or (error.code in ("model_failed", QUOTA, _UNCARRIED) and not refused):
+                    raise
+            else:
+                return {
+                    "model": model.name,
+                    "native": model.tools,
+                    "message": dump_reply(response),
+                    "size": fitting.size,
+                }
+        raise AssertionError("the last try returns or raises")
+
+    def _picture(self, artifact: str) -> bytes | None:
+        """Return a picture that was read, `None` where it is gone; cached, as it is sent with every request."""
+        if artifact not in self._pictures:
+            with contextlib.suppress(NotFoundError):
+                self._pictures[artifact] = self._context.artifact(artifact)
+        return self._pictures.get(artifact)
+
+    def _show(self, text: str) -> None:
+        if self._context.on_output is not None:
+            self._context.on_output("stdout", text.encode(errors="replace"))
+
+
+class ModelClient:
+    """Sends conversations to the models of one endpoint; made by `open_client`."""
+
+    def __init__(self, endpoint: Endpoint, http: Any) -> None:
+        self._endpoint = endpoint
+        self._http = http
+        self._models: dict[str, Model[Any]] = {}
+
+    async def request(
+        self,
+        model: EndpointModel,
+        messages: Sequence[ModelMessage],
+        tools: Sequence[ToolSpec],
+        *,
+        on_text: Callable[[str], None],
+        kept: bool = False,
+    ) -> ModelResponse:
+        """Return the model's reply, streamed on the way; `on_text` gets its text as it comes.
+
+        With `kept` no model is called: it is a reply that the attempt had before, else this raises `NotKeptError`.
+        Raises `ExhaustedError` (`budget`), `UpstreamError` for whatever kept a whole reply from coming.
+        """
+        from pydantic_ai.direct import model_request_stream
+        from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
+
+        if model.name not in self._models:
+            connect = _anthropic if model.dialect == "anthropic" else _openai
+            self._models[model.name] = connect(model.name, self._endpoint.token, self._http)
+        begun = False
+        try:
+            async with model_request_stream(
+                self._models[model.name],
+                list(messages),
+                model_settings=_settings(model, kept=kept),
+                model_request_parameters=_parameters(tools),
+                # Prompts must not leak into somebody's tracing.
+                instrument=False,
+            ) as stream:
+                begun = True
+                async for event in stream:
+                    # Text comes with the start of a part and with its deltas; calls are shown when they run.
+                    if event.event_kind == "part_start" and event.part.part_kind == "text":
+                        on_text(event.part.content)
+                    elif event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
+                        on_text(event.delta.content_delta)
+                return stream.get()
+        except ModelAPIError as error:
+            if kept:
+                raise NotKeptError from error
+            raise _our_error(error, model.name, begun=begun) from error
+        except UnexpectedModelBehavior as error:
+            message = f"model {model.name!r} gave no usable reply: {error}"
+            raise UpstreamError(message, code="upstream_malformed") from error
+
+
+def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:
+    """Import what clients of these dialects need, once per process: that takes seconds."""
+    modules = ["pydantic_ai.direct", *(module for dialect in dialects for module in _MODULES[dialect])]
+    with _LOADING:  # two threads that import it at once would meet half-loaded modules
+        for module in modules:
+            importlib.import_module(module)
+
+
+@asynccontextmanager
+async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
+    """Connect to an endpoint's socket for the block."""
+    # In a thread: whoever wants to pause or to cancel must not wait for it.
+    await asyncio.to_thread(load_client, {model.dialect for model in endpoint.models})
+    import httpx2
+
+    directory = os.open(endpoint.socket.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+        transport = httpx2.AsyncHTTPTransport(uds=f"/proc/self/fd/{directory}/{endpoint.socket.name}")
+        timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
+        async with httpx2.AsyncClient(transport=transport, timeout=timeout) as http:
+            yield ModelClient(endpoint, http)
+    finally:
+        os.close(directory)
+
+
+# Retries are the gateway's, which knows what a call may have cost: the clients below make none.
+
+
+def _openai(name: str, token: str, http: Any) -> Model[Any]:
+    from openai import AsyncOpenAI
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    client = AsyncOpenAI(base_url=f"{_BASE_URL}/v1", api_key=token, http_client=http, max_retries=0)
+    return OpenAIChatModel(name, provider=OpenAICompatibleProvider("gateway", openai_client=client))
+
+
+def _anthropic(name: str, token: str, http: Any) -> Model[Any]:
+    from anthropic import AsyncAnthropic
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    client = AsyncAnthropic(base_url=_BASE_URL, api_key=token, http_client=http, max_retries=0)
+    return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
+
+
+def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
+    from pydantic_ai.settings import ModelSettings
+
+    settings = ModelSettings(timeout=_SILENCE_SECONDS)
+    if kept:
+        # The gateway's own header: it never calls a model for such a request.
+        settings["extra_headers"] = {"x-chargehand-kept": "only"}
+    if model.dialect == "anthropic":
+        # Without a mark Anthropic caches nothing, and a conversation is paid in full each turn.
+        settings["cache"] = True
+        settings["max_tokens"] = model.max_output or _ANTHROPIC_OUTPUT
+    elif model.max_output is not None:
+        settings["max_tokens"] = model.max_output
+    return settings
+
+
+def _parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    definitions = [
+        ToolDefinition(
+            name=tool.name,
+            description=tool.description,
+            parameters_json_schema=dict(tool.parameters),
+            strict=False,
+        )
+        for tool in tools
+    ]
+    return ModelRequestParameters(function_tools=definitions)
+
+
+def _our_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
+    """Return the error as one of ours; the gateway's codes decide, never its sentences."""
+    body: Any = error.body
+    document = body.get("error", body) if isinstance(body, dict) else None
+    code, text = error.provider_error_code, error.message
+    if isinstance(document, dict):  # the gateway gives code and message in every dialect
+        code = code or document.get("code")
+        text = document["message"] if isinstance(document.get("message"), str) else text
+    text = re.sub(r"\s+", " ", text)
+    if code == "price_unknown":
+        return ExhaustedError(text, code="price_unknown")
+    if code == "budget_exhausted":
+        return ExhaustedError(text, code="budget")
+    if code == QUOTA:
+        return UpstreamError(text, code="quota_exhausted")
+    if code == _UNCARRIED:
+        return UpstreamError(text, code="uncarried")
+    return UpstreamError(
+        f"model {model!r} gave no reply: {text}", code="upstream_cut" if begun else "model_failed"
+    )

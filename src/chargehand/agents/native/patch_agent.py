@@ -1,0 +1,70 @@
+"""The patch agent: an existing patch, applied exactly or not at all; no model is asked."""
+
+from __future__ import annotations
+
+import time
+
+from chargehand.agents._messages import denial_text, message_address, with_message
+from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.native.tools.toolbox import Toolbox, action_of
+from chargehand.agents.patch.parsing import BEGIN
+from chargehand.core.config import AgentKind
+
+_STEP = "patch"
+_TOOL = "apply_patch"
+
+
+class PatchAgent:
+    """Applies a given patch, in either notation of `apply_patch`; without one the request itself is the patch.
+
+    The same base and patch give the same tree each time. The write is one recorded act: it is judged, and what is
+    recorded is not done again.
+    """
+
+    kind: AgentKind = "patch"
+    checkpoints_itself = True
+    abilities = ABILITIES["patch"]
+    models: tuple[str, ...] = ()
+
+    def __init__(self, name: str, *, patch: str | None = None) -> None:
+        self.name = name
+        self._patch = patch
+
+    def prepare(self) -> None:
+        """Nothing is needed ahead of time."""
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        """Apply the patch; see `Agent.run`."""
+        address = message_address(assignment, self.name, "end")
+        return with_message(await self._apply(assignment, context), address, None)
+
+    async def _apply(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        began = time.monotonic()
+        patch = self._patch
+        if patch is None:  # a request may say something above the patch
+            patch = assignment.request[max(assignment.request.find(BEGIN), 0) :]
+        arguments = {"patch": patch}
+
+        async def work() -> object:
+            # Judged inside the act: what is recorded is neither asked again nor done again.
+            action = action_of(_TOOL, arguments)
+            if action is not None:
+                judgement = await context.judge(_STEP, action)
+                if judgement.effect != "allow":
+                    return {"text": denial_text(judgement), "failed": True}
+            result = await Toolbox(context.sandbox, keep=context.keep).call(_TOOL, arguments)
+            return {"text": result.text, "failed": result.failed}
+
+        try:
+            async with context.limited(assignment.seconds):
+                result, _ = await context.act(_STEP, [_TOOL, arguments], work)
+        except TimeoutError:
+            reason = f"the agent was stopped at its time limit after {assignment.seconds:.1f} s"
+            return AgentOutcome(
+                claim="timed_out", reason=reason, output=b"", seconds=assignment.seconds, code="time"
+            )
+        seconds, output = time.monotonic() - began, result["text"].encode(errors="replace")
+        if result["failed"]:
+            reason = f"the patch does not apply: {result['text'][:300]}"
+            return AgentOutcome(claim="failed", reason=reason, output=output, seconds=seconds, code="patch_failed")
+        return AgentOutcome(claim="done", reason="the patch is applied", output=output, seconds=seconds)

@@ -1,0 +1,87 @@
+"""The skills of a repository: what each is for, by the front matter of its SKILL.md; the rest is read when needed.
+
+Whatever stands there is the repository's word, and is put before a model as such.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from chargehand.core.text import printable, shown_path
+from chargehand.sandbox._contract import Sandbox
+
+PLACES = (".chargehand/skills", ".claude/skills")
+"""Directories whose subdirectories are skills; of two of one name the first is listed."""
+_MOST = 50
+_HEAD_BYTES = 4_000
+_LONGEST = 400
+# NUL between the fields, and none in them: a file name or a header cannot forge another skill.
+_LIST = """
+for place in "$@"; do
+  for file in "$place"/*/SKILL.md; do
+    [ -f "$file" ] && printf '%s\\0' "$file" && head -c 4000 -- "$file" | tr -d '\\000' && printf '\\0'
+  done
+done
+"""
+_KEY = re.compile(r"(name|description):[ \t]*(.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """One skill: its file, relative to the workspace, its name and what it is for."""
+
+    path: str
+    name: str
+    description: str
+
+
+async def find_skills(sandbox: Sandbox) -> tuple[Skill, ...]:
+    """Return the skills in a sandbox's workspace, 50 at most; a file without a description is none."""
+    limit = _MOST * (_HEAD_BYTES + 500)
+    result = await sandbox.exec(["/bin/sh", "-c", _LIST, "sh", *PLACES], output_limit=limit)
+    fields = result.stdout.decode("utf-8", "replace").split("\0")
+    found: dict[str, Skill] = {}
+    for path, head in zip(fields[::2], fields[1::2], strict=False):
+        skill = parse_skill(path, head)
+        if skill is not None and len(found) < _MOST:
+            found.setdefault(skill.name, skill)
+    return tuple(found.values())
+
+
+def parse_skill(path: str, head: str) -> Skill | None:
+    """Return the skill that a file's beginning describes, `None` where it has no front matter with a description.
+
+    Of YAML what such headers use is read: plain and quoted values, and lines that go on indented.
+    """
+    lines = head.replace("\r\n", "\n").split("\n")
+    if lines[0].strip() != "---" or "---" not in (line.rstrip() for line in lines[1:]):
+        return None
+    said: dict[str, str] = {}
+    key = ""
+    for line in lines[1:]:
+        if line.rstrip() == "---":
+            break
+        # Two keys of YAML's many, read by hand: a parser would be handed a hostile file.
+        if found := _KEY.fullmatch(line):
+            key = found[1]
+            said[key] = "" if found[2].strip() in ("|", ">", "|-", ">-") else found[2]
+        elif line[:1] in (" ", "\t") and key:
+            said[key] += f" {line}"
+        elif line.strip():
+            key = ""
+    name = _clean(said.get("name", "")) or path.split("/")[-2]
+    description = _clean(said.get("description", ""))
+    return Skill(path=path, name=name, description=description) if description else None
+
+
+def _clean(value: str) -> str:
+    text = " ".join(printable(value).split())
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    return text[:_LONGEST]
+
+
+def skill_list(skills: tuple[Skill, ...]) -> str:
+    """Return what a model is told of the skills, one line each."""
+    return "\n".join(f"- {skill.name}: {skill.description} (read {shown_path(skill.path)})" for skill in skills)

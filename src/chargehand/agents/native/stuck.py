@@ -1,0 +1,449 @@
+"""Tells a native agent that goes in circles from one that works or waits, by its recorded turns alone.
+
+Everything here is a function of what was recorded, so that it comes out the same after a crash. Two calls are
+the same when they differ only in numbers, times, ids or names of temporary files. What never counts as going in
+circles: waiting (a call that sleeps, waits or runs long) and new information (a result or a part of a file not
+seen before).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+LONG_SECONDS = 60.0
+"""A call that runs this long is waiting for its command."""
+_EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
+_TIMED_OUT = re.compile(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
+_LEAST_SLEEP = 1.0
+_READERS = frozenset({"read", "search"})
+
+# What differs between two runs of the same command. The order matters: a UUID must be found before its hexadecimal
+# parts are, a date before its time, and a time of day before the seconds in it.
+_VOLATILE = (
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"\btmp(?:\.[A-Za-z0-9]{6,12}|[a-z0-9_]{8})\b"), "<temp>"),
+    (re.compile(r"\bpytest-\d+\b"), "<temp>"),
+    # A digit and a letter, or "defaced" and plain numbers would be ids.
+    (re.compile(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b"), "<id>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
+    (re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
+    (re.compile(r"\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b"), "<duration>"),
+)
+_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+# Where a word is a command of a shell line, and not an argument or a part of another word.
+_COMMAND = r"(?:^|[;&|({`\n'\"]|\b(?:do|then|else|sudo|exec|time)\b)\s*"
+_SLEEP = re.compile(_COMMAND + r"sleep\s+(?:(\d+(?:\.\d+)?|\.\d+)([smhd]?)|[\"']?\$)")
+_WAIT = re.compile(
+    _COMMAND + r"(?:wait\b(?!-)|watch\s|inotifywait\b|wait-for|flock\s|(?:docker|kubectl|podman)\s+wait\b"
+    r"|tail\b[^|;&\n]*\s(?:-\w*[fF]|--follow|--pid)|curl\s[^|;&\n]*--retry\b)"
+    r"|\btime\.sleep\("
+)
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Commands whose numbers say what part of something is read: paging through a file is no loop.
+_VIEW = re.compile(
+    r"^\s*(?:cd\s+\S+\s*&&\s*)?(?:cat|head|tail|less|nl|sed\s+-n|awk|grep|rg|ls|find|tree|hexdump|xxd|od"
+    r"|git\s+(?:show|log|diff|blame|grep|ls-files))\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCall:
+    """A tool call with its result as the model saw it; `failed` says that the tool refused or timed out.
+
+    A command's exit code is read from the end of its result.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: str
+    failed: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One reply of the model and what came of it; `changed` says whether the workspace's tree did."""
+
+    text: str
+    calls: tuple[ObservedCall, ...] = ()
+    changed: bool = False
+
+
+def is_waiting(call: ObservedCall) -> bool:
+    """Tell whether a call waits for something, which is never held against an agent."""
+    if call.seconds >= LONG_SECONDS:
+        return True
+    command = call.arguments.get("command")
+    if call.name != "bash" or not isinstance(command, str):
+        return False
+    if (cut_off := _TIMED_OUT.search(call.result)) and float(cut_off[1]) >= LONG_SECONDS:
+        return True
+    naps = (_UNITS[nap[2]] * float(nap[1]) if nap[1] else _LEAST_SLEEP for nap in _SLEEP.finditer(command))
+    return any(nap >= _LEAST_SLEEP for nap in naps) or _WAIT.search(command) is not None
+
+
+def split_exit_code(call: ObservedCall) -> tuple[str, int | None]:
+    """Return the output of a call, and its exit code where it is a command that ended."""
+    found = _EXIT.search(call.result) if call.name == "bash" else None
+    return (call.result[: found.start()], int(found[1])) if found else (call.result, None)
+
+
+def went_wrong(call: ObservedCall) -> bool:
+    """Tell whether the tool refused, or the command ended with an exit code other than 0."""
+    return call.failed or split_exit_code(call)[1] not in (0, None)
+
+
+def normalise(text: str) -> str:
+    """Return `text` without what differs from run to run: numbers, times, durations, ids, temporary names."""
+    return without_numbers(without_ids(text))
+
+
+def without_ids(text: str) -> str:
+    """Return `text` without times, durations, ids and temporary names; other numbers stay."""
+    for pattern, word in _VOLATILE:
+        text = pattern.sub(word, text)
+    return text
+
+
+def without_numbers(text: str) -> str:
+    """Return `text` with `#` for each number."""
+    return _NUMBER.sub("#", text)
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as one text, the same for the same call: keys in order, ids and times left out."""
+    text = json.dumps(dict(arguments), sort_keys=True, ensure_ascii=False, default=str)
+    return without_ids(text.replace("\\n", "\n"))
+
+
+def is_view(call: ObservedCall) -> bool:
+    """Tell whether the numbers in a call say which part of something is read."""
+    if went_wrong(call):
+        return False
+    return call.name in _READERS or _VIEW.match(str(call.arguments.get("command", ""))) is not None
+
+
+def digest(*texts: str) -> bytes:
+    """Return 16 bytes that stand for these texts."""
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+Pattern = Literal[
+    "doom_loop", "same_result", "counter", "same_error", "same_failure", "monologue", "alternation", "no_progress"
+]
+LadderAction = Literal["nudge", "switch", "roll_back", "ask"]
+
+_EDITORS = frozenset({"edit", "write", "apply_patch"})
+# How often each pattern has to be seen. The same call with the same result is forgiven longer while files change
+# in between, and a call that only counts up its numbers may be paging.
+_DOOM, _SAME, _SAME_CHANGING, _COUNTER, _ERRORS, _FAILURES, _MONOLOGUE, _IDLE = 3, 4, 6, 6, 3, 6, 3, 25
+# Turns without progress after a step of the ladder: it was given a hint, so it has less time than at first.
+_IDLE_AGAIN = 10
+# Actions of a repeated period: three full ones of two, two and a half of four.
+_ALTERNATION = {2: 6, 3: 8, 4: 10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """What goes in circles: a stable code, a sentence for the model, and the turn (from 0) in which it began."""
+
+    pattern: Pattern
+    message: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderStep:
+    """What is done about it, after `turn` turns; `roll_back` goes to the state before turn `stuck.since`."""
+
+    kind: LadderAction
+    turn: int
+    stuck: Stuck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ComparedCall:
+    """A call as it is compared: `exact` with its own numbers, `like` without, `error` for failures alike."""
+
+    turn: int
+    name: str
+    exact: bytes
+    like: bytes
+    arguments: bytes
+    error: bytes | None
+    changed: bool
+
+
+@dataclass(slots=True)
+class StuckDetector:
+    """Takes an agent's turns one by one and tells after each whether it is stuck; `progressed` is of the last."""
+
+    progressed: bool = False
+    _turns: int = 0
+    _calls: list[_ComparedCall | None] = field(
+        default_factory=list
+    )  # None: nothing before it is compared with what follows
+    _whole: list[bytes | None] = field(default_factory=list)
+    _seen: set[bytes] = field(default_factory=set)
+    _changes: set[bytes] = field(default_factory=set)
+    _failures: dict[bytes, tuple[bytes, list[int]]] = field(default_factory=dict)
+    _failure: tuple[str, bytes] = ("", b"")
+    _streak: int = 0
+    _idle_since: int = 0
+    _silent: int = 0
+
+    def add(self, turn: Turn) -> Stuck | None:
+        """Take the next turn; return how the agent is stuck, or `None` while it works or waits."""
+        begin, number = len(self._calls), self._turns
+        self._turns += 1
+        self._silent = 0 if turn.calls else self._silent + 1
+        waited = any(is_waiting(call) for call in turn.calls)
+        new = self._compare_calls(turn, number)
+        together = b"".join(call.like for call in self._calls[begin:] if call is not None)
+        self._whole.append(None if waited or not turn.calls else together)
+        self.progressed = new
+        if turn.changed:
+            # A change is progress unless it was made before in the same way, or reaches no cause of a failure.
+            change = self._whole[-1] or b""
+            first = change not in self._changes or not change
+            self._changes.add(change)
+            self.progressed = (new or first) and not self._is_thrashing()
+        if self.progressed:
+            self._streak, self._idle_since = begin, self._turns
+        # A wait ends every comparison: the same poll before and after it is what an agent should do.
+        if waited:
+            self._calls.append(None)
+            self._streak, self._idle_since = len(self._calls), self._turns
+            self._failures.clear()
+            return None
+        return self._judge(turn)
+
+    def begin_anew(self) -> None:
+        """Compare nothing of the past with what follows; what was seen stays seen."""
+        self._calls.append(None)
+        self._whole.append(None)
+        self._streak, self._silent = len(self._calls), 0
+        self._idle_since = max(self._idle_since, self._turns - _IDLE + _IDLE_AGAIN)
+        for _, turns in self._failures.values():
+            del turns[: -(_FAILURES - _ERRORS)]
+
+    def _compare_calls(self, turn: Turn, number: int) -> bool:
+        new = False
+        for call in turn.calls:
+            arguments = canonical(call.arguments)
+            (output, code), view = split_exit_code(call), is_view(call)
+            result = f"{code} {without_ids(output)}"
+            exact = view or (call.name in _EDITORS and not call.failed)  # numbers say where, or what is changed
+            # Without its numbers, `attempt 3` is the same call as `attempt 2`, and a counter does not hide a loop.
+            like = digest(call.name, arguments if exact else without_numbers(arguments))
+            alike = digest(str(code), normalise(output))
+            error = like + alike if went_wrong(call) else None
+            if error is not None and call.name in _EDITORS:
+                # An edit that does not match is tried with other words each time, so the file alone is compared.
+                error = digest(call.name, str(call.arguments.get("path", "")))
+            self._calls.append(
+                _ComparedCall(
+                    turn=number,
+                    name=call.name,
+                    exact=digest(call.name, arguments, result),
+                    like=like + alike,
+                    arguments=digest(arguments),
+                    error=error,
+                    changed=turn.changed,
+                )
+            )
+            new |= self._is_new(call, arguments, alike, view=view)
+            if call.name == "bash" and not is_waiting(call):
+                self._note_failure(call, digest(arguments), digest(result), number)
+        return new
+
+    def _is_new(self, call: ObservedCall, arguments: str, alike: bytes, *, view: bool) -> bool:
+        """Tell whether the call brought information; a tool's own refusal or the call's own words are none."""
+        if call.failed and call.name != "bash":
+            return False
+        text = normalise(split_exit_code(call)[0]).strip()
+        if not text or (call.name == "bash" and not view and text in without_numbers(arguments)):
+            return False
+        # A part of a file that was not seen before is news even where it reads like another part.
+        facts = {alike, digest("view", call.name, arguments)} if view else {alike}
+        new = not facts <= self._seen
+        self._seen |= facts
+        return new
+
+    def _note_failure(self, call: ObservedCall, action: bytes, result: bytes, number: int) -> None:
+        before, turns = self._failures.get(action, (b"", []))
+        if not went_wrong(call):
+            self._failures.pop(action, None)
+        # Only the same output again counts: another error after a change is progress.
+        elif before == result:
+            turns.append(number)
+        else:
+            self._failures[action] = (result, [number])
+        if went_wrong(call) or action == self._failure[1]:
+            self._failure = (str(call.arguments.get("command", "")), action)
+
+    def _is_thrashing(self) -> bool:
+        turns = self._failures.get(self._failure[1], (b"", []))[1]
+        return len(turns) >= _FAILURES
+
+    def _judge(self, turn: Turn) -> Stuck | None:
+        if self._silent >= _MONOLOGUE:
+            text = f"The last {self._silent} replies called no tool."
+            return Stuck(pattern="monologue", message=text, since=self._turns - self._silent)
+        if turn.calls:
+            found = self._same_error() or self._doom_loop() or self._alternation() or self._same_result()
+            found = found or self._same_failure(turn)
+            if found is not None:
+                return found
+        idle = self._turns - self._idle_since
+        if idle >= _IDLE:
+            text = f"The last {idle} turns changed no file and found nothing new."
+            return Stuck(pattern="no_progress", message=text, since=self._idle_since)
+        return None
+
+    def _recent(self) -> list[_ComparedCall]:
+        return [call for call in self._calls[self._streak :] if call is not None]
+
+    def _same_error(self) -> Stuck | None:
+        last = self._calls[-1]
+        if last is None or last.error is None:
+            return None
+        alike = [call for call in self._recent() if call.error == last.error]
+        varied = last.name not in _EDITORS and len({call.arguments for call in alike}) > 1
+        if len(alike) < (_COUNTER if varied else _ERRORS):
+            return None
+        text = f"{last.name} failed {len(alike)} times in the same way."
+        return Stuck(pattern="same_error", message=text, since=alike[0].turn)
+
+    def _doom_loop(self) -> Stuck | None:
+        tail = [call for call in self._calls[-_DOOM:] if call is not None and not call.changed]
+        if len(tail) < _DOOM or len({call.exact for call in tail}) > 1:
+            return None
+        text = f"The same call to {tail[0].name} was made {_DOOM} times in a row with the same result."
+        return Stuck(pattern="doom_loop", message=text, since=tail[0].turn)
+
+    def _same_result(self) -> Stuck | None:
+        last = self._calls[-1]
+        if last is None:
+            return None
+        alike = [call for call in self._recent() if call.like == last.like]
+        counting = len({call.arguments for call in alike}) > 1
+        enough = _COUNTER if counting else _SAME_CHANGING if any(call.changed for call in alike) else _SAME
+        if len(alike) < enough:
+            return None
+        but = ", but for numbers," if counting else ""
+        text = f"The same call{but} to {last.name} was made {len(alike)} times with the same result."
+        return Stuck(pattern="counter" if counting else "same_result", message=text, since=alike[0].turn)
+
+    def _alternation(self) -> Stuck | None:
+        tail = self._calls[-2 * _IDLE :]
+        calls = [call.like if call else None for call in tail]
+        whole = self._whole[-2 * _IDLE :]
+        # A period of one is what `_same_result` finds.
+        for period, least in _ALTERNATION.items():
+            length = _periodic(calls, period)
+            if length >= least and (first := tail[-length]) is not None:
+                return _alternation_of(period, length, "actions", first.turn)
+            length = _periodic(whole, period)
+            if length >= least:
+                return _alternation_of(period, length, "turns", self._turns - length)
+        return None
+
+    def _same_failure(self, turn: Turn) -> Stuck | None:
+        command, action = self._failure
+        if not self._is_thrashing() or all(call.arguments.get("command") != command for call in turn.calls):
+            return None
+        turns = self._failures[action][1]
+        text = (
+            f"{command[:200]!r} failed {len(turns)} times with the same output, whatever was changed in between."
+        )
+        return Stuck(pattern="same_failure", message=text, since=turns[0])
+
+
+def _alternation_of(period: int, length: int, what: str, since: int) -> Stuck:
+    text = f"The same {period} {what} were repeated in turn, {length} in all, with the same results."
+    return Stuck(pattern="alternation", message=text, since=since)
+
+
+def _periodic(keys: Sequence[bytes | None], period: int) -> int:
+    """Return how many keys at the end repeat with this period, 0 where they do not or are all the same."""
+    length = period
+    if len(keys) < period or None in keys[-period:] or len(set(keys[-period:])) == 1:
+        return 0
+    while length < len(keys) and keys[-1 - length] == keys[-1 - length + period]:
+        length += 1
+    return length
+
+
+# From the cheapest and mildest to what costs a person time.
+_LADDER: tuple[LadderAction, ...] = ("nudge", "switch", "roll_back", "ask")
+# Turns that a step is given to help; turns of progress after which the ladder begins at its foot again.
+_CHANCE, _RECOVERED = 3, 3
+
+
+@dataclass(slots=True)
+class EscalationLadder:
+    """Says what to do about an agent that is stuck: nudge, switch, roll back, ask; the last is repeated.
+
+    After a step the agent has to be stuck anew before the next is due; real progress leads back to the bottom.
+    Feed it the recorded turns and steps in their order. `others` is how many other models there are to switch to,
+    each used once.
+    """
+
+    others: int
+    _watch: StuckDetector = field(default_factory=StuckDetector)
+    _turns: int = 0
+    _stuck: Stuck | None = None
+    _last: LadderStep | None = None
+    _progress: int = 0
+    _switched: int = 0
+
+    def add(self, turn: Turn) -> None:
+        """Take the next recorded turn."""
+        self._turns += 1
+        self._stuck = self._watch.add(turn)
+        if self._stuck is None and self._watch.progressed:
+            self._progress += 1
+            if self._progress >= _RECOVERED:
+                self._last = None
+
+    def take(self, step: LadderStep) -> None:
+        """Take a recorded step: it was done after the turns so far."""
+        self._last, self._progress, self._stuck = step, 0, None
+        self._watch.begin_anew()
+        self._switched += step.kind == "switch"
+
+    def due(self) -> LadderStep | None:
+        """Return the step to do now, if any; it counts once it is handed to `take`."""
+        if self._stuck is None:
+            return None
+        if self._last is None:
+            return LadderStep(kind="nudge", turn=self._turns, stuck=self._stuck)
+        if self._turns - self._last.turn < _CHANCE:
+            return None
+        kind = _LADDER[min(_LADDER.index(self._last.kind) + 1, len(_LADDER) - 1)]
+        if kind == "switch" and self._switched >= self.others:
+            kind = "roll_back"
+        # The steps of one climb are about one loop, so a roll-back goes to where the first of them saw it begin.
+        since = min(self._stuck.since, self._last.stuck.since)
+        return LadderStep(kind=kind, turn=self._turns, stuck=replace(self._stuck, since=since))
+
+
+_ADVICE = {
+    "monologue": "Call a tool now: act, ask if a person has to decide, or finish.",
+    "same_error": "Find out why it fails before you try it again: read the whole error and the real text.",
+    "same_failure": "Your changes do not reach the cause. Read the error and the code that it comes from.",
+    "no_progress": "Say in one sentence what is missing, then change something, ask, or finish.",
+}
+
+
+def nudge_message(stuck: Stuck) -> str:
+    """Return what the model is told when it goes in circles."""
+    advice = _ADVICE.get(stuck.pattern, "Repeating it brings nothing new. Try something else, ask, or finish.")
+    return f"You seem to be going in circles. {stuck.message} {advice}"

@@ -1,0 +1,1 @@
+"""Tools of the native agent that run inside the sandbox."""

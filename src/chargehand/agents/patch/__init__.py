@@ -1,0 +1,1 @@
+"""Patches as models write them: reading and applying."""

@@ -1,0 +1,1 @@
+"""Agents that are programs: commands and CLIs, and what ACP agents share with them."""

@@ -1,0 +1,191 @@
+"""Agent CLIs: programs that work on a prompt without a person and report in JSON Lines what they do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from chargehand.agents._json_rpc import JsonLines
+from chargehand.agents._messages import message_address, with_message
+from chargehand.agents._prompts import briefing
+from chargehand.agents.clis import SPECS, CliLaunch, CliSpec
+from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.programs.cli_forms import FORMS
+from chargehand.agents.programs.events import SessionLog
+from chargehand.agents.programs.last_message import MessageRepairs, offer_message
+from chargehand.agents.programs.running import (
+    NO_USAGE,
+    outcome_of,
+    redacted_output,
+    redactor,
+    require_launch,
+    run_while_paid,
+    unable,
+    usage_so_far,
+)
+from chargehand.core.config import AgentKind, CliName
+from chargehand.sandbox._contract import ExecResult, Sandbox, Stream
+
+_OUTPUT_LIMIT = 64 << 20
+# Of its time that must be left for a program to be asked again.
+_LEAST_SECONDS = 1.0
+# A session id that is accepted: it becomes a word of a command line, so it must not look like an option.
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_WRITE = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
+
+
+class CliAgent:
+    """One of the known CLIs (`SPECS`); `command` is started instead of the program by its own name.
+
+    It runs in the sandbox with its own sandbox and questions off. What it reports is kept as a transcript, and its
+    own count of tokens beside the gateway's. "done" is a claim, as always.
+    """
+
+    kind: AgentKind = "cli"
+    checkpoints_itself = False
+    abilities = ABILITIES["cli"]
+
+    def __init__(
+        self, name: str, cli: CliName, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.models = models
+        self._spec: CliSpec = SPECS[cli]
+        self._command = command
+
+    def prepare(self) -> None:
+        """Nothing is needed ahead of time."""
+
+    async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
+        """Run the program to its end; see `Agent.run`."""
+        address = message_address(assignment, self.name, "end")
+        launch = launch_of(self._spec, assignment, context, stand_in=bool(self._command))
+        if isinstance(launch, AgentOutcome):
+            return with_message(launch, address, None)
+        program = self._command or (self._spec.program,)
+        await require_launch(context, program)
+        await write_files(context.sandbox, self._spec.files(launch))
+        environment = environment_of(self._spec, launch, context) | await offer_message(context.sandbox)
+        repairs, seconds = MessageRepairs(context, address), 0.0
+        while True:
+            left = assignment.seconds - seconds
+            outcome, session = await self._run_once(program, launch, environment, context, left)
+            seconds += outcome.seconds
+            outcome = replace(outcome, seconds=seconds)
+            again = None
+            if outcome.claim == "done":
+                # Only in its own session: a fresh start did not do the work, and would guess what was meant.
+                why_not = "" if _SESSION.fullmatch(session) else "it told no session to go on in"
+                if not why_not and assignment.seconds - seconds <= _LEAST_SECONDS:
+                    why_not = "its time is up"
+                again = await repairs.again(why_not=why_not)
+            if again is None:
+                return await repairs.conclude(outcome)
+            launch = replace(launch, prompt=again, session=session)
+
+    async def _run_once(
+        self,
+        program: tuple[str, ...],
+        launch: CliLaunch,
+        environment: Mapping[str, str],
+        context: AttemptContext,
+        seconds: float,
+    ) -> tuple[AgentOutcome, str]:
+        """Run the program once, `seconds` at most; return its outcome, and the session id that it told."""
+        log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
+        read_line = FORMS[self._spec.form]
+        lines = JsonLines()
+        show = redacted_output(context)
+        # A resumed run of such a CLI reports its earlier tokens again, so it is compared with all of the attempt.
+        since = NO_USAGE if self._spec.reports_session_total else usage_so_far(context.endpoint)
+
+        def take_output(stream: Stream, piece: bytes) -> None:
+            if stream == "stdout":
+                for line in lines.take(piece):
+                    for event in read_line(line):
+                        log.take(event)
+            elif show is not None:
+                show(stream, piece)
+
+        began = time.monotonic()
+        running = context.sandbox.exec(
+            (*program, *self._spec.words(launch)),
+            timeout=seconds,
+            environment=environment,
+            output_limit=_OUTPUT_LIMIT,
+            on_output=take_output,
+        )
+        result = await run_while_paid(running, context.endpoint)
+        # The last line may lack its end where the program was killed.
+        for line in lines.finish():
+            for event in read_line(line):
+                log.take(event)
+        outcome = await outcome_of(
+            context,
+            log,
+            result,
+            program=program[0],
+            problem=self._problem(log, lines, result),
+            malformed=lines.malformed,
+            seconds=time.monotonic() - began if result is None else result.seconds,
+            since=since,
+        )
+        return outcome, log.session
+
+    def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:
+        """Return why a run that ended with exit code 0 did not end well: its report is not complete."""
+        if result is not None and result.truncated:
+            return f"it wrote more than {_OUTPUT_LIMIT >> 20} MiB"
+        if log.counts and (log.end is not None or not self._spec.tells_its_end):
+            return ""
+        odd = f", among {lines.malformed} lines that are no JSON, the last: {lines.odd}" if lines.malformed else ""
+        return f"it did not tell how it ended{odd}"
+
+
+def launch_of(
+    spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
+) -> CliLaunch | AgentOutcome:
+    """Return what a CLI is started with, or why it cannot be: it is not for sandboxes, or has no model."""
+    if spec.outside and not stand_in:
+        return unable(f"{spec.name} cannot be driven: {spec.outside}")
+    endpoint = context.endpoint
+    model = endpoint.models[0] if endpoint is not None and endpoint.models else None
+    if model is None and spec.dialects:
+        return unable(f"{spec.name} needs a model: name one of [models] in the agent's `model`")
+    # The model's own dialect where the CLI speaks it; else the CLI's best, which the gateway translates.
+    dialect = (
+        model.dialect if model is not None and model.dialect in spec.dialects else next(iter(spec.dialects), "")
+    )
+    return CliLaunch(
+        prompt=briefing(assignment),
+        model=model.name if model else "",
+        dialect=dialect,
+        token=endpoint.token if endpoint else "",
+        asks=asks,
+    )
+
+
+def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: AttemptContext) -> dict[str, str]:
+    """Return the environment of a program of another vendor, besides the sandbox's own."""
+    gateway = dict(context.endpoint.environment) if context.endpoint else {}
+    own = spec.environment(launch) if spec is not None and launch is not None else {}
+    # Colours and spinners would be noise in the transcript, and telemetry would leave the sandbox.
+    return {**gateway, "CI": "1", "NO_COLOR": "1", "DO_NOT_TRACK": "1", **own}
+
+
+async def write_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
+    """Write settings files, by their paths below HOME."""
+    for path, text in files.items():
+        await sandbox.exec(["/bin/sh", "-c", _WRITE, "sh", path], stdin=text.encode(), cwd="/")
+
+
+def text_output(context: AttemptContext) -> Callable[[str], None]:
+    """Return a callback that shows a text to whoever watches."""
+
+    def show(text: str) -> None:
+        if context.on_output is not None:
+            context.on_output("stdout", text.encode(errors="replace"))
+
+    return show

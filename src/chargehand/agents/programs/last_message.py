@@ -1,0 +1,226 @@
+"""The file in which a program leaves its last message; repairs of an unreadable one, and answers to a question."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import get_args, get_type_hints
+
+import msgspec
+
+from chargehand.agents._messages import ASKED_AGAIN, read_document, with_message
+from chargehand.agents.contract import AgentOutcome, AttemptContext
+from chargehand.agents.programs.running import redact_bytes, redactor, usage_so_far
+from chargehand.core.errors import MessageError
+from chargehand.core.message_payloads import LONGEST_TEXT
+from chargehand.core.message_repair import repaired_json, repaired_words
+from chargehand.core.messages import (
+    Addressed,
+    ClarificationRequest,
+    ErrorReport,
+    InformationReport,
+    Message,
+    TaskCompletion,
+)
+from chargehand.sandbox._contract import Sandbox
+
+MESSAGE = "/home/agent/.chargehand/message.json"
+"""Where the file lies in the sandbox; $CHARGEHAND_MESSAGE holds its path."""
+MESSAGE_BYTES = 4 * LONGEST_TEXT + 1
+"""Bytes that are read of it: one more than a message may have, so that a longer one is noticed."""
+ENDS: tuple[type[Message], ...] = (TaskCompletion, InformationReport, ErrorReport, ClarificationRequest)
+"""The messages that an attempt may end with."""
+_ABSENT = 3
+_READ_SECONDS = 10.0
+# Only a plain file: a link could lead to something else, and a pipe would never end.
+_READ = '[ -e "$1" ] || [ -L "$1" ] || exit 3; [ -f "$1" ] && [ ! -L "$1" ] || exit 4; exec head -c "$2" -- "$1"'
+_MAKE = 'mkdir -p "${1%/*}" && rm -rf -- "$1"'
+# Characters of a malformed message that its program is shown, and that the log keeps.
+_SHOWN = 1_000
+_UNREADABLE = (
+    "The message that you left in the file that $CHARGEHAND_MESSAGE names could not be read, so your work has not "
+    "ended: {problem}\n\n"
+    "Write the whole file anew, as one JSON object with nothing around it, of {forms} (a `?` marks what may be "
+    "left out):\n\n{lines}\n\n"
+    "Say in it what you meant to say. What you did is kept: change nothing else, and end."
+)
+
+
+async def offer_message(sandbox: Sandbox) -> dict[str, str]:
+    """Make the file's directory, and return the environment that names the file."""
+    await sandbox.exec(["/bin/sh", "-c", _MAKE, "sh", MESSAGE], cwd="/")
+    return {"CHARGEHAND_MESSAGE": MESSAGE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessage:
+    """What the file holds: a message, the error that it makes, or `None`; `text` is what could not be read."""
+
+    message: Message | MessageError | None
+    text: str = ""
+
+
+ReadMessage = Callable[[], Awaitable[bytes | None]]
+"""Returns the first bytes of the file, `None` where there is none; raises `MessageError`."""
+
+
+def unreadable_file() -> MessageError:
+    """Return the error for a file that is a link, a directory or not readable."""
+    return MessageError("the message is no plain file that can be read", value=MESSAGE)
+
+
+def message_reader(sandbox: Sandbox) -> ReadMessage:
+    """Return a reader for when nothing else runs in the sandbox, which runs one command at a time."""
+
+    async def read() -> bytes | None:
+        argv = ["/bin/sh", "-c", _READ, "sh", MESSAGE, str(MESSAGE_BYTES)]
+        result = await sandbox.exec(argv, timeout=_READ_SECONDS, output_limit=2 * MESSAGE_BYTES, cwd="/")
+        if result.exit_code == _ABSENT and not result.timed_out:
+            return None
+        if result.exit_code != 0 or result.timed_out:
+            raise unreadable_file()
+        return result.stdout
+
+    return read
+
+
+class MessageRepairs:
+    """Asks the program of one attempt again for a message that cannot be read; each time is a recorded step.
+
+    `run` tells apart the runs of an attempt that a question ended, from 0: what was asked in earlier ones counts.
+    A run that starts again after a crash comes to the same repairs again, which are not counted twice.
+    """
+
+    def __init__(self, context: AttemptContext, address: Addressed, *, run: int = 0) -> None:
+        self.asked = 0
+        self._context = context
+        self._address = address
+        self._run = run
+        numbers = range(1, ASKED_AGAIN + 1)
+        self._before = sum(context.is_recorded(_repair_step(each, n)) for each in range(run) for n in numbers)
+        self._why_not = ""
+
+    async def again(self, *, look: ReadMessage | None = None, why_not: str = "") -> str | None:
+        """Return what to tell a program that ended well, `None` where there is nothing to tell.
+
+        That is: it left no message, or a good one; it was asked often enough; or it cannot be asked, and `why_not`
+        says why. `look` reads the file while the program's relay still runs.
+        """
+        found = await self._read(look)
+        if not isinstance(found.message, MessageError) or self._before + self.asked >= ASKED_AGAIN:
+            return None
+        self._why_not = why_not
+        spent = usage_so_far(self._context.endpoint)
+        if not why_not and (spent.refused or spent.quota is not None):
+            self._why_not = "no model would answer it"
+        if self._why_not:
+            return None
+        # Recorded before the program is told: a run that starts again after a crash counts it once.
+        self.asked += 1
+        error, text = found.message, found.text
+
+        async def problem() -> object:
+            return {"problem": error.message, "received": text[:_SHOWN]}
+
+        await self._context.step(_repair_step(self._run, self.asked), [self.asked], problem)
+        return _unreadable_text(error, text)
+
+    async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
+        """Return the outcome of an attempt's last run together with the message that its program left.
+
+        `why_not` says why a program of its kind is never asked again.
+        """
+        # Its end is known, and not the program's to tell: whatever it left was written before that.
+        if outcome.claim in ("timed_out", "exhausted"):
+            return with_message(outcome, self._address, None)
+        if outcome.claim == "failed" and self.asked:
+            outcome = replace(outcome, reason=f"asked again for a malformed message: {outcome.reason}")
+        message = (await self._read()).message
+        times = 1 + self.asked
+        return with_message(outcome, self._address, message, times=times, why_not=why_not or self._why_not)
+
+    async def _read(self, look: ReadMessage | None = None) -> FoundMessage:
+        """Return the message that the program left; the attempt's token is in nothing of it."""
+        try:
+            content = await (look or message_reader(self._context.sandbox))()
+        except MessageError as error:
+            return FoundMessage(message=error)
+        if content is None:
+            # Once it was asked again, no message is an error: else the program's exit code would speak for it, and
+            # make a success of what could not be read.
+            gone = MessageError("the message that could not be read was taken away, and none is in its place")
+            return FoundMessage(message=gone if self.asked else None)
+        content = redact_bytes(redactor(self._context.endpoint), content)
+        try:
+            return FoundMessage(message=read_document(content, self._address))
+        except MessageError as error:
+            return FoundMessage(message=error, text=content.decode(errors="replace"))
+
+
+def _repair_step(run: int, number: int) -> str:
+    return f"asked-again/{run}/{number}"
+
+
+def _unreadable_text(error: MessageError, text: str) -> str:
+    """Return what to tell a program whose message is malformed; `text` is what it left, shown cut short."""
+    kinds = ENDS
+    try:
+        document = repaired_json(text)
+    except MessageError:
+        document = None
+    if isinstance(document, dict):  # the form of the type that it names, all of them where it names none
+        named = repaired_words(document).get("type")
+        kinds = tuple(kind for kind in ENDS if kind.__struct_config__.tag == named) or ENDS
+    words = _UNREADABLE.format(
+        problem=error.message,
+        forms="this form" if len(kinds) == 1 else "one of these forms",
+        lines="\n".join(map(_form_of, kinds)),
+    )
+    left = text.replace("\0", "").strip()
+    if not left:
+        return words
+    return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
+
+
+def _form_of(kind: type[Message]) -> str:
+    """Return one line with the form of a message, made of its class."""
+    hints = get_type_hints(kind)
+    payload = hints["payload"]
+    types = get_type_hints(payload)
+    fields = ", ".join(
+        f'"{field.name}"{"" if field.required else "?"}: {"TEXT" if types[field.name] is str else "[TEXT, ...]"}'
+        for field in msgspec.structs.fields(payload)
+    )
+    # "in_progress" is a status that no last message may have.
+    status = " or ".join(f'"{word}"' for word in get_args(hints["status"]) if word != "in_progress")
+    return f'{{"type": "{kind.__struct_config__.tag}", "status": {status}, "payload": {{{fields}}}}}'
+
+
+def _question_step(number: int) -> str:
+    return f"clarification/{number}"
+
+
+async def answered_questions(context: AttemptContext) -> tuple[str, ...]:
+    """Return what the program asked as its last message in earlier runs of its attempt, each with the answer.
+
+    Raises `WaitingError` while one of them has none.
+    """
+    texts: list[str] = []
+    while context.is_recorded(_question_step(len(texts) + 1)):
+        texts.append(await ask_person(context, len(texts) + 1, None))
+    return tuple(texts)
+
+
+async def ask_person(context: AttemptContext, number: int, message: ClarificationRequest | None) -> str:
+    """Put a question to a person, recorded; return it with the answer. `None` repeats one that is recorded.
+
+    Raises `WaitingError` while there is no answer.
+    """
+
+    async def question() -> object:
+        assert message is not None
+        return {"question": message.payload.question, "options": list(message.payload.options)}
+
+    asked = await context.step(_question_step(number), [number], question)
+    answer = await context.ask(_question_step(number), asked["question"], asked["options"])
+    return f"You asked: {asked['question']}\n\nThe answer: {answer}"

@@ -1,0 +1,182 @@
+"""Running an agent's own program: its start is judged, its output is redacted, and its end becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
+from chargehand.agents.programs.events import SessionLog
+from chargehand.models._redact import Redactor
+from chargehand.policy._actions import Run
+from chargehand.policy._judge import denied
+from chargehand.sandbox._contract import ExecResult, OnOutput, Stream
+
+_T = TypeVar("_T")
+GRACE_SECONDS = 2.0
+"""What a program gets to end by itself once its calls are refused for money."""
+QUOTA_WAIT = "quota"
+"""The name of what an attempt of a program waits for when it is out of quota."""
+NO_USAGE = MeteredUsage()
+CANNOT_RUN = (126, 127)
+"""Exit codes with which a shell, and our exec server, say "not executable" and "not found"."""
+_LOOK_SECONDS = 0.25
+_LONGEST_OUTPUT = 1_000_000
+
+
+async def require_launch(context: AttemptContext, command: Sequence[str]) -> None:
+    """Have the start of a program judged; raises `RefusedError` (`policy_denied`) unless it is allowed.
+
+    What it does afterwards is the sandbox's to bound.
+    """
+    action = Run(kind="launch", run=tuple(command), trusted=True)
+    judgement = await context.judge("launch", action)
+    if judgement.effect != "allow":
+        raise denied(action.kind, judgement)
+
+
+def redactor(endpoint: Endpoint | None) -> Callable[[str], str]:
+    """Return a function that takes the attempt's token, and all that looks like a key, out of a text."""
+    return Redactor({"token": endpoint.token} if endpoint else {}).text
+
+
+def redact_bytes(redact: Callable[[str], str], output: bytes) -> bytes:
+    """Return redacted output; bytes that are not UTF-8 stay as they are."""
+    return redact(output.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+
+
+def redacted_output(context: AttemptContext) -> OnOutput | None:
+    """Return a callback that shows raw output without the token, `None` where nobody watches."""
+    show, redact = context.on_output, redactor(context.endpoint)
+    if show is None:
+        return None
+
+    def show_redacted(stream: Stream, piece: bytes) -> None:
+        show(stream, redact_bytes(redact, piece))
+
+    return show_redacted
+
+
+def usage_so_far(endpoint: Endpoint | None) -> MeteredUsage:
+    """Return what the attempt's calls used so far, nothing where there is no gateway."""
+    return endpoint.meter() if endpoint else NO_USAGE
+
+
+async def run_while_paid(
+    work: Coroutine[Any, Any, _T], endpoint: Endpoint | None, *, grace: float = GRACE_SECONDS
+) -> _T | None:
+    """Run `work` to its end; return `None` where it was cancelled because its calls are refused for good.
+
+    That is for want of money or quota. Some programs repeat a refused call for minutes: they get `grace` seconds.
+    """
+
+    def is_refused() -> bool:
+        spent = usage_so_far(endpoint)
+        return bool(spent.refused) or spent.quota is not None
+
+    # Polled: the meter is a reading, and a program that is refused tells nobody.
+    running = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
+            if is_refused():
+                await asyncio.wait([running], timeout=grace)
+                if is_refused():  # else another model answered meanwhile
+                    break
+        return running.result() if running.done() else None
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def outcome_of(
+    context: AttemptContext,
+    log: SessionLog,
+    result: ExecResult | None,
+    *,
+    program: str,
+    problem: str,
+    malformed: int,
+    seconds: float,
+    since: MeteredUsage = NO_USAGE,
+) -> AgentOutcome:
+    """Return the outcome of a run; records its transcript, and its own count of tokens beside the gateway's.
+
+    `since` is what the attempt had used before this run. `result` is `None` where it was stopped for want of money
+    or quota; `problem` says what is wrong with an exit code of 0. Raises `WaitingError` where it ended for want of
+    quota; see `AttemptContext.park`.
+    """
+    spent = usage_so_far(context.endpoint)
+    transcript = log.transcript()
+    told = log.document(spent.since(since), malformed=malformed)
+    if transcript:
+        told["artifact"] = context.keep(transcript)
+    number = 1
+    while context.is_recorded(f"told/{number}"):  # by a run that a crash cut off right after it
+        number += 1
+
+    async def report() -> object:
+        return told
+
+    await context.step(f"told/{number}", [], report)
+    timed_out = result is not None and result.timed_out
+    # Waiting for quota is no failure of the agent: the attempt ends here and begins again by itself.
+    if spent.quota is not None and not spent.refused and not timed_out:
+        await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
+    outcome = claim_of(log, result, spent, program=program, problem=problem)
+    redact = redactor(context.endpoint)
+    stderr = "" if result is None else result.stderr.decode(errors="replace")
+    output = "\n".join(filter(None, (log.said, log.error, stderr)))
+    return replace(
+        outcome,
+        reason=redact(outcome.reason),
+        output=redact(output)[-_LONGEST_OUTPUT:].encode(errors="replace"),
+        seconds=seconds,
+        said=redact(log.said),
+        exit_code=None if result is None else result.exit_code,
+        truncated=False if result is None else result.truncated,
+    )
+
+
+def claim_of(
+    log: SessionLog, result: ExecResult | None, spent: MeteredUsage, *, program: str, problem: str
+) -> AgentOutcome:
+    """Return claim, reason and code of a run."""
+    if result is not None and result.timed_out:
+        reason = f"the agent was stopped at its time limit after {result.seconds:.1f} s"
+        return AgentOutcome(claim="timed_out", reason=reason, output=b"", seconds=0.0, code="time")
+    if spent.refused:  # before the exit code: some programs end with 0 and the refusal as their last word
+        return out_of_money(spent)
+    if result is None:
+        return _failed(f"the agent {program!r} was stopped")
+    if result.exit_code in CANNOT_RUN and not log.counts:
+        reason = f"the agent's program {program!r} cannot be run in the sandbox"
+        return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_missing")
+    if result.exit_code == 0 and not log.error and not problem:
+        first = next((line for line in log.said.splitlines() if line.strip()), "")
+        return AgentOutcome(
+            claim="done", reason=f"the agent says it is done: {first[:300]}", output=b"", seconds=0.0
+        )
+    stderr = result.stderr.decode(errors="replace").splitlines()
+    why = log.error or problem or next((line for line in reversed(stderr) if line.strip()), "")
+    how = f"ended with exit code {result.exit_code}" if result.exit_code else "did not end well"
+    return _failed(f"the agent {how}: {why[:300]}".rstrip(": "))
+
+
+def out_of_money(spent: MeteredUsage) -> AgentOutcome:
+    """Return the outcome of a run whose calls were refused for money."""
+    reason = spent.refused.partition(": ")[2] or spent.refused
+    if spent.refused.startswith("price_unknown"):
+        return AgentOutcome(claim="exhausted", reason=reason, output=b"", seconds=0.0, code="price_unknown")
+    return AgentOutcome(claim="exhausted", reason=reason, output=b"", seconds=0.0, code="budget")
+
+
+def unable(reason: str) -> AgentOutcome:
+    """Return the outcome of an agent that lacks what its work needs."""
+    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_unable")
+
+
+def _failed(reason: str) -> AgentOutcome:
+    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_failed")

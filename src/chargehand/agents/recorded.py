@@ -1,0 +1,152 @@
+"""What a native attempt records: the names of its steps, and the replies of models as JSON.
+
+These names and documents are stored: a newer version must read what an older one wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from chargehand.agents._text_protocol import parse
+from chargehand.agents._tool_specs import SPECS
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse, ModelResponsePart
+
+OPENING = "opening"
+RecordedKind = Literal["opening", "reply", "call", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A step of a native attempt by its name: `turn` counts replies from 1, `index` the calls of one from 0."""
+
+    kind: RecordedKind
+    turn: int = 0
+    index: int = 0
+
+
+def reply_step(turn: int) -> str:
+    """Return the name of the step that is a turn's model request; its output is the reply."""
+    return f"turn/{turn}/reply"
+
+
+def call_step(turn: int, index: int) -> str:
+    """Return the name of the step that is one tool call of a turn's reply."""
+    return f"turn/{turn}/call/{index}"
+
+
+def restore_step(turn: int) -> str:
+    """Return the name of the step that sets the files back before a turn's request."""
+    return f"turn/{turn}/restore"
+
+
+def notes_step(turn: int) -> str:
+    """Return the name of the step that records what the model is told in addition before a turn's request."""
+    return f"turn/{turn}/notes"
+
+
+# Other steps of an attempt (`mcp/1`, `told/1`, `asked-again/0/1`) are no part of the conversation.
+def parse_step(name: str) -> RecordedStep | None:
+    """Return the step that one of these names stands for, `None` for every other name."""
+    match name.split("/"):
+        case ["opening"]:
+            return RecordedStep(kind="opening")
+        case ["turn", turn, "reply" | "restore" as kind]:
+            return RecordedStep(kind="reply" if kind == "reply" else "restore", turn=int(turn))
+        case ["turn", turn, "call", index]:
+            return RecordedStep(kind="call", turn=int(turn), index=int(index))
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """What a model wants done, the `index`-th call of its reply.
+
+    `arguments` is an object, or the text that should have been one; `written`: the call stood in the text.
+    """
+
+    index: int
+    name: str
+    arguments: Any
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedReply:
+    """A recorded reply: text and calls; `problem` tells the model what was wrong with calls written as text."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    problem: str | None = None
+
+
+def read_reply(output: Mapping[str, Any]) -> ParsedReply:
+    """Return what the recorded output of a reply step says and asks for."""
+    parts = output["message"]["parts"]
+    text = "".join(part["content"] for part in parts if part["part_kind"] == "text")
+    requested = [part for part in parts if part["part_kind"] == "tool-call"]
+    if requested or output.get("native", True):
+        calls = tuple(
+            ToolCall(index=index, name=part["tool_name"], arguments=_read_arguments(part["args"]))
+            for index, part in enumerate(requested)
+        )
+        return ParsedReply(text=text, calls=calls)
+    parsed = parse(text, SPECS)
+    calls = tuple(
+        ToolCall(index=index, name=call.name, arguments=call.arguments, written=True)
+        for index, call in enumerate(parsed.calls)
+    )
+    return ParsedReply(text=text, calls=calls, problem=parsed.problem)
+
+
+def _read_arguments(written: Any) -> Any:
+    """Return a call's arguments; text that is no JSON, or has a key twice, is returned for the tool to refuse."""
+    if written is None or written == "":
+        return {}
+    if not isinstance(written, str):
+        return written
+    try:
+        return without_lone_surrogates(json.loads(written, object_pairs_hook=_object_of_unique_keys))
+    except (ValueError, RecursionError):
+        return written
+
+
+def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("one key twice: which is meant would be a guess")
+    return document
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    """Return JSON with surrogate pairs joined and lone surrogates replaced: nothing can store or send those."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [without_lone_surrogates(part) for part in value]
+    if isinstance(value, dict):
+        return {without_lone_surrogates(key): without_lone_surrogates(part) for key, part in value.items()}
+    return value
+
+
+def dump_reply(response: ModelResponse) -> dict[str, Any]:
+    """Return a model's reply as JSON for the log."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    message: dict[str, Any] = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+    # Named one by one: fields that the library adds later must not change what a log holds.
+    keys = ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")
+    return {key: without_lone_surrogates(message[key]) for key in keys}
+
+
+def edited_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a person's edit as if a model had replied so: `text`, and calls as `{"name", "arguments"}`."""
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+    calls = [ToolCallPart(tool["name"], tool.get("arguments", {})) for tool in tools]
+    parts: list[ModelResponsePart] = [*([TextPart(text)] if text else []), *calls]
+    return dump_reply(ModelResponse(parts=parts, model_name="edited"))
