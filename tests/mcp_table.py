@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from chargehand.agents._conformance_kit import Desk
-from chargehand.agents._contract import McpServer
-from chargehand.agents._mcp_tools import McpTools
-from chargehand.agents._tools import Toolbox, ToolResult
+from chargehand.agents.contract import McpServer
+from chargehand.agents.native.mcp.tools import McpTools
+from chargehand.agents.native.tools.toolbox import Toolbox, ToolResult
 from chargehand.sandbox._conformance_kit import OpenedSandbox
+from chargehand.testing.agents.kit import MemoryAttemptContext
 
 
 class Table:
     """A desk with servers at it."""
 
     def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
-        self.desk = Desk(opened)
+        self.desk = MemoryAttemptContext(opened)
         self._servers = servers
         self._calls = 0
         self.sit()
@@ -23,7 +23,7 @@ class Table:
     def sit(self) -> None:
         """Begin as a worker does."""
         box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
-        self.tools = McpTools(self._servers, self.desk, bounded=box.bounded)
+        self.tools = McpTools(self._servers, self.desk, shorten=box.shorten)
 
     @property
     def names(self) -> list[str]:

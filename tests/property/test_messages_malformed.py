@@ -12,22 +12,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents._acp_wire import AcpError, Wire
-from chargehand.agents._claims import read_document, read_finish, with_message
-from chargehand.agents._cli import CliAgent
-from chargehand.agents._cli_specs import SPECS
-from chargehand.agents._contract import Metered, Outcome
-from chargehand.agents._ending import _ended
-from chargehand.agents._lines import JsonLines
-from chargehand.agents._recorded import read_reply
-from chargehand.agents._session_log import SessionLog
+from chargehand.agents._json_rpc import JsonLines, RpcError
+from chargehand.agents._messages import read_document, read_finish, with_message
+from chargehand.agents.acp.connection import AcpConnection
+from chargehand.agents.clis import SPECS
+from chargehand.agents.contract import AgentOutcome, MeteredUsage
+from chargehand.agents.programs.cli import CliAgent
+from chargehand.agents.programs.cli_forms import FORMS
+from chargehand.agents.programs.events import SessionLog
+from chargehand.agents.programs.running import claim_of
+from chargehand.agents.recorded import read_reply
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import Addressed, Message
 from chargehand.sandbox._contract import ExecResult
 
 LEAST = 500
 KNOWN = Addressed(id="a-1/1", mission="m-1", attempt="a-1", sender="x")
-DONE = Outcome(claim="done", reason="exit code 0", output=b"PASS", seconds=1.0)
+DONE = AgentOutcome(claim="done", reason="exit code 0", output=b"PASS", seconds=1.0)
 _PLACE = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 NAUGHTY = (
     json.loads(_PLACE.read_text()) if _PLACE.exists() else ["", "\u202e", "NULL", "1e400", "PASS", "{}", "```"]
@@ -218,11 +219,11 @@ def cli_claim(name: Any, content: bytes) -> str:
     """Return the claim of a CLI that wrote this and ended with exit code 0."""
     lines, log = JsonLines(), SessionLog(redact=str, show=lambda _: None)
     for line in (*lines.take(content), *lines.finish()):
-        for event in SPECS[name].form(line):
+        for event in FORMS[SPECS[name].form](line):
             log.take(event)
     result = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=1.0)
     problem = CliAgent("x", name)._problem(log, lines, result)
-    return _ended(log, result, Metered(), program="x", problem=problem).claim
+    return claim_of(log, result, MeteredUsage(), program="x", problem=problem).claim
 
 
 @pytest.mark.parametrize("name", sorted(GOOD_LINES))
@@ -267,14 +268,14 @@ async def _stop_reason(content: bytes) -> str:
     """Return why an ACP agent that answers a prompt with these bytes stopped, "" where nothing tells."""
 
     async def handle(method: str, params: Any) -> Any:
-        raise AcpError("nothing is offered here")
+        raise RpcError("nothing is offered here")
 
-    wire = Wire(handle, lambda method, params: None)
+    wire = AcpConnection(handle, lambda method, params: None)
     asking = asyncio.ensure_future(wire.request("session/prompt", {}))
     await asyncio.sleep(0)
     wire.take(b"".join(b"A" + line + b"\n" for line in content.split(b"\n")))
     await asyncio.sleep(0)
-    await wire.abandon()
+    await wire.cancel_handlers()
     if not asking.done():
         asking.cancel()
         return ""

@@ -12,8 +12,7 @@ from test_cli_commands import Desk
 from tests.conftest import git
 
 from chargehand.agents._prompts import system_prompt
-from chargehand.agents._role_file import parse_role
-from chargehand.agents._roles import Role, shipped_roles
+from chargehand.agents.roles import Role, parse_role, shipped_roles
 from chargehand.app._choice import Choice, choose
 from chargehand.app._config_areas import meet_areas
 from chargehand.app._config_model import Option, RepositoryFile, UserFile
@@ -61,22 +60,25 @@ def test_seven_roles_are_shipped_and_only_three_write() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tools": ["bsh"]}, "'tools': 'bsh': there is no such tool"),
-        ({"tools": ["*"]}, "'tools': '*'"),
-        ({"tools": "read"}, "'tools': 'read': it is a list"),
-        ({"writes": "yes"}, "'writes': 'yes'"),
-        ({"writes": False}, "'output': 'change'"),
-        ({"writes": False, "output": "report"}, "'tools': 'edit': the tool writes"),
-        ({"output": "report"}, "'output': 'report'"),
-        ({"output": "poem"}, "'output': 'poem'"),
-        ({"must_add": "a cake"}, "'must_add': 'a cake'"),
-        ({"areas": ["../up"]}, "'areas': '../up'"),
-        ({"areas": ["!x"]}, "'areas': '!x'"),
-        ({"prompt": ""}, "'prompt': ''"),
-        ({"prompt": "x" * 20_001}, "'prompt': 'xxx"),
-        ({"summary": "two\nlines"}, "'summary': 'two"),
-        ({"models": [3]}, "'models': 3"),
-        ({"colour": "red"}, "'colour': 'red': there is no such key"),
+        ({"tools": ["bsh"]}, "key 'tools' names an unknown tool, got 'bsh'"),
+        ({"tools": ["*"]}, "key 'tools' names an unknown tool, got '*'"),
+        ({"tools": "read"}, "key 'tools' must be a list of texts, got 'read'"),
+        ({"writes": "yes"}, "key 'writes' must be true or false, got 'yes'"),
+        ({"writes": False}, "key 'output' needs a role that writes, got 'change'"),
+        (
+            {"writes": False, "output": "report"},
+            "key 'tools' has a tool that writes, but writes = false, got 'edit'",
+        ),
+        ({"output": "report"}, "key 'output' must be 'change' in a role that writes, got 'report'"),
+        ({"output": "poem"}, "key 'output' has an unknown value, got 'poem'"),
+        ({"must_add": "a cake"}, "key 'must_add' has an unknown value, got 'a cake'"),
+        ({"areas": ["../up"]}, "key 'areas' must be a plain pattern below the repository, got '../up'"),
+        ({"areas": ["!x"]}, "key 'areas' must be a plain pattern below the repository, got '!x'"),
+        ({"prompt": ""}, "key 'prompt' must be a text that is not empty, got ''"),
+        ({"prompt": "x" * 20_001}, "key 'prompt' has 20001 characters, more than 20000, got 'xxx"),
+        ({"summary": "two\nlines"}, "key 'summary' must be one line without control characters, got 'two"),
+        ({"models": [3]}, "key 'models' must be a list of texts of one line each, got 3"),
+        ({"colour": "red"}, "key 'colour' is not a known key, got 'red'"),
     ],
 )
 def test_a_wrong_file_is_told_with_file_key_and_value(changes: dict[str, Any], said: str) -> None:
