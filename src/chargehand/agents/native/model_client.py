@@ -24,7 +24,7 @@ from chargehand.models._contract import Dialect
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
     from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import Model
+    from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
 _LOADING = threading.Lock()
@@ -172,18 +172,7 @@ class ModelClient:
         """
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
-        from pydantic_ai.models import ModelRequestParameters
-        from pydantic_ai.tools import ToolDefinition
 
-        definitions = [
-            ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=dict(tool.parameters),
-                strict=False,
-            )
-            for tool in tools
-        ]
         if model.name not in self._models:
             connect = _anthropic if model.dialect == "anthropic" else _openai
             self._models[model.name] = connect(model.name, self._endpoint.token, self._http)
@@ -193,7 +182,7 @@ class ModelClient:
                 self._models[model.name],
                 list(messages),
                 model_settings=_settings(model, kept=kept),
-                model_request_parameters=ModelRequestParameters(function_tools=definitions),
+                model_request_parameters=_parameters(tools),
                 # Prompts must not leak into somebody's tracing.
                 instrument=False,
             ) as stream:
@@ -275,6 +264,22 @@ def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
     elif model.max_output is not None:
         settings["max_tokens"] = model.max_output
     return settings
+
+
+def _parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    definitions = [
+        ToolDefinition(
+            name=tool.name,
+            description=tool.description,
+            parameters_json_schema=dict(tool.parameters),
+            strict=False,
+        )
+        for tool in tools
+    ]
+    return ModelRequestParameters(function_tools=definitions)
 
 
 def _our_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:

@@ -14,6 +14,7 @@ from chargehand.agents.contract import AgentOutcome
 from chargehand.core.errors import WaitingError
 from chargehand.testing.agents.kit import ANSWER, AgentCase, OpenCase
 
+# Only the exec server (process 1) and the program that looks may be alive.
 _NOBODY_ELSE = "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()) == ['1', str(os.getpid())])"
 
 
@@ -93,6 +94,7 @@ class AgentContract:
         case = await self._case(open_case, "hang")
         running = asyncio.create_task(case.agent.run(case.assignment(), case.context))
         async with asyncio.timeout(60):
+            # Cancelled in the middle of its work: the file says that it got there.
             while case.context.made() is None and not running.done():  # noqa: ASYNC110 -- another process writes it
                 await asyncio.sleep(0.01)
         assert not running.done(), running
@@ -173,6 +175,7 @@ class AgentContract:
         case = await self._case(open_case, "edit", effect="ask")
         if not case.agent.abilities.judged:
             return
+        # Each act may need a yes of its own; the same one must not be asked for twice.
         while True:
             try:
                 outcome = await self._run(case)

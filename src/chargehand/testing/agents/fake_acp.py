@@ -164,6 +164,7 @@ class FakeAgent:
         if given["outcome"].get("optionId") != "once":
             raise Refused("no permission")
         self._line.ask("fs/write_text_file", path=path, content=content)
+        # Read back: a client that only says it wrote is found out.
         if self._line.ask("fs/read_text_file", path=path)["content"] != content:
             raise Refused("the file is not what was written")
         self._line.update("tool_call_update", toolCallId="c-1", status="completed")
@@ -197,6 +198,7 @@ class FakeAgent:
                 time.sleep(0.05)
 
     def _hang(self) -> None:
+        # In sessions of their own, so that only killing everything in the sandbox ends them.
         for _ in range(3):
             child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_GRANDCHILD!r}])"
             subprocess.run([sys.executable, "-c", child], start_new_session=True, check=True)

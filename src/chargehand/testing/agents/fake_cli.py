@@ -173,6 +173,7 @@ def garble(act: str, words: list[str]) -> str:
 
     Only its first start makes the file; a later one has to be asked to go on in its session, with what is wrong.
     """
+    # In HOME, as the sessions of the real programs are, and not in the workspace.
     place = os.path.expanduser("~/starts.txt")
     starts = 1
     if os.path.exists(place):

@@ -75,6 +75,7 @@ class MemoryAttemptContext:
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
         if name not in self.steps:
+            # Through JSON, as a log does: what does not survive that must fail here.
             self.steps[name] = msgspec.json.decode(msgspec.json.encode(await work()))
             self.done.append(name)
         return self.steps[name]
@@ -134,6 +135,7 @@ class MemoryAttemptContext:
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Say `effect` of all but the agent's start; "ask" asks a person; see `AttemptContext.judge`."""
+        # The start is not what a suite judges: an agent that may not start shows nothing.
         if isinstance(action, Run):
             return Judgement(effect="allow", rule="suite", reason="the suite starts it", subject=action.kind)
         self.judged.append(action)
@@ -207,6 +209,7 @@ class _CallMeter:
         self.now = MeteredUsage()
 
     def called(self, record: CallRecord) -> None:
+        # A refused call used nothing, and is what ends a program that insists.
         if record.status == "refused":
             self.now = replace(self.now, refused=record.reason)
             return
