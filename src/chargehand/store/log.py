@@ -352,9 +352,9 @@ class EventLog:
         if len(found) > 1:
             shown = ", ".join(found[-_SHOWN:]) + (" …" if len(found) > _SHOWN else "")
             raise UsageError(
-                f"{name!r} begins or ends {len(found)} missions",
+                f"{name!r} matches {len(found)} missions",
                 code="ambiguous",
-                hint=f"say more: {shown}",
+                hint=f"type more of the id: {shown}",
             )
         return found[0]
 

@@ -75,7 +75,9 @@ class Projects:
             raise NotFoundError(f"there is no project {name!r}", hint=nearest(name, (row.name for row in rows)))
         if len(found) > 1:
             ids = ", ".join(row.id for row in found)
-            raise UsageError(f"{name!r} is {len(found)} projects", code="ambiguous", hint=f"say which: {ids}")
+            raise UsageError(
+                f"{name!r} matches {len(found)} projects", code="ambiguous", hint=f"use one of the ids: {ids}"
+            )
         return found[0]
 
 
