@@ -91,6 +91,7 @@ class Trust:
     def grant(self, project: str, digest: str, *, identity: str) -> TrustRow:
         """Trust one content in one project; the first grant stands. Raises `StoreError`."""
         granted = self._clock.now().isoformat(timespec="microseconds")
+        # Durable both ways: a power cut must neither take trust away nor give it back.
         with self._database.write(durable=True) as connection:
             values = (project, digest, identity, granted)
             connection.execute("INSERT OR IGNORE INTO trust VALUES (?, ?, ?, ?)", values)
