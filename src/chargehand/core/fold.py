@@ -143,9 +143,7 @@ def _read_config(state: MissionState, event: m.MissionCreated) -> None:
 @_on(_SUMMARY, m.MissionClaimed)
 def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
     state.claims += 1
-    state.fruitless_claims += (
-        1  # until a step is recorded: a mission that kills each worker is given up in the end
-    )
+    state.fruitless_claims += 1  # 0 again with the next step, so it counts workers that a mission killed
     state.queued = None
     state.program = event.version
     # Only a worker that did not let go in order has left something behind for the next one to look at.
