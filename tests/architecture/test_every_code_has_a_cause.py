@@ -41,7 +41,8 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
     ("missions/_system.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
-    ("store/database/connection.py", "_failed"): lambda: set(_HINTS),
+    ("store/database/connection.py", "_failure"): lambda: set(_HINTS),
+    ("store/database/connection.py", "typed_errors"): lambda: set(_HINTS),
     ("workspace/_scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/_rules.py", "file_problem"),
 }
 
