@@ -375,7 +375,9 @@ class EventLog:
                 return
             # The row beside the log may hold what is erased: it is made anew in the same transaction.
             connection.execute("UPDATE events SET payload = NULL WHERE mission = ? AND seq = ?", (mission, seq))
-            connection.execute("INSERT INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason))
+            connection.execute(
+                "INSERT OR IGNORE INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason)
+            )
             own = connection.execute("SELECT 1 FROM missions WHERE id = ? AND id <> project", (mission,))
             if own.fetchone():
                 summaries.refold(connection, mission)
