@@ -57,7 +57,7 @@ def test_it_is_found_by_a_part_of_its_name(places: ActionRegistry) -> None:
     for action in ids:
         assert {places.find(action), places.find(action.upper()), places.find(action[2:])} == {action}
         assert places.get(action).after == 3
-    with pytest.raises(UsageError, match="fits 2"):
+    with pytest.raises(UsageError, match="matches 2"):
         places.find("x-1")
     for name in ("", "nowhere", "../x"):
         with pytest.raises(NotFoundError):

@@ -263,7 +263,7 @@ def test_a_call_that_is_not_there_or_not_ones_own_is_an_error(store: Store) -> N
     for of, call in ((one, "c-9"), (two, "c-1")):
         with pytest.raises(UsageError, match=call):
             of.settle(call, 0.5)
-    with pytest.raises(UsageError, match="'c-1' has its reserve"):
+    with pytest.raises(UsageError, match="'c-1' is already reserved"):
         two.reserve("c-1", 1.0)
     assert store.spending.total() == (0.0, 1.0)
 

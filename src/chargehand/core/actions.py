@@ -128,9 +128,10 @@ def fold_action(action: str, lines: Iterable[Event], *, live: bool) -> ActionSta
     for line in lines:
         try:
             payload = decode(line.type, line.payload) if line.payload is not None else None
-        except (KeyError, msgspec.ValidationError):  # a newer version's
+        except (KeyError, msgspec.DecodeError):  # damaged, or a newer version's
             continue
-        if getattr(payload, "action", None) == action and not state.finished:  # an end is the last word
+        # An end is the last word: whoever was given up for dead may still write that it began.
+        if getattr(payload, "action", None) == action and not state.finished:
             _apply(state, payload, line.time)
     if state.finished or state.status == "waiting":
         return state

@@ -10,6 +10,7 @@ import msgspec
 
 _T = TypeVar("_T")
 _D = TypeVar("_D")
+# msgspec 0.22 crashes where two threads read one class for the first time: one alone lets it learn a class.
 _LEARNING = threading.RLock()
 _JSON: dict[object, msgspec.json.Decoder[Any]] = {}
 _PACKED: dict[object, msgspec.msgpack.Decoder[Any]] = {}

@@ -42,6 +42,7 @@ def payload_digest(payload: bytes) -> str:
 
 def chain_hash(*, prev: str, mission: str, seq: int, time: str, type: str, digest: str) -> str:
     """Return the hex SHA-256 that links one event to the one before it."""
+    # A newline parts the fields: none of them can hold one, so no two lines have one text.
     line = "\n".join((prev, mission, str(seq), time, type, digest))
     return hashlib.sha256(line.encode()).hexdigest()
 
@@ -78,6 +79,7 @@ def encode_json(value: object) -> bytes:
     Names that are not UTF-8 have no place in JSON: they are kept as `shown_path` shows them.
     """
     try:
+        # Sorted, because digests are over these bytes: moving a field in a class must not change them.
         return msgspec.json.encode(value, order="sorted")
     except UnicodeEncodeError:
         return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)), order="sorted")
@@ -97,7 +99,7 @@ def decode(type: str, payload: bytes) -> Payload:
     Raises `KeyError` for a type this version does not know, `msgspec.ValidationError` for a malformed payload and
     `msgspec.DecodeError` for what is not even JSON.
     """
-    kind = _REGISTRY[type]
+    kind = _REGISTRY[type]  # a KeyError before anything is read: what a newer version wrote need not be JSON
     try:
         return decode_as(payload, kind)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -68,6 +68,7 @@ def apply(state: MissionSummary, line: Event) -> None:
     if payload is None:
         state.unknown_events += 1
         return
+    # The summary's part first: what is kept beside it looks at what it has become, such as a checkpoint's base.
     for handlers in (_SUMMARY, _STATE) if isinstance(state, MissionState) else (_SUMMARY,):
         if handler := handlers.get(type(payload)):
             handler(state, payload)
@@ -142,9 +143,10 @@ def _read_config(state: MissionState, event: m.MissionCreated) -> None:
 @_on(_SUMMARY, m.MissionClaimed)
 def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
     state.claims += 1
-    state.fruitless_claims += 1
+    state.fruitless_claims += 1  # 0 again with the next step, so it counts workers that a mission killed
     state.queued = None
     state.program = event.version
+    # Only a worker that did not let go in order has left something behind for the next one to look at.
     state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
     state.at_rest = False
     if state.status == "planned":
@@ -223,6 +225,7 @@ def _change_attempt(state: MissionSummary, id: str | None, **changes: Any) -> No
 
 @_on(_SUMMARY, a.AttemptStarted)
 def _start_attempt(state: MissionSummary, event: a.AttemptStarted) -> None:
+    # Also after a question: the attempt that goes on with its answer says itself that it runs.
     state.status = "running"
     started = AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
     state.attempts = [*state.attempts, started]
@@ -261,6 +264,7 @@ def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
         return
     state.calls.add(event.call)
     both = event.reported_usd is not None and event.computed_usd is not None
+    # One call of unknown cost makes the attempt's unknown: an unknown cost is not zero.
     known = event.cost_known and (before.cost_known or before.calls == 0)
     _change_attempt(
         state,

@@ -28,6 +28,7 @@ _PREFIX: dict[Kind, str] = {
 def new_id(kind: Kind, *, now_ms: int | None = None) -> str:
     """Return a fresh id such as `m-01jd5x2k9q7h3a`: prefix, 45 bits of milliseconds, 25 random bits."""
     moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    # Time first, so that ids sort as they were made; the alphabet is in ASCII's order for the same reason.
     value = (moment << 25) | secrets.randbits(25)
     digits = []
     for _ in range(14):

@@ -137,38 +137,6 @@ class Violation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 _FINISH = {"summary", "evidence", "version"}
 
 
-def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
-    if "schema" in document:
-        body = _violation(document)
-    elif document.get("type") in ("checkpoint_violation", "error_report") and "payload" in document:
-        payload = document["payload"]
-        if document.get("status") != "failure" or not isinstance(payload, Mapping):
-            raise MessageError("a report of version 1 has the status failure", path="$.status", value=document)
-        body = _violation(payload)
-    elif "summary" in document and set(document) <= _FINISH:
-        given = {name: value for name, value in document.items() if name != "version" and value is not None}
-        body = {"type": "task_completion", "status": "success", "payload": given}
-    else:
-        raise MessageError("no message of version 1, and it names no other", path="$.version", value=document)
-    return {"version": 2, **body}
-
-
-def _violation(report: Mapping[str, Any]) -> dict[str, Any]:
-    if "text" in report:  # what could not be read was shown as it was
-        body: dict[str, Any] = {"summary": report["text"]}
-        return {"type": "error_report", "status": "failure", "payload": body}
-    body = {name: value for name, value in report.items() if name not in ("schema", "status", "version")}
-    return {
-        "type": "checkpoint_violation",
-        "status": "failure",
-        "payload": {**body, "verdict": report.get("status", "red")},
-    }
-
-
-UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _from_1}
-"""What makes a version into the next one."""
-
-
 _T = TypeVar("_T")
 MESSAGE_VERSION = 2
 LARGEST_MESSAGE = 4 << 20
@@ -275,6 +243,12 @@ MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each
 """The class of each type."""
 
 
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_COMMA = re.compile(r",(?=\s*[\]}])")
+_WORDS = {"status": get_args(MessageStatus), "type": get_args(MessageType)}
+
+
 class Addressed(Struct, frozen=True, kw_only=True):
     """What is known of a message before it is read: what it leaves out is this, other words are an error.
 
@@ -289,14 +263,14 @@ class Addressed(Struct, frozen=True, kw_only=True):
 
     def fill(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return a document with what it leaves out; raises `MessageError` where it says something else."""
-        known = {"mission": self.mission, "attempt": self.attempt, "sender": _named(self.sender)}
+        known = {"mission": self.mission, "attempt": self.attempt, "sender": _fit_name(self.sender)}
         for name, value in known.items():
             if document.get(name, value) != value:
                 raise MessageError(f"expected {value!r}", path=f"$.{name}", value=document[name])
-        return {"id": self.id, "recipient": _named(self.recipient), **known, **document}
+        return {"id": self.id, "recipient": _fit_name(self.recipient), **known, **document}
 
 
-def _named(name: str) -> str:
+def _fit_name(name: str) -> str:
     """Return a name that fits: that of an agent may be its whole command line, in bytes that are no text."""
     clean = name.encode("utf-8", "replace").decode() or "unknown"
     return clean if len(clean) <= _LONGEST_NAME else f"{clean[: _LONGEST_NAME - 1]}…"
@@ -305,10 +279,55 @@ def _named(name: str) -> str:
 _UNKNOWN = Addressed(id="unknown", mission="unknown", attempt=None, sender="unknown", recipient="unknown")
 
 
+def decode_message(data: bytes | str, addressed: Addressed | None = None) -> Message:
+    """Return the message that JSON is, of this version or an older one; raises `MessageError`.
+
+    `addressed` gives what it may leave out.
+    """
+    if len(data) > LARGEST_MESSAGE:
+        raise MessageError(f"longer than {LARGEST_MESSAGE} bytes", value=data[:_SHOWN])
+    try:
+        text = data.decode() if isinstance(data, bytes) else data
+    except UnicodeDecodeError as error:
+        raise MessageError(f"not UTF-8: {error.reason} at byte {error.start + 1}", value=data) from None
+    return message_of(read_json(text), addressed)
+
+
+def message_of(document: object, addressed: Addressed | None = None) -> Message:
+    """Return the message that a decoded document is; see `decode_message`."""
+    if not isinstance(document, Mapping):
+        raise MessageError("a message must be a JSON object", value=document)
+    version = document.get("version", 1)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise MessageError("version must be a whole number from 1", path="$.version", value=version)
+    if version > MESSAGE_VERSION:
+        raise MessageError(
+            f"this program reads versions up to {MESSAGE_VERSION}; a newer one wrote this",
+            path="$.version",
+            value=version,
+            code="message_newer",
+        )
+    current = dict(document)
+    for older in range(version, MESSAGE_VERSION):
+        current = UPGRADES[older](current)
+    if addressed is not None or version == 1:  # version 1 named nobody
+        current = (addressed or _UNKNOWN).fill(current)
+    kind = current.get("type")
+    if not isinstance(kind, str) or kind not in MESSAGE_CLASSES:
+        found = nearest(str(kind)[:_SHOWN], MESSAGE_CLASSES)
+        raise MessageError(f"unknown message type: {found}", path="$.type", value=kind)
+    return read_record(current, MESSAGE_CLASSES[kind])
+
+
 def read_json(text: str) -> Any:
     """Return strict JSON; raises `MessageError` for anything else, a key given twice and NaN among it."""
+
+    def refuse_number(word: str) -> NoReturn:
+        raise MessageError("not a JSON number", value=word)
+
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        # Not msgspec: it takes the last of two equal keys, and which one was meant would be a guess.
+        return json.loads(text, object_pairs_hook=_object, parse_constant=refuse_number)
     except json.JSONDecodeError as error:
         raise MessageError(f"no valid JSON: {error.msg} at character {error.pos + 1}", value=text) from None
     except RecursionError:
@@ -319,35 +338,34 @@ def read_json(text: str) -> Any:
         raise MessageError(f"no valid JSON: {error}", value=text) from None
 
 
-def decode_message(data: bytes | str, addressed: Addressed | None = None) -> Message:
-    """Return the message that JSON is, of this version or an older one; raises `MessageError`.
-
-    `addressed` gives what it may leave out.
-    """
-    return message_of(read_json(_text(data)), addressed)
-
-
-def message_of(document: object, addressed: Addressed | None = None) -> Message:
-    """Return the message that a decoded document is; see `decode_message`."""
-    if not isinstance(document, Mapping):
-        raise MessageError("a message is a JSON object", value=document)
-    current = _upgraded(document)
-    if addressed is not None or document.get("version", 1) == 1:  # version 1 named nobody
-        current = (addressed or _UNKNOWN).fill(current)
-    kind = current.get("type")
-    if not isinstance(kind, str) or kind not in MESSAGE_CLASSES:
-        found = nearest(str(kind)[:_SHOWN], MESSAGE_CLASSES)
-        raise MessageError(f"there is no such type of message: {found}", path="$.type", value=kind)
-    return read_record(current, MESSAGE_CLASSES[kind])
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MessageError("the same key twice in one object", value=twice)
+    return made
 
 
 def read_record(document: object, kind: type[_T]) -> _T:
     """Return a decoded document as a record; raises `MessageError` with the place of what is wrong."""
     try:
         made = convert_to(document, kind)
-        msgspec.json.encode(made)
-    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
-        raise _invalid(document, error) from None
+        msgspec.json.encode(made)  # lone surrogates pass a conversion, and could not be written down
+    except (UnicodeEncodeError, RecursionError):
+        raise MessageError("text that is not Unicode, or nested too deeply", value=document) from None
+    except msgspec.ValidationError as error:
+        said = str(error)
+        place = _PLACE.search(said)
+        path = place[1] if place else "$"
+        found: Any = document
+        for name, index in _STEP.findall(path):
+            try:
+                found = found[name] if name else found[int(index)]
+            except (KeyError, IndexError, TypeError):
+                found = None
+                break
+        raise MessageError(_PLACE.sub("", said), path=path, value=found) from None
     return made
 
 
@@ -362,75 +380,11 @@ def message_document(message: Message) -> dict[str, Any]:
     return document
 
 
-def _text(data: bytes | str) -> str:
-    if len(data) > LARGEST_MESSAGE:
-        raise MessageError(f"longer than {LARGEST_MESSAGE} bytes", value=data[:_SHOWN])
-    try:
-        return data.decode() if isinstance(data, bytes) else data
-    except UnicodeDecodeError as error:
-        raise MessageError(f"no UTF-8: {error.reason} at byte {error.start + 1}", value=data) from None
-
-
-def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
-    version = document.get("version", 1)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise MessageError("a version is a whole number from 1", path="$.version", value=version)
-    if version > MESSAGE_VERSION:
-        raise MessageError(
-            f"this program knows versions up to {MESSAGE_VERSION}: a newer one wrote this",
-            path="$.version",
-            value=version,
-            code="message_newer",
-        )
-    current = dict(document)
-    for older in range(version, MESSAGE_VERSION):
-        current = UPGRADES[older](current)
-    return current
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise MessageError("one key twice: which is meant would be a guess", value=twice)
-    return made
-
-
-def _no_number(word: str) -> NoReturn:
-    raise MessageError("no JSON number", value=word)
-
-
-def _invalid(document: Any, error: Exception) -> MessageError:
-    """Return what is wrong with a document, with the place and what stands there."""
-    if not isinstance(error, msgspec.ValidationError):
-        return MessageError("text that is no Unicode, or nested too deeply", value=document)
-    said = str(error)
-    place = _PLACE.search(said)
-    path = place[1] if place else "$"
-    return MessageError(_PLACE.sub("", said), path=path, value=_at(document, path))
-
-
-def _at(document: Any, path: str) -> Any:
-    found = document
-    for name, index in _STEP.findall(path):
-        try:
-            found = found[name] if name else found[int(index)]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return found
-
-
-_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_COMMA = re.compile(r",(?=\s*[\]}])")
-_WORDS = {"status": get_args(MessageStatus), "type": get_args(MessageType)}
-
-
 def repaired_json(text: str) -> Any:
     """Return the JSON that a text is, also within one fence and with commas before a closing bracket.
 
-    Nothing else may stand around it. Raises `MessageError` as `read_json` does.
+    Only what is lossless and certain is repaired: nothing else may stand around it, and nothing is ever guessed.
+    Raises `MessageError` as `read_json` does.
     """
     plain = text.removeprefix("\ufeff").strip()
     fenced = _FENCE.fullmatch(plain)
@@ -438,13 +392,17 @@ def repaired_json(text: str) -> Any:
     try:
         return read_json(inner)
     except MessageError as error:
-        mended = _without_commas(inner)
-        if mended == inner:
+        pieces, end = [], 0
+        for found in _STRING.finditer(inner):  # a comma inside a string is its text
+            pieces += [_COMMA.sub("", inner[end : found.start()]), found[0]]
+            end = found.end()
+        without_commas = "".join([*pieces, _COMMA.sub("", inner[end:])])
+        if without_commas == inner:
             raise
         try:
-            return read_json(mended)
+            return read_json(without_commas)
         except MessageError:
-            raise error from None
+            raise error from None  # the place in what was written, not in what was made of it
 
 
 def repaired_words(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -458,10 +416,33 @@ def repaired_words(document: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _without_commas(text: str) -> str:
-    """Take out commas before a closing bracket; strings are left alone."""
-    out, end = [], 0
-    for found in _STRING.finditer(text):
-        out += [_COMMA.sub("", text[end : found.start()]), found[0]]
-        end = found.end()
-    return "".join([*out, _COMMA.sub("", text[end:])])
+def _upgrade_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    if "schema" in document:
+        body = _upgrade_violation(document)
+    elif document.get("type") in ("checkpoint_violation", "error_report") and "payload" in document:
+        payload = document["payload"]
+        if document.get("status") != "failure" or not isinstance(payload, Mapping):
+            raise MessageError("version 1 reports have the status failure", path="$.status", value=document)
+        body = _upgrade_violation(payload)
+    elif "summary" in document and set(document) <= _FINISH:
+        given = {name: value for name, value in document.items() if name != "version" and value is not None}
+        body = {"type": "task_completion", "status": "success", "payload": given}
+    else:
+        raise MessageError("not a version 1 message, and it names no other", path="$.version", value=document)
+    return {"version": 2, **body}
+
+
+def _upgrade_violation(report: Mapping[str, Any]) -> dict[str, Any]:
+    if "text" in report:  # what could not be read was shown as it was
+        body: dict[str, Any] = {"summary": report["text"]}
+        return {"type": "error_report", "status": "failure", "payload": body}
+    body = {name: value for name, value in report.items() if name not in ("schema", "status", "version")}
+    return {
+        "type": "checkpoint_violation",
+        "status": "failure",
+        "payload": {**body, "verdict": report.get("status", "red")},
+    }
+
+
+UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _upgrade_1}
+"""What makes a version into the next one."""

@@ -96,7 +96,9 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
 
     def with_closed(self, event: events.SandboxClosed) -> AttemptUsage:
         """Return it with what one more sandbox took."""
-        if self.closed + 1 < self.opened:  # one before was lost with its worker
+        # One that was opened before and never closed was lost with its worker, and what it took with it: a sum of
+        # the others would look like the whole.
+        if self.closed + 1 < self.opened:
             unknown = AttemptUsage(network_out=self.network_out, network_in=self.network_in)
             return replace(unknown, opened=self.opened, closed=self.closed + 1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from chargehand.core import attempt_events as g
-from chargehand.core import attempt_events as r
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as p
 from chargehand.core.events import Payload
@@ -20,7 +18,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.BaseResolved: "repository",
     w.TierChosen: "environment",
     p.AgentSelected: "selection",
-    r.RoleChosen: "selection",
+    w.RoleChosen: "selection",
     w.BreakerChanged: "selection",
     w.AttemptStarted: "execution",
     w.AttemptResumed: "execution",
@@ -28,15 +26,15 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     w.CommandFinished: "execution",
     w.ModelCalled: "execution",
     w.ReplayDiverged: "execution",
-    g.MessageDelivered: "execution",
-    g.MessageAcknowledged: "execution",
-    g.MessageReceived: "execution",
-    g.MessageUndelivered: "promotion",
+    w.MessageDelivered: "execution",
+    w.MessageAcknowledged: "execution",
+    w.MessageReceived: "execution",
+    w.MessageUndelivered: "promotion",
     w.BudgetAlert: "execution",
     w.CheckpointMade: "execution",
     w.FilesSeen: "execution",
     w.StateCaptured: "execution",
-    r.ReportMade: "validation",
+    w.ReportMade: "validation",
     p.ChangesReverted: "validation",
     p.AttemptFinished: "validation",
     p.MergeConflicted: "promotion",

@@ -118,8 +118,8 @@ class Credentials:
             kept.keyring = [each for each in kept.keyring if each != name]
         if not removed:
             known = ", ".join(each.name for each in self.names()) or "none"
-            set_there = "it comes from the environment: unset it there" if self._environ.get(name) else ""
-            raise NotFoundError(f"no secret {name!r} is kept", hint=set_there or f"kept: {known}")
+            set_there = "it is set in the environment; unset it there" if self._environ.get(name) else ""
+            raise NotFoundError(f"there is no secret {name!r}", hint=set_there or f"known: {known}")
 
     def _find(self, name: str) -> tuple[Origin | None, str | None]:
         if value := self._environ.get(name):
@@ -139,9 +139,9 @@ def check_name(name: str) -> str:
     """Return `name`; raises `UsageError` (`secret_invalid`) unless it could name an environment variable."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(
-            f"{name!r} is no name for a secret",
+            f"not a valid secret name: {name!r}",
             code="secret_invalid",
-            hint="2 to 64 capital letters, digits and _, a letter first, such as OPENAI_API_KEY",
+            hint="use 2 to 64 capital letters, digits and _, a letter first, such as OPENAI_API_KEY",
         )
     return name
 
@@ -201,7 +201,7 @@ class SecretsFile:
             with os.fdopen(descriptor, "rb") as file:
                 self._refuse_exposed(os.fstat(file.fileno()))
                 content = file.read(_LARGEST_FILE + 1)
-        hint = "mend it, or move it away and set the secrets again"
+        hint = "repair it, or move it away and set the secrets again"
         if len(content) > _LARGEST_FILE:
             raise self._error("is far too large", hint)
         try:
@@ -237,7 +237,9 @@ class SecretsFile:
 
     def _refuse_exposed(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
-            raise self._error("is no regular file", "move it away; `chargehand secret set NAME` makes a new one")
+            raise self._error(
+                "is not a regular file", "move it away; `chargehand secret set NAME` makes a new one"
+            )
         if found.st_uid != os.geteuid() and os.geteuid() != 0:
             raise self._error("belongs to another user", "make it your own, or move it away")
         if found.st_mode & 0o077:
@@ -273,7 +275,7 @@ class SecretsFile:
         except OSError as error:
             if error.errno == errno.ELOOP:  # what O_NOFOLLOW says of a link
                 raise self._error("is a symbolic link", "put the file itself there") from error
-            raise self._error(f"cannot be {what}: {error.strerror}", "mend what stands in the way") from error
+            raise self._error(f"cannot be {what}: {error.strerror}", "fix that and try again") from error
 
     def _error(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"{str(self.path)!r} {what}", code="secrets_file", hint=hint)

@@ -141,7 +141,9 @@ class ActionRegistry:
             raise self._unknown(name)
         if len(found) > 1:
             raise UsageError(
-                f"{name!r} fits {len(found)} actions", code="ambiguous", hint=f"say more: {', '.join(found[-8:])}"
+                f"{name!r} matches {len(found)} actions",
+                code="ambiguous",
+                hint=f"type more of the id: {', '.join(found[-8:])}",
             )
         return found[0]
 

@@ -69,7 +69,7 @@ class Engine:
         """
         check_url(url)
         if slots < 1 or poll_seconds <= 0:
-            raise UsageError(f"no engine works with {slots!r} slots and polls every {poll_seconds!r} s")
+            raise UsageError(f"slots and poll_seconds must be positive, got {slots!r} and {poll_seconds!r}")
         with _only_engine(), forwarded_log():
             engine = cls(url, worker=worker, run=run, is_live=is_live)
             try:
@@ -87,7 +87,7 @@ class Engine:
         Raises `UsageError` for an impossible priority, `InfrastructureError` where the database cannot be used.
         """
         if not 0 <= priority <= _LONGEST_PRIORITY:
-            raise UsageError(f"no priority: {priority!r}", hint=f"0 (first) to {_LONGEST_PRIORITY}")
+            raise UsageError(f"not a priority: {priority!r}", hint=f"use 0 (first) to {_LONGEST_PRIORITY}")
         return await self._call(lambda: self._scheduler.enqueue(mission, turn, priority=priority))
 
     async def rescue(self) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ class Engine:
 @contextlib.contextmanager
 def _only_engine() -> Iterator[None]:
     if not _ONE_ENGINE.acquire(blocking=False):
-        raise UsageError("this process has an engine already", code="engine_open", hint="close the first one")
+        raise UsageError("this process already has an engine", code="engine_open", hint="close the first one")
     try:
         yield
     finally:

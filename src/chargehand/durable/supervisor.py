@@ -74,7 +74,7 @@ async def _put_down(process: Process, reading: asyncio.Future[tuple[None, None]]
         await process.wait()
         reading.cancel()
         raise InfrastructureError(
-            f"what process {process.pid} started could not be ended", code="keeper_stuck", hint="ps shows it"
+            f"the processes below {process.pid} could not be killed", code="keeper_stuck", hint="`ps` shows them"
         ) from problem
     finally:
         with contextlib.suppress(asyncio.CancelledError):

@@ -97,34 +97,25 @@ def line_problems(
             yield audit_problem(mission, expected, "line_missing", f"line {seq} follows line {expected - 1}")
         elif as_text(line.prev) not in accepted:
             yield audit_problem(mission, seq, "chain_broken", "it does not follow the line before it")
-        yield from _payload_problems(mission, seq, line, erased=erased)
-        made = _recomputed(mission, seq, line)
+        if line.payload is None:
+            if (mission, seq) not in erased:
+                told = "its payload is gone and no erasure was ordered"
+                yield audit_problem(mission, seq, "payload_missing", told)
+        elif hashlib.sha256(line.payload).hexdigest() != as_text(line.digest):
+            yield audit_problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
+        made = chain_hash(
+            prev=as_text(line.prev),
+            mission=mission,
+            seq=seq,
+            time=as_text(line.time),
+            type=as_text(line.type),
+            digest=as_text(line.digest),
+        )
         hashes[seq] = as_text(line.hash)
         if made != hashes[seq]:
             yield audit_problem(mission, seq, "line_changed", "its columns and its hash do not agree")
         # Both the hash that is kept and the one that should be: one changed byte is one place, not two.
         accepted = {hashes[seq], made}
-
-
-def _payload_problems(
-    mission: str, seq: int, line: ChainLine, *, erased: Collection[tuple[str, int]]
-) -> Iterator[AuditProblem]:
-    if line.payload is None:
-        if (mission, seq) not in erased:
-            yield audit_problem(mission, seq, "payload_missing", "its payload is gone and no erasure was ordered")
-    elif hashlib.sha256(line.payload).hexdigest() != as_text(line.digest):
-        yield audit_problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
-
-
-def _recomputed(mission: str, seq: int, line: ChainLine) -> str:
-    return chain_hash(
-        prev=as_text(line.prev),
-        mission=mission,
-        seq=seq,
-        time=as_text(line.time),
-        type=as_text(line.type),
-        digest=as_text(line.digest),
-    )
 
 
 def as_integer(kept: bytes | None) -> int | None:

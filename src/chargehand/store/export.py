@@ -169,7 +169,10 @@ class _Reading(msgspec.Struct):
             case _HeadLine():
                 self.heads.append(SignedHead.decode(bytes(record.head)))
             case _KeyLine():
-                self._take_key(record)
+                key = PublicKey.parse(record.public.encode())
+                if (key.id, key.pem) != (record.id, record.public):
+                    raise ValueError("the key and its id do not agree")
+                self.keys[key.id] = key
             case _End():
                 self.end = record
             case _Header():
@@ -191,38 +194,28 @@ class _Reading(msgspec.Struct):
         if record.erased is not None:
             self.erased.add((record.mission, record.seq))
 
-    def _take_key(self, record: _KeyLine) -> None:
-        key = PublicKey.parse(record.public.encode())
-        if (key.id, key.pem) != (record.id, record.public):
-            raise ValueError("the key and its id do not agree")
-        self.keys[key.id] = key
-
 
 def _read(lines: Iterable[bytes]) -> _Reading:
     read, digest, number = _Reading(), hashlib.sha256(), 0
     for number, line in enumerate(lines, start=1):
         try:
             record = decode_as(line, _Line)
-            if number == 1:
-                read.missions = _begin(record)
-            else:
+            if number > 1:
                 read.take(record)
+            elif isinstance(record, _Header) and record.format == _FORMAT:
+                read.missions = record.missions
+            else:
+                raise ValueError(f"it is not the beginning of an export of format {_FORMAT}")
         except ValueError as error:  # msgspec's own errors and UsageError are ValueErrors too
             read.problems.append(
                 audit_problem("", None, "export_malformed", f"line {number} of the file: {error}")
             )
-        if read.end is None:
+        if read.end is None:  # the end holds the digest of all before it
             digest.update(line)
     read.sha256 = digest.hexdigest()
     if number == 0:
         read.problems.append(audit_problem("", None, "export_malformed", "the file is empty"))
     return read
-
-
-def _begin(record: object) -> tuple[str, ...]:
-    if not isinstance(record, _Header) or record.format != _FORMAT:
-        raise ValueError(f"it is not the beginning of an export of format {_FORMAT}")
-    return record.missions
 
 
 def _mission_problems(

@@ -174,6 +174,7 @@ def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
     heads = Heads(database.home)
     with _lock(database.home), typed_errors(database.home):
         head = _find_durable_head(database, heads, mission)
+        # Made only now: a mission that cannot be signed must not leave a key behind.
         key = KeyFiles(database.home).ensure()
         content = heads.get_signed(mission, head.seq)
         if content is not None:

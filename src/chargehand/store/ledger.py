@@ -186,9 +186,10 @@ class _AttemptLedger:
             "reserved": micro,
             "time": self._time(),
         }
+        # One transaction looks and books: two that ask at once must not both get what is left for one.
         with self._database.write() as connection:
             if connection.execute(_FIND, (call,)).fetchone() is not None:
-                raise UsageError(f"call {call!r} has its reserve already", hint="give each call an id of its own")
+                raise UsageError(f"call {call!r} is already reserved", hint="give each call its own id")
             booked = self._booked(connection, day)
             self._refuse_beyond(booked, micro)
             connection.execute(_RESERVE, row)
@@ -204,7 +205,7 @@ class _AttemptLedger:
             row = connection.execute(_FIND, (call,)).fetchone()
             if row is None or row[0] != self._attempt:
                 raise UsageError(
-                    f"attempt {self._attempt!r} reserved nothing for call {call!r}", hint="reserve before the call"
+                    f"attempt {self._attempt!r} has no reserve for call {call!r}", hint="reserve before the call"
                 )
             _, reserved, settled = row
             if settled is None:
@@ -274,7 +275,7 @@ def _total(column: str, *, nobody: bool) -> str:
 def _micro(usd: float, rounding: str) -> int:
     """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
     if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
-        raise UsageError(f"{usd!r} is no amount of money", hint=f"give USD from 0 to {_MOST_USD:.0f}")
+        raise UsageError(f"not an amount of money: {usd!r}", hint=f"use USD from 0 to {_MOST_USD:.0f}")
     return int((round(Decimal(repr(usd)), 9) * _MICRO).to_integral_value(rounding=rounding))
 
 

@@ -119,6 +119,7 @@ class EventLog:
             if epoch is not None and (tip is None or tip[2] != epoch):
                 raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
             head = LogHead(seq=0, hash=GENESIS) if tip is None else LogHead(seq=tip[0], hash=tip[1])
+            # Numbered and hashed under the write lock: nobody else can get between the tip and these lines.
             lines = self._chain(head, mission, bodies)
             created = [isinstance(payload, MissionCreated) for payload in payloads]
             if any(created[1:]) or (created[0] and tip is not None):
@@ -140,6 +141,7 @@ class EventLog:
             )
             if project != mission:  # a project's own log is no mission
                 summaries.project(connection, mission, lines)
+        # After the transaction: a head that is ahead of the log would look like a cut tail.
         if durable:
             with typed_errors(self._database.home):
                 self._heads.put(mission, head=LogHead(seq=lines[-1].seq, hash=lines[-1].hash))
@@ -317,6 +319,7 @@ class EventLog:
         What the holder before appends from now on raises `FencedError`. Raises `RefusedError` (`mission_held`)
         where another claim came first, `NotFoundError`, `StoreError`.
         """
+        # The epoch that was seen is compared in the same statement: one of two that claim at once finds another.
         claim = "UPDATE missions SET epoch = epoch + 1, owner = ? WHERE id = ? AND epoch = ?"
         with self._database.write() as connection:
             if connection.execute(claim, (owner, mission, epoch)).rowcount == 1:
@@ -352,9 +355,9 @@ class EventLog:
         if len(found) > 1:
             shown = ", ".join(found[-_SHOWN:]) + (" …" if len(found) > _SHOWN else "")
             raise UsageError(
-                f"{name!r} begins or ends {len(found)} missions",
+                f"{name!r} matches {len(found)} missions",
                 code="ambiguous",
-                hint=f"say more: {shown}",
+                hint=f"type more of the id: {shown}",
             )
         return found[0]
 
@@ -370,8 +373,11 @@ class EventLog:
                 raise NotFoundError(f"mission {mission!r} has no event {seq!r}", hint=_LOG_HINT)
             if row[0]:
                 return
+            # The row beside the log may hold what is erased: it is made anew in the same transaction.
             connection.execute("UPDATE events SET payload = NULL WHERE mission = ? AND seq = ?", (mission, seq))
-            connection.execute("INSERT INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason))
+            connection.execute(
+                "INSERT OR IGNORE INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason)
+            )
             own = connection.execute("SELECT 1 FROM missions WHERE id = ? AND id <> project", (mission,))
             if own.fetchone():
                 summaries.refold(connection, mission)

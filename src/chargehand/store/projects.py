@@ -75,7 +75,9 @@ class Projects:
             raise NotFoundError(f"there is no project {name!r}", hint=nearest(name, (row.name for row in rows)))
         if len(found) > 1:
             ids = ", ".join(row.id for row in found)
-            raise UsageError(f"{name!r} is {len(found)} projects", code="ambiguous", hint=f"say which: {ids}")
+            raise UsageError(
+                f"{name!r} matches {len(found)} projects", code="ambiguous", hint=f"use one of the ids: {ids}"
+            )
         return found[0]
 
 
@@ -89,6 +91,7 @@ class Trust:
     def grant(self, project: str, digest: str, *, identity: str) -> TrustRow:
         """Trust one content in one project; the first grant stands. Raises `StoreError`."""
         granted = self._clock.now().isoformat(timespec="microseconds")
+        # Durable both ways: a power cut must neither take trust away nor give it back.
         with self._database.write(durable=True) as connection:
             values = (project, digest, identity, granted)
             connection.execute("INSERT OR IGNORE INTO trust VALUES (?, ?, ?, ?)", values)

@@ -18,7 +18,7 @@ from chargehand.store.database import summaries
 from chargehand.store.database.caches import Inspections, Verdicts
 from chargehand.store.database.connection import Database, typed_errors
 from chargehand.store.database.migrate import ensure_current
-from chargehand.store.heads import SignedHead, sign_head
+from chargehand.store.heads import Heads, SignedHead, sign_head
 from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
@@ -144,7 +144,7 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
                 _make_file(home / "store.db")
     database = Database(home, read_only=read_only)
     try:
-        ensure_current(database)
+        ensure_current(database, kept_heads=Heads(home).missions)
     except BaseException:
         database.close()
         raise

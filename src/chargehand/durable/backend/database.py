@@ -56,7 +56,7 @@ def typed_errors(url: str) -> Iterator[None]:
         raise InfrastructureError(
             f"the engine's database {shown(url)!r} failed: {detail}",
             code="engine_database",
-            hint="nothing is lost: the event log has all steps; try again when the database can be reached",
+            hint="nothing is lost, the event log has all steps; try again when the database is reachable",
         ) from error
 
 
@@ -72,7 +72,7 @@ def check_url(url: str, *, sqlite: bool = True) -> None:
         usable = False
     if not usable:
         raise ConfigError(
-            f"no database of the engine: {shown(url)!r}",
+            f"not a database URL for the engine: {shown(url)!r}",
             code="engine_url",
             hint=("sqlite:///PATH or " if sqlite else "") + "postgresql://USER@HOST/DATABASE",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from chargehand.core.errors import StoreError
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, corrupt, typed_errors
-from chargehand.store.heads import Heads
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -25,11 +24,12 @@ _SCHEMA = Path(__file__).with_name("schema.sql")
 _SCRIPTS = Path(__file__).parent / "migrations"
 
 
-def ensure_current(database: Database) -> None:
+def ensure_current(database: Database, *, kept_heads: Callable[[], Collection[str]]) -> None:
     """Bring the schema to `VERSION`; safe with several processes doing so at once.
 
     Raises `StoreError`: `store_newer` when a newer program wrote it, `store_older` when it would have to be
-    changed but is opened read-only, `store_corrupt` when the log is gone although heads of it were kept.
+    changed but is opened read-only, `store_corrupt` when the log is gone although `kept_heads` names missions that
+    have a head beside it.
     """
     if _is_current(database):
         return
@@ -41,7 +41,7 @@ def ensure_current(database: Database) -> None:
         )
     with _lock(database.home):
         if not _is_current(database):
-            _upgrade(database)
+            _upgrade(database, kept_heads())
 
 
 def _is_current(database: Database) -> bool:
@@ -79,11 +79,10 @@ def _lock(home: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _upgrade(database: Database) -> None:
+def _upgrade(database: Database, kept_heads: Collection[str]) -> None:
     # An emptied file is a valid empty database to SQLite: without this look the loss would pass for a fresh start.
-    kept = Heads(database.home).missions()
-    if kept and _find_version(database) is None:
-        raise corrupt(database.home, f"its log is gone, while heads of {len(kept)} missions are kept")
+    if kept_heads and _find_version(database) is None:
+        raise corrupt(database.home, f"its log is gone, while heads of {len(kept_heads)} missions are kept")
     with database.plain() as connection:
         # Lets readers and a writer work side by side; kept in the file, so done once.
         connection.execute("PRAGMA journal_mode=WAL")

@@ -58,6 +58,7 @@ def project(connection: Transaction, mission: str, lines: Iterable[Event]) -> No
     if summary is None:
         refold(connection, mission)
         return
+    # Only those that these lines speak of: all that were ever counted would be read with every line.
     calls = {call.call for line in lines if isinstance(call := read_payload(line), ModelCalled)}
     known = "SELECT 1 FROM mission_calls WHERE mission = ? AND call = ?"
     summary.calls = {call for call in calls if connection.execute(known, (mission, call)).fetchone()}
