@@ -14,9 +14,9 @@ import httpx
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models._contract import Call, CallRecord, Dialect, Price, ServedModel, UpstreamReply
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import Call, CallRecord, Dialect, Price, ServedModel, UpstreamReply
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
 
 PRICE = Price(input=1.0, output=10.0, cached=0.1, cache_write=1.25)
 SSE = {"content-type": "text/event-stream"}

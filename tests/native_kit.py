@@ -15,11 +15,10 @@ from typing import Any
 from chargehand.app._app import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._dialects import CODECS
-from chargehand.models._render import ScriptedCall, ScriptedReply, render_for
-from chargehand.models._script import Script, ScriptLine
-from chargehand.models._script_tools import fitted
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.dialects.table import CODECS
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
+from chargehand.models.scripts import Script, ScriptLine, fitted
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 
 GOOD = ("a - b", "a + b")

@@ -30,8 +30,8 @@ from chargehand.agents._patch_agent import PatchAgent
 from chargehand.agents._repairing import Repairs
 from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._render import ScriptedReply
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.policy._actions import Effect
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._process import ProcessTier

@@ -19,7 +19,7 @@ from chargehand.core.events import decode
 from chargehand.core.state import MissionState
 from chargehand.missions._journal import recalled
 from chargehand.missions._transcript import transcript
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 pytestmark = pytest.mark.needs_bwrap
 CANARY = "sk-canary-0123456789abcdef0123456789"

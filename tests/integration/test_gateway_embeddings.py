@@ -13,12 +13,12 @@ from google import genai
 from google.genai import errors, types
 from tests.provider_kit import Provider, serving
 
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream
-from chargehand.models._gateway import Gateway
-from chargehand.models._http_upstream import HttpUpstream
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._render import ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel, Upstream
+from chargehand.models.gateway import Gateway
+from chargehand.models.http_upstream import HttpUpstream
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.scripted_replies import ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TEXTS = ["alpha", "beta", "gamma"]
 PRICE = Price(input=1.0, output=0.0)

@@ -17,10 +17,10 @@ from chargehand.core.events import decode
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.missions._fork import Edit, ForkPoint, fork
 from chargehand.missions._transcript import transcript
-from chargehand.models._contract import Call
-from chargehand.models._recording import RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import Call
+from chargehand.models.recording import RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.scripts import Script, ScriptUpstream
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"

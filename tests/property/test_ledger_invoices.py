@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Scripted
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._contract import CallRecord, Price, ServedModel, Usage
-from chargehand.models._gateway_bill import Desk
-from chargehand.models._gateway_dialect import Metered
-from chargehand.models._gateway_fault import GatewayFault
-from chargehand.models._meter import Bound
+from chargehand.models.contract import CallRecord, GatewayFault, Price, ServedModel, Usage
+from chargehand.models.dialects.base import Metered
+from chargehand.models.metering import Bound
+from chargehand.models.serving.admission import Desk
 from chargehand.store._spending import SpendingLimits
 from chargehand.store._store import Store, open_store
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.models._contract import Call, Dialect, UpstreamReply, Usage
-from chargehand.models._dialects import CODECS
-from chargehand.models._gateway_dialect import EventSplitter
-from chargehand.models._talk import (
+from chargehand.models.contract import Call, Dialect, UpstreamReply, Usage
+from chargehand.models.dialects.base import EventSplitter
+from chargehand.models.dialects.conversation import (
     Asked,
     Blob,
     Offer,
@@ -30,7 +29,8 @@ from chargehand.models._talk import (
     named,
     pieces_of,
 )
-from chargehand.models._translate import TranslatingUpstream, _data
+from chargehand.models.dialects.table import CODECS
+from chargehand.models.dialects.translation import TranslatingUpstream, _data
 
 DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

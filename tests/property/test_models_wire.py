@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chargehand.models._wire import Frame, Plain, WireError, frame_of, parsed_head, split_head
+from chargehand.models.http.framing import Frame, Plain, WireError, frame_of, parsed_head, split_head
 
 Read = tuple[int, bytes, bool]
 """Status, body, and whether it is whole."""

@@ -10,7 +10,7 @@ import httpx2
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models.contract import Call, Dialect, Upstream, UpstreamReply
 
 SECONDS = 5.0
 

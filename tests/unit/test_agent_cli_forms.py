@@ -21,7 +21,7 @@ from chargehand.agents._events import AgentEvent
 from chargehand.agents._lines import JsonLines
 from chargehand.agents._session_log import SessionLog
 from chargehand.core.config import CliName
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 NAMES: tuple[CliName, ...] = get_args(CliName)
 LAUNCH = Launch(prompt="The request", model="m", dialect="openai", token="cht-token")

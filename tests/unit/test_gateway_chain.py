@@ -27,10 +27,10 @@ from tests.gateway_kit import (
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._health import ProviderLimits, Providers
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderLimits, Providers
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}

@@ -12,11 +12,11 @@ import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
 
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._gateway_content import as_text, kinds_in
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._render import ScriptedReply, render
+from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.scripted_replies import ScriptedReply, render
+from chargehand.models.serving.routes import as_text, kinds_in
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0").decode()
 PDF = base64.b64encode(b"%PDF-1.7 words").decode()

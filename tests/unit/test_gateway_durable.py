@@ -16,9 +16,9 @@ from tests.gateway_kit import SSE, Desk, Reply, gateway, openai_stream, openai_w
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Spent
-from chargehand.models._call_log import CallLog
-from chargehand.models._contract import Price
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import Price
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.replay_cache import CallLog
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.gateway_kit import SSE, Reply, gateway, openai_stream
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._health import ProviderLimits, Providers, Standing
+from chargehand.models.providers import ProviderLimits, Providers, Standing
 
 WAITING = 200
 STREAM = {"model": "m", "messages": [], "max_tokens": 10, "stream": True}

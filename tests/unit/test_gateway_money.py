@@ -25,8 +25,8 @@ from tests.gateway_kit import (
 
 from chargehand.core.errors import ExhaustedError, UpstreamError
 from chargehand.core.ports import Spent
-from chargehand.models._contract import Call, Price
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import Call, Price
+from chargehand.models.metering import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGES = "/v1/messages"

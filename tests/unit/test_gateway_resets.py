@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._gateway_resets import LONGEST_REST, asked_wait
+from chargehand.models.providers import LONGEST_REST, asked_wait
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = int(NOW.timestamp())

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Call, Dialect, UpstreamReply
-from chargehand.models._http_upstream import HttpUpstream
+from chargehand.models.contract import Call, Dialect, UpstreamReply
+from chargehand.models.http_upstream import HttpUpstream
 
 KEY = "sk-very-secret"
 LOCAL = "http://127.0.0.1"

@@ -10,9 +10,15 @@ import pytest
 from chargehand.app._model_reports import Reports
 from chargehand.app._models import facts_of, served_model
 from chargehand.core.config import LimitsConfig, ModelConfig
-from chargehand.models._catalogue import MODALITIES, ModelFacts, Reported, find_abilities, find_facts
-from chargehand.models._modelsdev import listed_models
-from chargehand.models._prices import find_price
+from chargehand.models.catalogue import (
+    MODALITIES,
+    ModelFacts,
+    Reported,
+    find_abilities,
+    find_facts,
+    find_price,
+    listed_models,
+)
 
 DATA = "models.dev"
 

@@ -12,10 +12,10 @@ import pytest
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models._contract import Call, UpstreamReply
-from chargehand.models._faults import Fault, Faults, FaultyUpstream
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import Call, UpstreamReply
+from chargehand.models.faults import Fault, Faults, FaultyUpstream
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "a"}, id="one"),))
 QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.gateway_kit import DONE, JSON, SSE, USAGE, Reply, chunk, gateway, openai_stream, openai_whole
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._call_log import CallLog
-from chargehand.models._contract import Usage
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._replay import Divergence
+from chargehand.models.contract import Usage
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.replay import Divergence
+from chargehand.models.replay_cache import CallLog
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 OTHER = "cht-fedcba9876543210fedcba9876543210"

@@ -11,7 +11,7 @@ from chargehand.app._models import every, model_config, provider_limits, served_
 from chargehand.core.clock import SteppedClock
 from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ConfigError
-from chargehand.models._health import ProviderLimits, Providers
+from chargehand.models.providers import ProviderLimits, Providers
 
 
 class Keys:

@@ -16,13 +16,13 @@ from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedCall, ScriptedReply, reply_of
-from chargehand.models._replay import script_from
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import script_from
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, reply_of
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(
     text="hello there, this is long", tools=(ScriptedCall(name="read", arguments={"path": "a"}),)

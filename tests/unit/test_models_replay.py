@@ -17,13 +17,13 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Call, Upstream, UpstreamReply
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._replay import Divergence, ReplayUpstream, first_difference, script_from
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import Call, Upstream, UpstreamReply
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import Divergence, ReplayUpstream, first_difference, script_from
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "/srv/work/a"}),))
 NOTHING = Redactor()

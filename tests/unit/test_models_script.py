@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.unit._model_clients import call, document
 
 from chargehand.core.errors import UsageError
-from chargehand.models._contract import Usage
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptLine, ScriptUpstream, newest_text
+from chargehand.models.contract import Usage
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptLine, ScriptUpstream, newest_text
 
 HEADER: dict[str, Any] = {"format": "chargehand-script", "version": 1}
 

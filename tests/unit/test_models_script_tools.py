@@ -12,11 +12,10 @@ import pytest
 from tests.gateway_kit import Reply, gateway, openai_whole
 from tests.unit._model_clients import read
 
-from chargehand.models._contract import Call, Dialect
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
-from chargehand.models._script_tools import ToolUnknownError, fitted
-from chargehand.models._talk import Offer
+from chargehand.models.contract import Call, Dialect
+from chargehand.models.dialects.conversation import Offer
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream, ToolUnknownError, fitted
 
 
 def offer(name: str, *required: str, **properties: str) -> Offer:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from chargehand.core.errors import UsageError
-from chargehand.models._replay import load_script
-from chargehand.models._script_tools import fitted
-from chargehand.models._talk import Offer
+from chargehand.models.dialects.conversation import Offer
+from chargehand.models.replay import load_script
+from chargehand.models.scripts import fitted
 
 SHELL = (Offer(name="shell", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}),)
 STATE = "{'open_file': 'n/a', 'working_dir': '/testbed'}"

@@ -6,7 +6,7 @@ import asyncio
 
 from chargehand.app._gateways import Standings
 from chargehand.core.clock import SystemClock
-from chargehand.models._health import ProviderLimits
+from chargehand.models.providers import ProviderLimits
 
 PLACE = "https://a.example"
 

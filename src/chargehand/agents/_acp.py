@@ -31,7 +31,7 @@ from chargehand.agents._repairing import Repairs
 from chargehand.agents._session_log import SessionLog
 from chargehand.core.config import AgentKind, CliName
 from chargehand.core.messages import ClarificationRequest
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 from chargehand.sandbox._contract import WORKSPACE, Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from chargehand.agents._events import AgentEvent
 from chargehand.agents._look import count_at, inner, money_at, objects_at, said, text_at
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 Form = Callable[[Mapping[str, Any]], Iterator[AgentEvent]]
 

@@ -15,10 +15,10 @@ import msgspec
 from chargehand.agents._contract import Agent, Assignment, Endpoint, EndpointModel, Metered, Resumed
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core.errors import WaitingError
-from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import CallRecord, Price, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.scripts import Script, ScriptUpstream
 from chargehand.policy._actions import Action, Effect, Judgement, Run
 from chargehand.sandbox._conformance_kit import OpenedSandbox
 from chargehand.sandbox._contract import GATEWAY_PORT, OnOutput, Sandbox

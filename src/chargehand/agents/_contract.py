@@ -12,7 +12,7 @@ from chargehand.agents._roles import NO_ROLE, Role
 from chargehand.agents._tools_snippet import Snippets
 from chargehand.core.config import AgentKind
 from chargehand.core.messages import Message
-from chargehand.models._contract import Dialect, QuotaRest
+from chargehand.models.contract import Dialect, QuotaRest
 from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
 

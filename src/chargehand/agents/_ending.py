@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chargehand.agents._contract import AttemptContext, Endpoint, Metered, Outcome
 from chargehand.agents._session_log import SessionLog
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.sandbox._contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")

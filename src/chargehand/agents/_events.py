@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 EventKind = Literal["session", "text", "thought", "call", "result", "usage", "error", "end"]
 

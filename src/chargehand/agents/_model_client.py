@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chargehand.agents._contract import Endpoint, EndpointModel
 from chargehand.agents._tools import ToolSpec
 from chargehand.core.errors import ExhaustedError, UpstreamError
-from chargehand.models._contract import Dialect
+from chargehand.models.contract import Dialect
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError

@@ -9,7 +9,7 @@ import msgspec
 
 from chargehand.agents._contract import Metered
 from chargehand.agents._events import AgentEvent
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 _LONGEST_TEXT = 100_000
 _MOST_BYTES = 16 << 20

@@ -35,7 +35,7 @@ from chargehand.core.records import Reason
 from chargehand.durable._actions import ActionHold, ActionOutput, ActionPlace, ActionPlaces, OutputLine
 from chargehand.durable._keeper import OutputStream
 from chargehand.durable._slots import Slots
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.workspace._merge_conflicts import MergeConflictError
 
 if TYPE_CHECKING:

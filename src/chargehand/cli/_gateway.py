@@ -20,18 +20,18 @@ from chargehand.cli._output import Output
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._gateway import Gateway
-from chargehand.models._health import ProviderLimits, Providers
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._replay import ReplayUpstream, load_script
-from chargehand.models._script import ScriptUpstream
+from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel, Upstream
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderLimits, Providers
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import ReplayUpstream, load_script
+from chargehand.models.scripts import ScriptUpstream
 
 if TYPE_CHECKING:
-    from chargehand.models._replay import Divergence
+    from chargehand.models.replay import Divergence
 
 _ATTEMPT = "gateway"
 _SCRIPTED, _RECORDED = "scripted", "recorded"

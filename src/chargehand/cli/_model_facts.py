@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chargehand.models._catalogue import Fact, ModelFacts
-from chargehand.models._contract import Price
-from chargehand.models._modelsdev import Listed
+from chargehand.models.catalogue import Fact, Listed, ModelFacts
+from chargehand.models.contract import Price
 
 _NAMES = (
     "context",

@@ -15,7 +15,7 @@ from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.sandbox._contract import OnOutput, Sandbox, ShowsProcesses, Stream
 from chargehand.sandbox._processes import ProcessSeen
 from chargehand.workspace._workspace import Workspace

@@ -26,7 +26,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import asleep
-from chargehand.models._contract import QuotaRest
+from chargehand.models.contract import QuotaRest
 from chargehand.policy._actions import Action, Judgement
 from chargehand.sandbox._contract import OnOutput, Sandbox
 from chargehand.workspace._scan import Scan

@@ -21,8 +21,8 @@ from chargehand.durable._slots import Slots
 from chargehand.durable._workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.models._contract import CallRecord
-from chargehand.models._replay import Divergence
+from chargehand.models.contract import CallRecord
+from chargehand.models.replay import Divergence
 from chargehand.policy._rules import Rules
 from chargehand.sandbox._contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox._egress_contract import EgressRequest

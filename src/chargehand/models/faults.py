@@ -1,0 +1,253 @@
+"""Faults of a provider on purpose: what an agent and a gateway have to survive."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chargehand.core.errors import UpstreamError, UsageError, nearest
+from chargehand.models.contract import Call, Upstream, UpstreamReply
+from chargehand.models.dialects.base import EVENT_STREAMSse as EVENT_STREAM
+from chargehand.models.scripted_replies import (
+    ScriptedCall,
+    ScriptedReply,
+    decode_body,
+    error_reply,
+    render_for,
+    reply_of,
+)
+
+_KINDS = ("cut", "drip", "malformed", "twin-ids", "big", "stall")
+_WITH_ARGUMENT = ("cut", "big", "stall")
+_ENTRY = re.compile(r"([a-z0-9-]+)(?:/([0-9]+(?:\.[0-9]+)?))?(?:@([1-9][0-9]*)|%([0-9]+(?:\.[0-9]+)?))?")
+_BIG = 1_000_000
+_PIECE = 64_000
+_HINT = (
+    "write KIND@TURN or KIND%PROBABILITY, such as 429/7@2 or cut%0.1; kinds: an HTTP status from 400 to 599 "
+    "(/SECONDS: Retry-After), cut (/BYTES), drip, malformed, twin-ids, big (/BYTES), stall (/SECONDS)"
+)
+_Place = tuple[str, str, int]
+"""Attempt, operation and turn of a call."""
+_Ask = Callable[[], Awaitable[UpstreamReply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault: an HTTP status or a kind, on one turn of each attempt or with a probability for every call.
+
+    `argument` is the Retry-After of a status and of `stall` the time until the reply comes after all, in
+    seconds; of `cut` where the body breaks off and of `big` how long it is, in bytes.
+    """
+
+    kind: str
+    argument: float | None = None
+    turn: int | None = None
+    probability: float | None = None
+
+    @classmethod
+    def parse(cls, entry: str) -> Fault:
+        """Read `KIND[/ARGUMENT]`, with `@TURN` or `%PROBABILITY` or neither.
+
+        Raises `UsageError` (`faults_invalid`).
+        """
+        found = _ENTRY.fullmatch(entry.strip())
+        if found is None:
+            raise _invalid(f"{entry!r} is no fault")
+        kind, argument, turn, probability = found.groups()
+        if not _is_status(kind) and kind not in _KINDS:
+            raise _invalid(f"{kind!r} is no kind of fault", nearest(kind, [*_KINDS, "429", "500"]))
+        if argument is not None and not _is_status(kind) and kind not in _WITH_ARGUMENT:
+            raise _invalid(f"{entry!r}: {kind!r} takes no argument")
+        if probability is not None and not 0 < float(probability) <= 1:
+            raise _invalid(f"{entry!r}: a probability lies above 0 and is 1 at most")
+        return cls(
+            kind=kind,
+            argument=None if argument is None else float(argument),
+            turn=None if turn is None else int(turn),
+            probability=None if probability is None else float(probability),
+        )
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the call never gets to whoever would have answered it."""
+        return _is_status(self.kind) or self.kind == "malformed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The faults of one run, in order."""
+
+    entries: tuple[Fault, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str) -> Faults:
+        """Read entries separated by commas, each with its turn or its probability.
+
+        Raises `UsageError` (`faults_invalid`).
+        """
+        entries = tuple(Fault.parse(entry) for entry in spec.split(","))
+        for entry, text in zip(entries, spec.split(","), strict=True):
+            if entry.turn is None and entry.probability is None:
+                raise _invalid(f"{text.strip()!r} does not say when")
+        return cls(entries=entries)
+
+
+class FaultyUpstream:
+    """Puts faults before or into what another upstream answers.
+
+    An entry with a turn fires once in each attempt, so that a call that is tried again gets through; of two
+    entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
+    """
+
+    def __init__(self, inner: Upstream, faults: Faults, *, seed: int = 0) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._chance = random.Random(seed)
+        self._tries: Counter[_Place] = Counter()
+        self._swallowed: set[_Place] = set()
+
+    async def send(self, call: Call) -> UpstreamReply:
+        """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
+        fault = self._due(call)
+        place = (call.attempt, call.operation, call.turn)
+        if fault is not None and fault.replaces:
+            self._swallowed.add(place)
+        else:
+            self._swallowed.discard(place)
+        # Whoever is behind counts only what it is asked: a script goes on where it was.
+        earlier = sum(one[:2] == place[:2] and one[2] < call.turn for one in self._swallowed)
+        behind = replace(call, turn=call.turn - earlier)
+        if fault is None:
+            return await self._inner.send(behind)
+        return await answer(fault, call, lambda: self._inner.send(behind))
+
+    async def close(self) -> None:
+        """Close the inner upstream."""
+        await self._inner.close()
+
+    def _due(self, call: Call) -> Fault | None:
+        here = [fault for fault in self._faults.entries if fault.turn == call.turn]
+        tried = self._tries[call.attempt, call.operation, call.turn]
+        self._tries[call.attempt, call.operation, call.turn] += 1
+        if tried < len(here):
+            return here[tried]
+        for fault in self._faults.entries:
+            if fault.probability is not None and self._chance.random() < fault.probability:
+                return fault
+        return None
+
+
+async def answer(fault: Fault, call: Call, ask: _Ask) -> UpstreamReply:
+    """Answer a call with a fault; `ask` gets the reply that it spoils."""
+    if _is_status(fault.kind):
+        return _failed(fault, call)
+    if fault.kind == "malformed":
+        return _malformed(call)
+    reply = await ask()
+    if fault.kind in ("twin-ids", "big"):
+        return await _retold(fault, call, reply)
+    spoil = {"cut": _cut, "drip": _drip, "stall": _stall}[fault.kind]
+    return replace(reply, chunks=_Spoilt(spoil(fault, call, reply.chunks), reply.chunks))
+
+
+def _failed(fault: Fault, call: Call) -> UpstreamReply:
+    headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
+    message = f"the provider answers {fault.kind} on purpose"
+    return error_reply(call.dialect, int(fault.kind), "fault", message, headers=headers)
+
+
+def _malformed(call: Call) -> UpstreamReply:
+    if call.stream:
+        return reply_of(200, [b'data: {"id": "half", "choices": [{\n\n'], content_type=EVENT_STREAM)
+    return reply_of(200, [b'{"id": "half", "choices": [{'])
+
+
+async def _retold(fault: Fault, call: Call, reply: UpstreamReply) -> UpstreamReply:
+    body = b"".join([chunk async for chunk in reply.chunks])
+    stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
+    if reply.status != 200:
+        return replace(reply, chunks=_again(body))
+    try:
+        said = decode_body(call.dialect, body, stream=stream)
+    except ValueError:
+        return replace(reply, chunks=_again(body))
+    if fault.kind == "big":
+        size = _BIG if fault.argument is None else int(fault.argument)
+        said = replace(said, text="x" * size)
+    else:
+        said = replace(said, tools=_twins(said, call.body), stop=None)
+    return render_for(call.dialect, said, call.body, id=call.id)
+
+
+def _twins(said: ScriptedReply, body: Mapping[str, Any]) -> tuple[ScriptedCall, ...]:
+    """Return the reply's tool calls, at least two, all with the id of the first."""
+    tools = said.tools or tuple(ScriptedCall(name=name, arguments={}) for name in _offered(body))[:1]
+    tools = tools * 2 if len(tools) == 1 else tools
+    return tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools)
+
+
+def _offered(body: Mapping[str, Any]) -> Iterator[str]:
+    for tool in body.get("tools") or ():
+        name = tool.get("name") or tool.get("function", {}).get("name")
+        if isinstance(name, str):
+            yield name
+
+
+class _Spoilt:
+    """Spoilt pieces. A generator alone would not close what it reads from when it is closed unread."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
+        self._pieces, self._source = pieces, source
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._pieces.__anext__()
+
+    async def aclose(self) -> None:
+        """Close both."""
+        for chunks in (self._pieces, self._source):
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _cut(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Break off in the middle, which is known only when all of it came."""
+    body = b"".join([chunk async for chunk in chunks])
+    yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
+    raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
+
+
+async def _drip(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        for position in range(len(chunk)):
+            yield chunk[position : position + 1]
+
+
+async def _stall(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
+    await asyncio.sleep(wait)
+    if wait >= call.seconds:
+        raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
+    async for chunk in chunks:
+        yield chunk
+
+
+async def _again(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]
+
+
+def _is_status(kind: str) -> bool:
+    return kind.isdecimal() and 400 <= int(kind) <= 599
+
+
+def _invalid(message: str, more: str = "") -> UsageError:
+    return UsageError(f"faults: {message}", code="faults_invalid", hint=f"{more}\n{_HINT}".strip())
