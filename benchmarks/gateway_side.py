@@ -112,7 +112,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.models.gateway import Gateway
     from chargehand.models.http_upstream import HttpUpstream
     from chargehand.models.metering import MemoryLedger
-    from chargehand.models.replay_cache import CallLog
+    from chargehand.models.replay_cache import ReplayCache
     from chargehand.store._spending import SpendingLimits
     from chargehand.store._store import open_store
 
@@ -133,7 +133,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
             ledger = store.spending.ledger(mission="m-1", attempt=attempt, limits=limits)
             calls = None
             if kept:
-                calls = CallLog(place / f"{attempt}.jsonl", secrets={"key": "no-secret-is-this"}, token=_TOKEN)
+                calls = ReplayCache(place / f"{attempt}.jsonl", secrets={"key": "no-secret-is-this"}, token=_TOKEN)
                 stack.callback(calls.close)
             price = Price(input=1.0, output=4.0)
             gateway = Gateway(

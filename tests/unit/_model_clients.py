@@ -10,7 +10,7 @@ import httpx2
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from chargehand.models.contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models.contract import Dialect, ModelCall, Upstream, UpstreamReply
 
 SECONDS = 5.0
 
@@ -23,10 +23,10 @@ def call(
     said: str = "hello",
     seconds: float = SECONDS,
     **body: Any,
-) -> Call:
+) -> ModelCall:
     """Return a call that says one thing."""
     messages = [{"role": "user", "content": said}]
-    return Call(
+    return ModelCall(
         id=f"c-{turn}",
         dialect=dialect,
         attempt=attempt,
@@ -67,7 +67,7 @@ class UpstreamTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.turn += 1
         body = json.loads(await request.aread())
-        sent = Call(id=f"c-{self.turn}", dialect=self.dialect, body=body, attempt="a", turn=self.turn)
+        sent = ModelCall(id=f"c-{self.turn}", dialect=self.dialect, body=body, attempt="a", turn=self.turn)
         reply = await self.upstream.send(sent)
         return httpx2.Response(reply.status, headers=dict(reply.headers), stream=_Body(reply.chunks))
 

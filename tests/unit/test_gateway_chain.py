@@ -284,7 +284,7 @@ async def test_every_way_to_ask_for_a_rest_is_understood(
 
 async def test_a_short_rest_of_the_only_model_is_waited_out(tmp_path: Path) -> None:
     async with bench(tmp_path, Scripted(GOOD), None) as desk:
-        desk.providers.of("one").rest(7)
+        desk.providers.of("one").note_rest(7)
         assert (await desk.ask()).status_code == 200
     assert desk.waits == pytest.approx([7.0])
 

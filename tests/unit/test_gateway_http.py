@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.models.dialects.base import EventSplitter
+from chargehand.models.dialects.events import EventSplitter
 from chargehand.models.gateway import Gateway
 from chargehand.models.http.server import HttpLimits
 from chargehand.models.metering import MemoryLedger

@@ -21,8 +21,8 @@ from genai_prices.types import (
 )
 
 from chargehand.core.config import ModelConfig
-from chargehand.models.catalogue import _price_prices as _price
 from chargehand.models.catalogue import find_context, find_price
+from chargehand.models.catalogue import read_published_price as _price
 from chargehand.models.contract import Price
 
 DAY = date(2026, 6, 1)

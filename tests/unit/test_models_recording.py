@@ -16,12 +16,12 @@ from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models.contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models.contract import Dialect, ModelCall, Upstream, UpstreamReply, reply_from_pieces
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
-from chargehand.models.replay import script_from
-from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, reply_of
+from chargehand.models.replay import script_from_recording
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(
@@ -31,7 +31,7 @@ NOTHING = Redactor()
 
 
 class Unreachable:
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         raise UpstreamError("nobody at /srv/work answers")
 
     async def close(self) -> None: ...
@@ -43,8 +43,8 @@ class Says:
     def __init__(self, pieces: Sequence[bytes], content_type: str) -> None:
         self._pieces, self._type = pieces, content_type
 
-    async def send(self, call: Call) -> UpstreamReply:
-        return reply_of(200, self._pieces, content_type=self._type)
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        return reply_from_pieces(200, self._pieces, content_type=self._type)
 
     async def close(self) -> None: ...
 
@@ -52,7 +52,7 @@ class Says:
 async def record(
     path: Path,
     upstream: Upstream,
-    *calls: Call,
+    *calls: ModelCall,
     redactor: Redactor = NOTHING,
     attempts: dict[str, int] | None = None,
 ) -> list[bytes]:
@@ -245,7 +245,7 @@ def test_a_canary_never_gets_into_the_file(
     recording = Recording.load(path)
     assert canary not in "".join(texts(recording.exchanges[0].reply))
     # What a stream says is spread over its pieces: what a client makes of them must not hold it either.
-    said_then = script_from(recording).lines[0].reply
+    said_then = script_from_recording(recording).lines[0].reply
     assert canary not in said_then.text
     assert not [call for call in said_then.tools if canary in "".join(texts(call.arguments))]
     assert "[redacted:KEY]" in content

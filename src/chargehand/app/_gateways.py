@@ -80,7 +80,7 @@ class AttemptGateways:
         """Serve the models of these names for the block; see `OpenGateway`."""
         from chargehand.models.gateway import Gateway, new_token
         from chargehand.models.redaction import Redactor
-        from chargehand.models.replay_cache import CallLog
+        from chargehand.models.replay_cache import ReplayCache
 
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
@@ -90,7 +90,7 @@ class AttemptGateways:
         async with contextlib.AsyncExitStack() as stack:
             calls = None
             if kept is not None:
-                calls = CallLog(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
+                calls = ReplayCache(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
                 stack.callback(calls.close)
             for model in every(served):
                 stack.push_async_callback(model.upstream.close)

@@ -14,7 +14,7 @@ from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
-from chargehand.models.contract import Call, Dialect, ServedModel, UpstreamReply
+from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
 
 _TOKENS = 64
 _LARGEST_REPLY = 1 << 20
@@ -95,7 +95,7 @@ async def probe_model(
 
 async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:
     body = _body(served, config)
-    call = Call(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
+    call = ModelCall(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
     reply = await served.upstream.send(call)
     return reply.status, await _read(reply)
 

@@ -20,7 +20,7 @@ from chargehand.core.ports import KeySource
 from chargehand.models.contract import Dialect, ServedModel
 
 if TYPE_CHECKING:
-    from chargehand.models.catalogue import Abilities, ModelFacts
+    from chargehand.models.catalogue import Capabilities, ModelFacts
     from chargehand.models.providers import ProviderLimits
 
 _OWN_ADDRESS: Mapping[str, str] = {
@@ -217,7 +217,7 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     )
 
 
-def _longest(config: ModelConfig, able: Abilities) -> int | None:
+def _longest(config: ModelConfig, able: Capabilities) -> int | None:
     """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
     from chargehand.models.metering import DEFAULT_OUTPUT
 
@@ -245,7 +245,7 @@ def served_model(
     """
     if config.provider == "script":
         return scripted_model(name, config, attempts=attempts or {})
-    from chargehand.models.catalogue import find_abilities, find_price
+    from chargehand.models.catalogue import find_capabilities, find_price
     from chargehand.models.http_upstream import HttpUpstream
 
     address, key, dialect = (
@@ -255,7 +255,7 @@ def served_model(
     )
     model = config.model or name
     reported = None if reports is None else reports.of(address, model)
-    able = find_abilities(config.provider, model, config, reported=reported)
+    able = find_capabilities(config.provider, model, config, reported=reported)
     return ServedModel(
         name=name,
         dialect=dialect,

@@ -24,7 +24,7 @@ _UNDONE = ("NOT been applied", "has not been applied", "Text not found", "No rep
 _LOOKS = frozenset({"goto", "scroll_up", "scroll_down"})
 
 
-def load_trajectory(content: bytes, name: str) -> Script:
+def load_swe_agent_run(content: bytes, name: str) -> Script:
     """Return the script that does what a recorded run did; raises `UsageError` (`script_invalid`)."""
     try:
         document = json.loads(content)
@@ -35,7 +35,7 @@ def load_trajectory(content: bytes, name: str) -> Script:
             code="script_invalid",
             hint="it is one JSON document whose `trajectory` lists `action` and `observation`",
         ) from error
-    editor = _Editor(_root(steps))
+    editor = _Editor(_find_root(steps))
     lines = [
         ScriptLine(reply=ScriptedReply(text=str(step.get("thought", "")).strip(), tools=(call,)), line=number)
         for number, (action, step) in enumerate(steps, start=1)
@@ -46,7 +46,7 @@ def load_trajectory(content: bytes, name: str) -> Script:
     return Script(lines=tuple(lines), note=f"what {name} did", name=name, neutral=True)
 
 
-def _root(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def _find_root(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return the directory that the run began in, "" where it does not say."""
     found = _PLACE.search(str(steps[0][1].get("state", ""))) if steps else None
     return found[1].rstrip("/") if found else ""

@@ -1,40 +1,37 @@
-"""What the gateway passes on and to whom: calls, upstreams, prices, usage."""
+"""What the gateway passes on and to whom: calls, upstreams, prices, usage, and why it refuses a call.
+
+Nothing heavy is imported here: every package may import these records for its annotations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from chargehand.core.errors import UpstreamError
+
 Dialect = Literal["openai", "anthropic", "responses", "gemini"]
 """OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own."""
 Operation = Literal["reply", "count", "embed"]
-"""What is asked of a model: a reply, the tokens of a request, or embeddings."""
-PATHS: Mapping[Dialect, str] = {
-    "openai": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "responses": "/v1/responses",
-    "gemini": "/v1beta/models/{model}:generateContent",
-}
-"""Where each dialect's replies are asked for; Gemini's streams are at `:streamGenerateContent?alt=sse`."""
-Stop = Literal["end", "tools", "length", "refusal"]
+"""What is asked of a model: a reply, the number of tokens in a request, or embeddings."""
+StopReason = Literal["end", "tools", "length", "refusal"]
 """Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined."""
-STOP_WORDS: Mapping[Dialect, Mapping[Stop, str]] = {
-    "openai": {"end": "stop", "tools": "tool_calls", "length": "length", "refusal": "content_filter"},
-    "anthropic": {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refusal": "refusal"},
-}
 CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
+REPLY_BYTES = 64 * 1_048_576
+"""The largest reply that is held in memory whole; far above what any model writes in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ModelCall:
     """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
 
-    `turn` counts the calls of the attempt from 1, for each operation by itself; `seconds` bounds the wait for each
-    piece of the reply. Gemini's body holds `model` and `stream` too, which on the wire stand in the path. `path`
-    is where it goes on the provider's host instead of the dialect's own place. `bare` is how many of the calls
-    counted before it offered no tool.
+    `turn` counts the calls of the attempt from 1, separately for each operation. `seconds` bounds the wait for
+    each piece of the reply. Gemini's body also holds `model` and `stream`, which stand in the path on the wire.
+    `path` replaces the dialect's own path on the provider's host. `bare` is how many of the calls counted before
+    this one offered no tool.
     """
 
     id: str
@@ -55,30 +52,102 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The tokens of one call as its provider reports them; input includes what was cached or written to a cache.
+
+    `cost_usd` is the cost that the provider itself reports, `None` where it reports none.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    cache_write: int | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeteredUsage:
+    """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, at twice the price."""
+
+    usage: Usage
+    hour_writes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamReply:
     """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
 
-    `meter` tells, once the body ended, what was used, where the body itself no longer says all of it.
+    `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
+    no longer says all of it.
     """
 
     status: int
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
-    meter: Meter | None = None
+    meter: Callable[[], MeteredUsage] | None = None
+
+    @property
+    def lower_headers(self) -> dict[str, str]:
+        """The headers with their names in lower case."""
+        return {name.lower(): value for name, value in self.headers.items()}
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is one of success."""
+        return 200 <= self.status < 300
+
+    @contextlib.asynccontextmanager
+    async def closing(self) -> AsyncGenerator[None, None]:
+        """Close what is left of the body after the block."""
+        try:
+            yield
+        finally:
+            await close_chunks(self.chunks)
+
+    async def read_all(self, most: int = REPLY_BYTES) -> bytes:
+        """Return the whole body and close it.
+
+        Raises `UpstreamError`: `upstream_malformed` where the body is larger than `most` bytes, else what reading
+        raises.
+        """
+        body = bytearray()
+        async with self.closing():
+            async for chunk in self.chunks:
+                body += chunk
+                if len(body) > most:
+                    raise UpstreamError(f"the reply is larger than {most} B", code="upstream_malformed")
+        return bytes(body)
 
 
-class Meter(Protocol):
-    """Knows what a reply used by its own provider's word."""
+async def close_chunks(chunks: AsyncIterator[bytes]) -> None:
+    """Close the body of a reply, where it can be closed."""
+    close: Callable[[], Awaitable[None]] | None = getattr(chunks, "aclose", None)
+    if close is not None:
+        await close()
 
-    def used(self) -> tuple[Usage, int]:
-        """Return the usage, and how many of the tokens written to a cache are kept for an hour."""
-        ...
+
+def reply_from_pieces(
+    status: int,
+    pieces: Iterable[bytes],
+    *,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+    meter: Callable[[], MeteredUsage] | None = None,
+) -> UpstreamReply:
+    """Return pieces that are already there as an upstream's reply."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    known = {"content-type": content_type, **(headers or {})}
+    return UpstreamReply(status=status, headers=known, chunks=chunks(), meter=meter)
 
 
 class Upstream(Protocol):
     """Whoever answers calls: a provider, a script, a recording, or one of them with something around it."""
 
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call and return as soon as the head of its reply is there.
 
         Raises `UpstreamError` where none comes; reading `chunks` raises it where the reply breaks off.
@@ -86,7 +155,7 @@ class Upstream(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and files. Idempotent."""
+        """Close connections and files. Idempotent."""
         ...
 
 
@@ -102,27 +171,13 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """The tokens of one call as its provider reports them; input includes what was cached or written to a cache.
-
-    `cost_usd` is what the provider itself says the call cost, where it does.
-    """
-
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    cache_write: int | None = None
-    cost_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
 
-    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. `provider`
-    names whose faults and quotas it shares, empty: nobody's. `tools`, `images` and `files`: whether it takes them.
-    `ollama`: it is one of Ollama's, which has interfaces of its own. `fallback` is who answers, in order, where
-    this one cannot.
+    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. Models
+    with the same `provider` share its faults and quotas; empty means none. `tools`, `images` and `files` say
+    whether it takes them. `ollama` marks a model of Ollama, which has endpoints of its own. `fallback` is who
+    answers, in order, where this one cannot.
     """
 
     name: str
@@ -143,7 +198,7 @@ class ServedModel:
 class QuotaRest:
     """A client was refused because nobody behind its model has quota before `until` (UTC).
 
-    `model` is how the client calls it, `provider` whoever has quota again first.
+    `model` is the client's name for it, `provider` the first one to have quota again.
     """
 
     model: str
@@ -153,14 +208,14 @@ class QuotaRest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` what the limits count.
+    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` is what the limits count.
 
-    `reported_usd` is the cost by the provider's own word, `computed_usd` that by its tokens and our price, each
-    `None` where it is not known; the provider's word is the one that counts. What is `replayed` has its reply from
-    an earlier life of the attempt, for nothing: `call` was paid for then. `provider` is the address that was
-    asked, empty for a script; `first_seconds` the time until the client got the first piece of a stream, or the
-    head of a reply in one piece. `skipped` says which models before this one do not take the request, and why;
-    `converted` what of the request was put into another form for this one; `bare` that it offered no tool.
+    `reported_usd` is the provider's own word on the cost and `computed_usd` the cost by tokens and our price, each
+    `None` where unknown; the provider's word counts. A `replayed` call got its reply from an earlier life of the
+    attempt, for nothing: `call` was paid for then. `provider` is the address that was asked, empty for a script.
+    `first_seconds` is the time until the client got the first piece of a stream, or the head of a whole reply.
+    `skipped` says which models before this one do not take the request, and why; `converted` what of the request
+    was put into another form for this one; `bare` that it offered no tool.
     """
 
     call: str
@@ -185,7 +240,7 @@ class CallRecord:
     bare: bool = False
 
 
-STATUS = {
+FAULT_STATUS: dict[str, int] = {
     "bad_request": 400,
     "uncarried": 400,
     "token_invalid": 401,
@@ -205,11 +260,14 @@ STATUS = {
     "upstream_resting": 503,
     "upstream_timeout": 504,
 }
-CODES = {status: code for code, status in reversed(STATUS.items())}
+"""The stable codes with which the gateway refuses or breaks off, and the HTTP status of each."""
 
 
 class GatewayFault(Exception):
-    """A stable code and a sentence for the client; `wait` is in how many seconds asking again makes sense."""
+    """A refusal by the gateway itself: a stable code and a sentence for the client.
+
+    `wait` is in how many seconds asking again makes sense, `None` where that is not known.
+    """
 
     def __init__(self, code: str, message: str, *, wait: float | None = None) -> None:
         super().__init__(message)
@@ -219,13 +277,13 @@ class GatewayFault(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status that says it, where no head went out yet."""
-        return STATUS.get(self.code, 500)
+        """The HTTP status of the refusal, where no head went out yet."""
+        return FAULT_STATUS.get(self.code, 500)
 
 
 class LostReply(GatewayFault):
-    """A reply that the provider may charge for and nobody has: worth another call, with money of its own."""
+    """Reply lost after the request was sent; the provider may charge for it. Retry under a new reservation."""
 
 
 class NextModel(GatewayFault):
-    """A model gave no reply, and another one is asked: its own error has been settled."""
+    """A model gave no reply and its call is settled; the next model of the chain is to be asked."""

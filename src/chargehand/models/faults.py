@@ -6,21 +6,21 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from chargehand.core.errors import UpstreamError, UsageError, nearest
-from chargehand.models.contract import Call, Upstream, UpstreamReply
-from chargehand.models.dialects.base import EVENT_STREAMSse as EVENT_STREAM
-from chargehand.models.scripted_replies import (
-    ScriptedCall,
-    ScriptedReply,
-    decode_body,
-    error_reply,
-    render_for,
-    reply_of,
+from chargehand.models.contract import (
+    ModelCall,
+    Upstream,
+    UpstreamReply,
+    close_chunks,
+    reply_from_pieces,
 )
+from chargehand.models.dialects.conversation import UntranslatableError
+from chargehand.models.dialects.events import EVENT_STREAM
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
 
 _KINDS = ("cut", "drip", "malformed", "twin-ids", "big", "stall")
 _WITH_ARGUMENT = ("cut", "big", "stall")
@@ -111,7 +111,7 @@ class FaultyUpstream:
         self._tries: Counter[_Place] = Counter()
         self._swallowed: set[_Place] = set()
 
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
         fault = self._due(call)
         place = (call.attempt, call.operation, call.turn)
@@ -124,13 +124,13 @@ class FaultyUpstream:
         behind = replace(call, turn=call.turn - earlier)
         if fault is None:
             return await self._inner.send(behind)
-        return await answer(fault, call, lambda: self._inner.send(behind))
+        return await answer_with_fault(fault, call, lambda: self._inner.send(behind))
 
     async def close(self) -> None:
         """Close the inner upstream."""
         await self._inner.close()
 
-    def _due(self, call: Call) -> Fault | None:
+    def _due(self, call: ModelCall) -> Fault | None:
         here = [fault for fault in self._faults.entries if fault.turn == call.turn]
         tried = self._tries[call.attempt, call.operation, call.turn]
         self._tries[call.attempt, call.operation, call.turn] += 1
@@ -142,63 +142,57 @@ class FaultyUpstream:
         return None
 
 
-async def answer(fault: Fault, call: Call, ask: _Ask) -> UpstreamReply:
+async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> UpstreamReply:
     """Answer a call with a fault; `ask` gets the reply that it spoils."""
     if _is_status(fault.kind):
-        return _failed(fault, call)
+        headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
+        message = f"the provider answers {fault.kind} on purpose"
+        return error_reply(call.dialect, int(fault.kind), "fault", message, headers=headers)
     if fault.kind == "malformed":
-        return _malformed(call)
+        half = b'{"id": "half", "choices": [{'
+        if call.stream:
+            return reply_from_pieces(200, [b"data: " + half + b"\n\n"], content_type=EVENT_STREAM)
+        return reply_from_pieces(200, [half])
     reply = await ask()
     if fault.kind in ("twin-ids", "big"):
-        return await _retold(fault, call, reply)
+        return await _rewrite(fault, call, reply)
     spoil = {"cut": _cut, "drip": _drip, "stall": _stall}[fault.kind]
-    return replace(reply, chunks=_Spoilt(spoil(fault, call, reply.chunks), reply.chunks))
+    return replace(reply, chunks=_SpoiltChunks(spoil(fault, call, reply.chunks), reply.chunks))
 
 
-def _failed(fault: Fault, call: Call) -> UpstreamReply:
-    headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
-    message = f"the provider answers {fault.kind} on purpose"
-    return error_reply(call.dialect, int(fault.kind), "fault", message, headers=headers)
-
-
-def _malformed(call: Call) -> UpstreamReply:
-    if call.stream:
-        return reply_of(200, [b'data: {"id": "half", "choices": [{\n\n'], content_type=EVENT_STREAM)
-    return reply_of(200, [b'{"id": "half", "choices": [{'])
-
-
-async def _retold(fault: Fault, call: Call, reply: UpstreamReply) -> UpstreamReply:
-    body = b"".join([chunk async for chunk in reply.chunks])
+async def _rewrite(fault: Fault, call: ModelCall, reply: UpstreamReply) -> UpstreamReply:
+    """Return a reply that says something else: a very long text, or tool calls that share one id."""
+    body = await reply.read_all()
     stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
+    pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+    whole = replace(reply_from_pieces(reply.status, pieces), headers=reply.headers)
     if reply.status != 200:
-        return replace(reply, chunks=_again(body))
+        return whole
     try:
         said = decode_body(call.dialect, body, stream=stream)
     except ValueError:
-        return replace(reply, chunks=_again(body))
+        return whole
     if fault.kind == "big":
         size = _BIG if fault.argument is None else int(fault.argument)
         said = replace(said, text="x" * size)
     else:
-        said = replace(said, tools=_twins(said, call.body), stop=None)
+        tools = said.tools or tuple(ScriptedCall(name=name, arguments={}) for name in _list_offered(call))[:1]
+        tools = tools * 2 if len(tools) == 1 else tools
+        said = replace(
+            said, tools=tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools), stop=None
+        )
     return render_for(call.dialect, said, call.body, id=call.id)
 
 
-def _twins(said: ScriptedReply, body: Mapping[str, Any]) -> tuple[ScriptedCall, ...]:
-    """Return the reply's tool calls, at least two, all with the id of the first."""
-    tools = said.tools or tuple(ScriptedCall(name=name, arguments={}) for name in _offered(body))[:1]
-    tools = tools * 2 if len(tools) == 1 else tools
-    return tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools)
+def _list_offered(call: ModelCall) -> list[str]:
+    """Return the names of the tools that a request offers; none where it cannot be read."""
+    try:
+        return [tool.name for tool in DIALECTS[call.dialect].read_request(call.body).tools]
+    except UntranslatableError:
+        return []
 
 
-def _offered(body: Mapping[str, Any]) -> Iterator[str]:
-    for tool in body.get("tools") or ():
-        name = tool.get("name") or tool.get("function", {}).get("name")
-        if isinstance(name, str):
-            yield name
-
-
-class _Spoilt:
+class _SpoiltChunks:
     """Spoilt pieces. A generator alone would not close what it reads from when it is closed unread."""
 
     def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
@@ -213,36 +207,29 @@ class _Spoilt:
     async def aclose(self) -> None:
         """Close both."""
         for chunks in (self._pieces, self._source):
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
+            await close_chunks(chunks)
 
 
-async def _cut(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _cut(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Break off in the middle, which is known only when all of it came."""
     body = b"".join([chunk async for chunk in chunks])
     yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
     raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
 
 
-async def _drip(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _drip(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         for position in range(len(chunk)):
             yield chunk[position : position + 1]
 
 
-async def _stall(fault: Fault, call: Call, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _stall(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
     await asyncio.sleep(wait)
     if wait >= call.seconds:
         raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
     async for chunk in chunks:
         yield chunk
-
-
-async def _again(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _PIECE):
-        yield body[start : start + _PIECE]
 
 
 def _is_status(kind: str) -> bool:

@@ -16,65 +16,51 @@ from typing import Any
 import msgspec
 
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.core.errors import InfrastructureError
+from chargehand.core.errors import InfrastructureError, UpstreamError
 from chargehand.core.ids import new_id
 from chargehand.core.ports import Ledger, Spent
+from chargehand.models._json import as_mapping, as_tokens, parse_json
 from chargehand.models.contract import (
-    CODES,
-    Call,
+    FAULT_STATUS,
     CallRecord,
     GatewayFault,
+    ModelCall,
     Operation,
     QuotaRest,
     ServedModel,
     Upstream,
 )
-from chargehand.models.dialects.base import DialectRules
-from chargehand.models.dialects.embeddings import EMBED_RULES, embedders, embedding_upstream
-from chargehand.models.dialects.table import RULES
+from chargehand.models.dialects.base import RequestFormat, RequestRoute, estimate_tokens, is_bare
+from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpLimits, HttpRequest, HttpServer
-from chargehand.models.metering import DEFAULT_OUTPUT, Bound, input_bound
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
-from chargehand.models.replay_cache import CallLog
-from chargehand.models.serving.admission import Desk
-from chargehand.models.serving.cached import ONLY_KEPT, Replayed, Shelf, Tape
-from chargehand.models.serving.fallback import Chain
-from chargehand.models.serving.handler import JSON_HEADERS, Order
+from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.serving.admission import BudgetAdmission
+from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
+from chargehand.models.serving.fallback import FallbackChain
+from chargehand.models.serving.handler import JSON_HEADERS, UpstreamRequest
 from chargehand.models.serving.routes import (
-    Route,
-    Taker,
-    able,
-    chain_of,
+    Candidate,
     dialect_at,
-    listed,
-    listed_gemini,
-    no_endpoint,
-    route_of,
-    short,
+    find_candidates,
+    find_chain,
+    find_embedders,
+    find_route,
+    shorten_path,
 )
-from chargehand.models.serving.screening import kept_betas, screened
-from chargehand.models.serving.side_requests import asked_count, counted, estimate, is_bare
 
 _COUNT_SECONDS = 10.0
-_PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _CUT_SECONDS = 1.0
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
 _MOST_PIECES = 1_000_000
 """A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile."""
-
-
-def _ignore(_: Spent) -> None:
-    pass
-
-
-def _unheard(_: QuotaRest) -> None:
-    pass
-
-
-def _as_is(text: str) -> str:
-    return text
+_KEY_HEADERS = tuple({dialect.key_header for dialect in DIALECTS.values()} - {"authorization"})
+_CODES = {status: code for code, status in reversed(FAULT_STATUS.items())}
+"""The code of a refusal that is known by its HTTP status only, such as one of the HTTP server."""
 
 
 class Gateway:
@@ -98,25 +84,25 @@ class Gateway:
         attempt: str,
         on_call: Callable[[CallRecord], None],
         first_turn: int = 1,
-        on_alert: Callable[[Spent], None] = _ignore,
-        on_quota: Callable[[QuotaRest], None] = _unheard,
+        on_alert: Callable[[Spent], None] = lambda _: None,
+        on_quota: Callable[[QuotaRest], None] = lambda _: None,
         on_loop: bool = False,
         call_seconds: float = 600.0,
         quiet_seconds: float = QUIET_SECONDS,
         retries: int = 3,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        redact: Callable[[str], str] = _as_is,
+        redact: Callable[[str], str] = str,
         limits: HttpLimits | None = None,
         providers: Providers | None = None,
-        calls: CallLog | None = None,
+        calls: ReplayCache | None = None,
         token: str = "",
     ) -> None:
         self.token = token or new_token()
-        self._shelf = None if calls is None else Shelf(calls)
+        self._cache = None if calls is None else CacheWorker(calls)
         self._models = tuple(models)
         self._clock = clock or SystemClock()
-        self._desk = Desk(
+        self._admission = BudgetAdmission(
             ledger,
             self._clock,
             attempt=attempt,
@@ -135,8 +121,8 @@ class Gateway:
         self._sleep = sleep
         self._redact = redact
         self._revoked = False
-        self._running: dict[Chain | Replayed, asyncio.Task[Any] | None] = {}
-        self._http = HttpServer(self._handle, _refused, limits=limits or HttpLimits())
+        self._running: dict[FallbackChain | CachedReplyHandler, asyncio.Task[Any] | None] = {}
+        self._http = HttpServer(self._handle, _write_refusal, limits=limits or HttpLimits())
         self._servers: list[asyncio.Server] = []
         self._sockets: list[Path] = []
 
@@ -149,7 +135,7 @@ class Gateway:
     async def listen_unix(self, path: Path) -> None:
         """Listen on a unix socket of any path length; raises `InfrastructureError` (`gateway_socket`)."""
         try:
-            listener = _bound_socket(path)
+            listener = _bind_socket(path)
         except OSError as error:
             raise _unlistenable(str(path), error) from error
         self._sockets.append(path)
@@ -170,7 +156,7 @@ class Gateway:
         """Make the token worthless: running streams end in an error event, later calls get a 401."""
         self._revoked = True
         for running in self._running:
-            running.cut(_revoked())
+            running.cut(_revocation())
 
     async def close(self) -> None:
         """Revoke, cut every connection, and return once every call is settled. Idempotent."""
@@ -186,165 +172,152 @@ class Gateway:
         for path in self._sockets:
             path.unlink(missing_ok=True)
         self._sockets.clear()
-        if self._shelf is not None:
-            self._shelf.close()
-        await self._desk.close()
+        if self._cache is not None:
+            self._cache.close()
+        await self._admission.close()
 
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
         try:
             self._check_token(request)
-            asked = await self._answerable(request, answer)
+            found = await self._prepare_answer(request, answer)
         except GatewayFault as fault:
-            body = _refused(request.path, fault.status, fault.message, code=fault.code)
+            body = _write_refusal(request.path, fault.status, fault.message, code=fault.code)
             await answer.send(fault.status, JSON_HEADERS, body)
             return
-        if isinstance(asked, bytes):
-            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else asked)
-            return
-        self._running[asked] = asyncio.current_task()
-        try:
-            await asked.run()
-        finally:
-            del self._running[asked]
-
-    async def _answerable(self, request: HttpRequest, answer: HttpAnswer) -> Chain | Replayed | bytes:
-        found = self._routed(request)
         if isinstance(found, bytes):
-            return found
-        if found.operation == "count":
-            return await self._counted(found, request)
-        orders = self._orders(found, request)
-        if self._shelf is not None:
-            return await self._answered_before(self._shelf, orders, request, answer)
-        return self._chain(orders, answer)
+            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else found)
+            return
+        self._running[found] = asyncio.current_task()
+        try:
+            await found.run()
+        finally:
+            del self._running[found]
 
-    async def _answered_before(
-        self, shelf: Shelf, orders: list[Order], request: HttpRequest, answer: HttpAnswer
-    ) -> Chain | Replayed:
+    def _check_token(self, request: HttpRequest) -> None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
+        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
+        # All are compared, so that the time taken tells nothing of which one is close.
+        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
+        if not any(right):
+            raise GatewayFault("token_invalid", "this token is not the one of this gateway")
+        if self._revoked:
+            raise _revocation()
+
+    async def _prepare_answer(
+        self, request: HttpRequest, answer: HttpAnswer
+    ) -> FallbackChain | CachedReplyHandler | bytes:
+        """Return a whole answer, or who gives it; raises `GatewayFault`."""
+        if shorten_path(request.path) == "/models":
+            if request.method not in ("GET", "HEAD"):
+                raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
+            names = dict.fromkeys(served.name for served in self._models)
+            return dialect_at(request.path).write_model_list(names)
+        route = find_route(request.path)
+        if request.method != "POST":
+            raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
+        if route.operation == "count":
+            return await self._count_tokens(route, request)
+        requests = self._prepare_requests(route, request)
+        if self._cache is not None:
+            return await self._look_up(self._cache, requests, request, answer)
+        return self._chain(requests, answer)
+
+    async def _look_up(
+        self, cache: CacheWorker, requests: list[UpstreamRequest], request: HttpRequest, answer: HttpAnswer
+    ) -> FallbackChain | CachedReplyHandler:
         """Return who gives again what an earlier life was answered, else who asks and keeps the answer."""
-        first = orders[0]
-        tape = Tape(
-            dialect=first.rules.name, operation=first.operation, body=first.body, turn=first.turn, shelf=shelf
+        first = requests[0]
+        entry = CacheEntry(
+            dialect=first.rules.name, operation=first.operation, body=first.body, turn=first.turn, worker=cache
         )
-        kept = await shelf.look(tape)
+        kept = await cache.look_up(entry)
         if kept is not None:
-            return Replayed(shelf.calls, kept, answer, self._desk, turn=first.turn, bare=first.bare)
+            return CachedReplyHandler(cache.cache, kept, answer, self._admission, turn=first.turn, bare=first.bare)
         if request.headers.get(ONLY_KEPT) == "only":
             self._turns[first.operation] -= 1  # it is asked again, and that is the turn
             self._bares -= first.bare
             raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
-        return self._chain([replace(order, tape=tape) for order in orders], answer)
+        return self._chain([replace(one, entry=entry) for one in requests], answer)
 
-    def _chain(self, orders: list[Order], answer: HttpAnswer) -> Chain:
-        return Chain(
-            orders,
+    def _chain(self, requests: list[UpstreamRequest], answer: HttpAnswer) -> FallbackChain:
+        return FallbackChain(
+            requests,
             answer,
-            self._desk,
+            self._admission,
             retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
             redact=self._redact,
             sleep=self._sleep,
         )
 
-    def _check_token(self, request: HttpRequest) -> None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
-        given += [request.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key")]
-        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
-        if not any(right):
-            raise GatewayFault("token_invalid", "this token is not the one of this gateway")
-        if self._revoked:
-            raise _revoked()
-
-    def _routed(self, request: HttpRequest) -> bytes | Route:
-        if short(request.path) == "/models":
-            if request.method not in ("GET", "HEAD"):
-                raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
-            return (listed_gemini if dialect_at(request.path) == "gemini" else listed)(self._models)
-        route = route_of(request.path)
-        if route is None:
-            raise no_endpoint(request.path)
-        if request.method != "POST":
-            raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
-        return route
-
-    def _orders(self, route: Route, request: HttpRequest) -> list[Order]:
+    def _prepare_requests(self, route: RequestRoute, request: HttpRequest) -> list[UpstreamRequest]:
         """Return the request to each model that may answer it; raises `GatewayFault`."""
-        given = {**_decoded(request), **route.named}
-        chain = chain_of(self._models, route.dialect, given.get("model"))
+        given = {**_decode_body(request), **route.named}
+        chain = find_chain(self._models, route.dialect, given.get("model"))
+        rules: RequestFormat
         if route.operation == "reply":
-            body = screened(route.dialect, given)
-            takers = able(chain, route.dialect, body)
-            rules: DialectRules = RULES[route.dialect]
+            rules = DIALECTS[route.dialect]
+            body = DIALECTS[route.dialect].screen(given)
+            candidates = find_candidates(chain, route.dialect, body)
             bare = is_bare(body)
         else:
+            rules = embeddings_format(route.dialect)
+            candidates = find_embedders(chain, route.dialect, given)
             bare = False
-            takers, rules = embedders(chain, route, given), EMBED_RULES[route.dialect]
         turn, bares = self._turns[route.operation], self._bares
         self._turns[route.operation] += 1
         self._bares += bare
-        made = (self._order(taker, rules, route, request, turn, many=len(chain) > 1) for taker in takers)
-        return [replace(order, bare=bare, bares=bares) for order in made]
+        return [
+            UpstreamRequest(
+                served=one.served,
+                rules=rules,
+                body=one.body,
+                bound=_bound_call(one, rules, request),
+                turn=turn,
+                seconds=self._call_seconds,
+                quiet=self._quiet_seconds,
+                headers=_screen_headers(request.headers),
+                operation=route.operation,
+                upstream=_select_upstream(one.served, route),
+                health=self._providers.of(one.served.provider) if one.served.provider else None,
+                shown=_describe(one, many=len(chain) > 1),
+                skipped=one.skipped,
+                converted=one.converted,
+                bare=bare,
+                bares=bares,
+            )
+            for one in candidates
+        ]
 
-    def _order(
-        self,
-        taker: Taker,
-        rules: DialectRules,
-        route: Route,
-        request: HttpRequest,
-        turn: int,
-        *,
-        many: bool,
-    ) -> Order:
-        served, body = taker.served, taker.body
-        limit = rules.output_limit(body)
-        most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
-        bound = Bound(
-            input=input_bound(request.body, body),
-            output=most if limit is None else min(limit, most),
-            asked=limit is not None or served.max_output is not None,
-            choices=rules.choices(body),
-            hour_cache=b'"1h"' in request.body,
-        )
-        return Order(
-            served=served,
-            rules=rules,
-            body=body,
-            bound=bound,
-            turn=turn,
-            seconds=self._call_seconds,
-            quiet=self._quiet_seconds,
-            headers=_passed(request.headers),
-            operation=route.operation,
-            upstream=_upstream(served, route),
-            standing=self._providers.of(served.provider) if served.provider else None,
-            shown=_told(taker, many=many),
-            skipped=taker.skipped,
-            converted=taker.converted,
-        )
-
-    async def _counted(self, route: Route, request: HttpRequest) -> bytes:
+    async def _count_tokens(self, route: RequestRoute, request: HttpRequest) -> bytes:
         """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing."""
-        given = {**_decoded(request), **route.named}
-        served = chain_of(self._models, route.dialect, given.get("model"))[0]
-        body = {**screened(route.dialect, given), "model": served.model, "stream": False}
+        given = {**_decode_body(request), **route.named}
+        dialect = DIALECTS[route.dialect]
+        served = find_chain(self._models, route.dialect, given.get("model"))[0]
+        body = {**dialect.screen(given), "model": served.model}
+        body.pop("stream", None)
         turn = self._turns["count"]
         self._turns["count"] += 1
         if served.dialect == route.dialect:
-            body.pop("stream")
-            call = Call(
+            call = ModelCall(
                 id=new_id("call"),
                 dialect=route.dialect,
                 body=body,
                 attempt=self._attempt,
                 turn=turn,
                 seconds=_COUNT_SECONDS,
-                headers=_passed(request.headers),
+                headers=_screen_headers(request.headers),
                 operation="count",
             )
-            found = await asked_count(served.upstream, call)
-            if found is not None:
-                return found
-        return counted(route.dialect, estimate(body))
+            # Whatever is wrong with the provider's own count, there is an estimate.
+            with contextlib.suppress(UpstreamError, TimeoutError, ValueError):
+                async with asyncio.timeout(call.seconds):
+                    reply = await served.upstream.send(call)
+                    found = await reply.read_all()
+                known = as_tokens(as_mapping(parse_json(found)).get(dialect.count_field)) is not None
+                if reply.status == 200 and known:
+                    return found
+        return dialect.write_count(estimate_tokens(body))
 
 
 def new_token() -> str:
@@ -352,34 +325,46 @@ def new_token() -> str:
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
-def _upstream(served: ServedModel, route: Route) -> Upstream:
+def _bound_call(candidate: Candidate, rules: RequestFormat, request: HttpRequest) -> CallBound:
+    """Return the most that a request can use of a model."""
+    served = candidate.served
+    limit = rules.output_limit(candidate.body)
+    most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
+    return CallBound(
+        input=bound_input(request.body, candidate.body),
+        output=most if limit is None else min(limit, most),
+        asked=limit is not None or served.max_output is not None,
+        choices=rules.count_choices(candidate.body),
+        hour_cache=b'"1h"' in request.body,
+    )
+
+
+def _select_upstream(served: ServedModel, route: RequestRoute) -> Upstream:
     if route.operation == "embed":
-        return embedding_upstream(served, route.dialect)
+        return embeddings_upstream(served, route.dialect)
     if served.dialect == route.dialect:
         return served.upstream
     return TranslatingUpstream(served.upstream, served.dialect)
 
 
-def _told(taker: Taker, *, many: bool) -> dict[str, str]:
-    """Return what the client is told of who answers, and of what was done to its request."""
-    shown = {"x-chargehand-converted": str(len(taker.converted))} if taker.converted else {}
-    if taker.skipped:
-        shown["x-chargehand-skipped"] = str(len(taker.skipped))
-    return {**shown, "x-chargehand-model": _ascii(taker.served.name)} if many else shown
+def _describe(candidate: Candidate, *, many: bool) -> dict[str, str]:
+    """Return the headers that tell the client who answers, and what was done to its request."""
+    shown = {"x-chargehand-converted": str(len(candidate.converted))} if candidate.converted else {}
+    if candidate.skipped:
+        shown["x-chargehand-skipped"] = str(len(candidate.skipped))
+    if many:
+        shown["x-chargehand-model"] = candidate.served.name.encode("ascii", "replace").decode()
+    return shown
 
 
-def _ascii(name: str) -> str:
-    return name.encode("ascii", "replace").decode()
+def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for dialect in DIALECTS.values():
+        kept |= dialect.screen_headers(headers)
+    return kept
 
 
-def _passed(headers: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: headers[name] for name in _PASSED_HEADERS if name in headers}
-    if "anthropic-beta" in kept:
-        kept["anthropic-beta"] = kept_betas(kept["anthropic-beta"])
-    return {name: value for name, value in kept.items() if value}
-
-
-def _decoded(request: HttpRequest) -> Mapping[str, Any]:
+def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise GatewayFault("unsupported_encoding", f"request bodies must be plain, not {encoding!r:.50}")
@@ -394,12 +379,12 @@ def _decoded(request: HttpRequest) -> Mapping[str, Any]:
     return body
 
 
-def _refused(path: str, status: int, message: str, *, code: str = "") -> bytes:
+def _write_refusal(path: str, status: int, message: str, *, code: str = "") -> bytes:
     """Return the body of a refusal in the dialect that belongs to `path`."""
-    return RULES[dialect_at(path)].error(status, code or CODES.get(status, "gateway_error"), message)
+    return dialect_at(path).write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
 
-def _revoked() -> GatewayFault:
+def _revocation() -> GatewayFault:
     return GatewayFault("token_revoked", "the token of this attempt is revoked: its agent is to stop")
 
 
@@ -411,7 +396,7 @@ def _unlistenable(place: str, error: OSError) -> InfrastructureError:
     )
 
 
-def _bound_socket(path: Path) -> socket.socket:
+def _bind_socket(path: Path) -> socket.socket:
     """Return a bound socket at `path`, however long that is; a stale one there is replaced.
 
     Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.

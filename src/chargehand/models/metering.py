@@ -1,4 +1,4 @@
-"""What a call can cost at most before it is sent, and what it did cost after."""
+"""What a call can cost at most before it is sent, what it did cost after, and a ledger in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from chargehand.core.errors import ExhaustedError
 from chargehand.core.ports import Spent
-from chargehand.models.contract import Price
-from chargehand.models.dialects.base import Metered, mapping, objects
+from chargehand.models._json import as_mapping, as_mappings
+from chargehand.models.contract import MeteredUsage, Price
 
 DEFAULT_OUTPUT = 32_000
 LEAST_OUTPUT = 16
@@ -29,10 +29,13 @@ _TEXT_PARTS = frozenset(
     | {"output_text", "summary_text", "reasoning_text"}
 )
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+_DEEPEST = 4
+_ALERT = 0.8
+_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class CallBound:
     """The most that a call can use: input tokens, output tokens of each of its `choices`.
 
     `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
@@ -46,43 +49,40 @@ class Bound:
     hour_cache: bool = False
 
 
-def input_bound(raw: bytes, body: Mapping[str, Any]) -> int:
-    """Return an upper bound of the input tokens: a token has at least one byte, but for pictures and files."""
+def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:
+    """Return an upper bound of the input tokens: a token has at least one byte, except in pictures and files."""
     added = _ADDED_WITH_TOOLS if body.get("tools") or body.get("functions") else _ADDED_TOKENS
-    return len(raw) + added + sum(_part_tokens(part) for part in _parts(body))
+    # One scan for all dialects: the bound must hold also for a part that stands where its dialect has none.
+    holders = [*as_mappings(body.get("messages")), *as_mappings(body.get("contents"))]
+    parts = [part for one in holders for name in ("content", "parts") for part in as_mappings(one.get(name))]
+    parts += as_mappings(body.get("input"))
+    return len(raw) + added + sum(_bound_part(inner) for part in parts for inner in _walk(part, _DEEPEST))
 
 
-def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for message in (*objects(body.get("messages")), *objects(body.get("contents"))):
-        for part in (*objects(message.get("content")), *objects(message.get("parts"))):
-            yield from _within(part, 4)
-    for item in objects(body.get("input")):
-        yield from _within(item, 4)
-
-
-def _within(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+def _walk(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
     yield part
     if depth:
-        inside = (part.get("content"), mapping(part.get("source")).get("content"), part.get("output"))
-        answered = mapping(part.get("functionResponse")).get("parts")
-        for inner in (one for held in (*inside, answered) for one in objects(held)):
-            yield from _within(inner, depth - 1)
+        inside = (part.get("content"), as_mapping(part.get("source")).get("content"), part.get("output"))
+        answered = as_mapping(part.get("functionResponse")).get("parts")
+        for inner in (one for held in (*inside, answered) for one in as_mappings(held)):
+            yield from _walk(inner, depth - 1)
 
 
-def _part_tokens(part: Mapping[str, Any]) -> int:
+def _bound_part(part: Mapping[str, Any]) -> int:
+    """Return what a part adds to the tokens of its bytes; a part of an unknown type counts as a file."""
     kind = str(part.get("type", "text"))
-    given = mapping(part.get("inlineData") or part.get("fileData"))
+    given = as_mapping(part.get("inlineData") or part.get("fileData"))
     if given:
         return _IMAGE_TOKENS if str(given.get("mimeType")).startswith("image/") else _FILE_TOKENS
     if kind in _TEXT_PARTS:
         return 0
     if kind in _IMAGE_PARTS:
         return _IMAGE_TOKENS
-    source = mapping(part.get("source"))
+    source = as_mapping(part.get("source"))
     return 0 if kind == "document" and source.get("type") in ("text", "content") else _FILE_TOKENS
 
 
-def input_usd(price: Price, bound: Bound) -> float:
+def input_usd(price: Price, bound: CallBound) -> float:
     """Return the most that the input can cost in USD."""
     rate = max(price.input, price.cache_write or 0.0, price.cached or 0.0)
     if bound.hour_cache:
@@ -90,30 +90,31 @@ def input_usd(price: Price, bound: Bound) -> float:
     return bound.input * rate / _MILLION
 
 
-def output_usd(price: Price, bound: Bound, limit: int) -> float:
+def output_usd(price: Price, bound: CallBound, limit: int) -> float:
     """Return the most that `limit` output tokens of each choice can cost in USD."""
     return limit * bound.choices * price.output / _MILLION
 
 
-def affordable(price: Price, bound: Bound, usd: float) -> int:
+def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
     """Return how many output tokens of each choice `usd` pays for beside the input; at most `bound.output`."""
     rate = output_usd(price, bound, 1)
     rest = usd - input_usd(price, bound)
     if rest < 0:
         return 0
     limit = bound.output if rate == 0 else min(bound.output, int(rest / rate))
+    # Division rounds: the limit must be one whose own cost is covered.
     while limit > 0 and input_usd(price, bound) + output_usd(price, bound, limit) > usd:
         limit -= 1
     return limit
 
 
-def cost_usd(price: Price | None, metered: Metered) -> float | None:
+def cost_usd(price: Price | None, metered: MeteredUsage) -> float | None:
     """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
     reported = metered.usage.cost_usd
     return computed_usd(price, metered) if reported is None else reported
 
 
-def computed_usd(price: Price | None, metered: Metered) -> float | None:
+def computed_usd(price: Price | None, metered: MeteredUsage) -> float | None:
     """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown."""
     usage = metered.usage
     if price is None:
@@ -134,12 +135,11 @@ def computed_usd(price: Price | None, metered: Metered) -> float | None:
     ) / _MILLION
 
 
-_ALERT = 0.8
-_TOLERANCE = 1e-9
-
-
 class MemoryLedger:
-    """One limit in USD (`None`: no limit) over all calls of one gateway; safe between threads."""
+    """A `Ledger` for a gateway that belongs to no mission, and for tests; safe between threads.
+
+    One limit in USD (`None`: no limit) over all calls.
+    """
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
@@ -154,7 +154,7 @@ class MemoryLedger:
             return sum(self._booked.values())
 
     def left(self) -> float | None:
-        """Return what may still be reserved."""
+        """Return what may still be reserved, in USD."""
         return None if self._limit is None else max(0.0, self._limit - self.booked)
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
@@ -169,7 +169,10 @@ class MemoryLedger:
                     hint="raise the limit, or send less",
                 )
             self._booked[call] = usd
-            return self._alert(spent + usd)
+            if self._limit is None or self._alerted or spent + usd < _ALERT * self._limit:
+                return ()
+            self._alerted = True
+            return (Spent(limit="attempt", limit_usd=self._limit, spent_usd=spent + usd),)
 
     def secure(self) -> None:
         """Do nothing: there is no disk to wait for."""
@@ -179,9 +182,3 @@ class MemoryLedger:
         if usd is not None:
             with self._lock:
                 self._booked[call] = usd
-
-    def _alert(self, spent: float) -> tuple[Spent, ...]:
-        if self._limit is None or self._alerted or spent < _ALERT * self._limit:
-            return ()
-        self._alerted = True
-        return (Spent(limit="attempt", limit_usd=self._limit, spent_usd=spent),)

@@ -1,4 +1,4 @@
-"""How each provider does: rests it asked for, faults in a row, how much may be asked of it at once."""
+"""Provider health, and when to ask again: breaker, rests, reset hints, retries and probes of a silent provider."""
 
 from __future__ import annotations
 
@@ -13,11 +13,46 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
 from chargehand.core.clock import Clock, SystemClock
+from chargehand.models._json import as_mapping, as_mappings, parse_json
 from chargehand.models.contract import GatewayFault, UpstreamReply
-from chargehand.models.dialects.base import document, mapping, objects
+from chargehand.models.dialects.table import DIALECTS
 
+BreakerState = Literal["closed", "open", "half_open"]
+LONGEST_REST = 31 * 86_400.0
+"""What says more than that is taken for that: nobody's quota lasts longer than a month."""
+LONGEST_WAIT = 60.0
+"""Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so."""
+RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
+QUIET_SECONDS = 10.0
+"""How long a provider may be silent before it is probed: models that think send their head late."""
+PROBE_SECONDS = 2.0
+_DEAD_AFTER = 2
 _MINUTE = 60.0
-State = Literal["closed", "open", "half_open"]
+_FIRST_SECONDS = 0.5
+_JITTER = 0.25
+_NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
+_NO_QUOTA_SECONDS = 300.0
+"""How long a provider is left alone that has no quota and does not say until when."""
+_MILLISECONDS = 1e11
+_MOMENT = 1e9
+"""Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds."""
+_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
+_DURATION = re.compile(
+    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
+)
+_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+# Those of all dialects together: a router of one dialect passes on the headers of a provider of another.
+_RESETS = tuple(dialect.reset_header for dialect in DIALECTS.values() if dialect.reset_header)
+_WINDOWS = (
+    *(window for dialect in DIALECTS.values() for window in dialect.reset_windows),
+    ("x-ratelimit-reset", "x-ratelimit-remaining"),
+    ("ratelimit-reset", "ratelimit-remaining"),
+)
+"""A window's reset, and what says how much of it is left."""
+_BODY_FIELDS = (
+    *("resets_in_seconds", "retry_after", "retry_after_seconds"),
+    *("resets_at", "reset_at", "quota_reset_at"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +69,7 @@ class ProviderLimits:
     longest_seconds: float = 300.0
 
 
-class Standing:
+class ProviderHealth:
     """How one provider does; its methods are for one event loop.
 
     Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
@@ -55,7 +90,7 @@ class Standing:
         self._turn = 0.0
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """Where its breaker stands."""
         if self._open_until is None:
             return "closed"
@@ -73,12 +108,12 @@ class Standing:
         opened = 0.0 if self._open_until is None else self._open_until - self._clock.monotonic()
         return max(0.0, self.resting, opened)
 
-    def good(self) -> None:
+    def note_success(self) -> None:
         """It answered: whatever was held against it is forgotten."""
         self._failed = self._opened = 0
         self._open_until, self._trying = None, False
 
-    def bad(self) -> None:
+    def note_failure(self) -> None:
         """It could not be reached, failed by itself, or broke off."""
         self._failed += 1
         tried, self._trying = self.state == "half_open", False
@@ -87,24 +122,24 @@ class Standing:
             self._opened = min(self._opened + 1, 16)
             self._open_until = self._clock.monotonic() + rest
 
-    def rest(self, seconds: float) -> None:
+    def note_rest(self, seconds: float) -> None:
         """It asked to be left alone for that long."""
         self._trying = False
         self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
 
-    def try_out(self) -> bool:
-        """Return whether the caller is the one who finds out if it is back; `good` or `bad` has to follow."""
+    def begin_probe(self) -> bool:
+        """Return whether the caller is the one who finds out if it is back, and has to note the outcome."""
         if self.state != "half_open" or self._trying or self.resting:
             return False
         self._trying = True
         return True
 
-    def give_up(self) -> None:
+    def end_probe(self) -> None:
         """Whoever was to find out left without knowing."""
         self._trying = False
 
     @contextlib.asynccontextmanager
-    async def place(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
+    async def hold_slot(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
         """Wait for a free place and for the minute's share, first come first served, and hold the place."""
         async with self._slots if self._slots is not None else contextlib.nullcontext():
             if self._limits.per_minute:
@@ -117,92 +152,68 @@ class Standing:
 
 
 class Providers:
-    """The standing of every provider, shared by the gateways of one event loop."""
+    """The health of every provider, shared by the gateways of one event loop."""
 
     def __init__(self, limits: Mapping[str, ProviderLimits] | None = None, *, clock: Clock | None = None) -> None:
         self._limits = limits or {}
         self._clock = clock or SystemClock()
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, ProviderHealth] = {}
 
-    def of(self, name: str) -> Standing:
-        """Return the standing of a provider."""
+    def of(self, name: str) -> ProviderHealth:
+        """Return the health of a provider."""
         if name not in self._known:
-            self._known[name] = Standing(name, self._limits.get(name, ProviderLimits()), self._clock)
+            self._known[name] = ProviderHealth(name, self._limits.get(name, ProviderLimits()), self._clock)
         return self._known[name]
 
-    def states(self) -> dict[str, tuple[State, float]]:
+    def states(self) -> dict[str, tuple[BreakerState, float]]:
         """Return each provider's breaker and the seconds until it may be asked."""
-        return {name: (standing.state, standing.wait()) for name, standing in self._known.items()}
+        return {name: (health.state, health.wait()) for name, health in self._known.items()}
 
 
-LONGEST_REST = 31 * 86_400.0
-"""What says more than that is taken for that: nobody's quota lasts longer than a month."""
-_NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
-_NO_QUOTA_SECONDS = 300.0
-"""How long a provider is left alone that has no quota and does not say until when."""
-_MILLISECONDS = 1e11
-_MOMENT = 1e9
-"""Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds."""
-_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
-_DURATION = re.compile(
-    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
-)
-_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-_WINDOWS = (
-    # a window's reset, and what says how much of it is left
-    ("anthropic-ratelimit-requests-reset", "anthropic-ratelimit-requests-remaining"),
-    ("anthropic-ratelimit-tokens-reset", "anthropic-ratelimit-tokens-remaining"),
-    ("anthropic-ratelimit-input-tokens-reset", "anthropic-ratelimit-input-tokens-remaining"),
-    ("anthropic-ratelimit-output-tokens-reset", "anthropic-ratelimit-output-tokens-remaining"),
-    ("x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"),
-    ("x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens"),
-    ("x-ratelimit-reset", "x-ratelimit-remaining"),
-    ("ratelimit-reset", "ratelimit-remaining"),
-)
-_BODY_SECONDS = ("resets_in_seconds", "retry_after", "retry_after_seconds")
-_BODY_MOMENTS = ("resets_at", "reset_at", "quota_reset_at")
-
-
-def asked_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
+def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
     """Return the seconds that an error reply asks to wait for, `None` where it does not say.
 
-    The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, Anthropic's
-    `anthropic-ratelimit-unified-reset`, the resets of single windows (the latest of those that are used up, else
-    the earliest of those that do not say how much is left), Google's `RetryInfo`, fields of the body, the codes of
-    accounts without quota (300 s). `headers` have names in lower case. At most `LONGEST_REST`.
+    The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's own
+    reset, the resets of single windows (the latest of those that are used up, else the earliest of those that do
+    not say how much is left), Google's `RetryInfo`, fields of the body, what a router repeats of its provider's
+    headers, the codes of accounts without quota (300 s). `headers` have names in lower case. At most
+    `LONGEST_REST`.
     """
     now = clock.now()
-    for way in (_plain, _millis, _unified, _windows):
-        found = way(headers, now)
-        if found is not None:
-            return _bounded(found)
-    found = _from_body(body, now) if body else None
-    return None if found is None else _bounded(found)
+    found = _read_headers(headers, now)
+    if found is None and body:
+        found = _read_body(body, now)
+    return None if found is None else min(max(0.0, found), LONGEST_REST)
 
 
-def _bounded(seconds: float) -> float:
-    return min(max(0.0, seconds), LONGEST_REST)
+def _read_headers(headers: Mapping[str, str], now: datetime) -> float | None:
+    found = _read_retry_after(headers, now)
+    if found is not None:
+        return found
+    millis = headers.get("retry-after-ms", "").strip()
+    if _NUMBER.fullmatch(millis):
+        return float(millis) / 1000
+    resets = (_read_seconds(headers.get(name, ""), now) for name in _RESETS)
+    found = next((wait for wait in resets if wait is not None), None)
+    return _read_windows(headers, now) if found is None else found
 
 
-def _plain(headers: Mapping[str, str], now: datetime) -> float | None:
+def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     given = headers.get("retry-after", "").strip()
     if _NUMBER.fullmatch(given):
         return float(given)
-    return _until_date(given, now) if given else None
+    try:
+        return _count_to(parsedate_to_datetime(given), now)
+    except (ValueError, OverflowError):
+        return _read_moment(given, now)
 
 
-def _millis(headers: Mapping[str, str], now: datetime) -> float | None:
-    given = headers.get("retry-after-ms", "").strip()
-    return float(given) / 1000 if _NUMBER.fullmatch(given) else None
-
-
-def _unified(headers: Mapping[str, str], now: datetime) -> float | None:
-    return _seconds(headers.get("anthropic-ratelimit-unified-reset", ""), now)
-
-
-def _windows(headers: Mapping[str, str], now: datetime) -> float | None:
-    resets = [(wait, headers.get(left, "").strip()) for reset, left in _WINDOWS
-              if (wait := _seconds(headers.get(reset, ""), now)) is not None]  # fmt: skip
+def _read_windows(headers: Mapping[str, str], now: datetime) -> float | None:
+    resets = [
+        (wait, headers.get(left, "").strip())
+        for reset, left in _WINDOWS
+        if (wait := _read_seconds(headers.get(reset, ""), now)) is not None
+    ]
     used_up = [wait for wait, left in resets if left == "0"]
     if used_up:
         return max(used_up)
@@ -210,77 +221,61 @@ def _windows(headers: Mapping[str, str], now: datetime) -> float | None:
     return min((wait for wait, left in resets if not left), default=None)
 
 
-def _seconds(given: str, now: datetime) -> float | None:
+def _read_seconds(given: str, now: datetime) -> float | None:
     """Return a reset as seconds from now: a number, a duration such as `6m0s`, or a moment in ISO 8601."""
     given = given.strip()
     if _NUMBER.fullmatch(given):
-        return _from_number(float(given), now)
+        return _count_from(float(given), now)
     spell = _DURATION.fullmatch(given) if given else None
     if spell is not None:
         return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)
-    return _until_moment(given, now)
+    return _read_moment(given, now)
 
 
-def _from_number(number: float, now: datetime) -> float:
+def _count_from(number: float, now: datetime) -> float:
     if number >= _MILLISECONDS:
         number /= 1000
     return number - now.timestamp() if number >= _MOMENT else number
 
 
-def _until_date(given: str, now: datetime) -> float | None:
+def _read_moment(given: str, now: datetime) -> float | None:
     try:
-        return _from_now(parsedate_to_datetime(given), now)
-    except (ValueError, OverflowError):
-        return _until_moment(given, now)
-
-
-def _until_moment(given: str, now: datetime) -> float | None:
-    try:
-        return _from_now(datetime.fromisoformat(given), now) if given else None
+        return _count_to(datetime.fromisoformat(given), now) if given else None
     except (ValueError, OverflowError):
         return None
 
 
-def _from_now(moment: datetime, now: datetime) -> float:
+def _count_to(moment: datetime, now: datetime) -> float:
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - now).total_seconds()
 
 
-def _from_body(body: bytes, now: datetime) -> float | None:
+def _read_body(body: bytes, now: datetime) -> float | None:
     try:
-        found = document(body)
+        found = parse_json(body)
     except ValueError:
         return None
-    error = mapping(mapping(found[0] if isinstance(found, list) and found else found).get("error"))
-    ways: tuple[Callable[[], Iterator[float | None]], ...] = (
-        lambda: (_seconds(str(detail.get("retryDelay", "")), now) for detail in objects(error.get("details"))),
-        lambda: (_seconds(_text(error.get(name)), now) for name in (*_BODY_SECONDS, *_BODY_MOMENTS)),
-        lambda: iter([_routed(error, now)]),
-    )
-    for way in ways:
-        for wait in way():
-            if wait is not None:
-                return wait
-    return _NO_QUOTA_SECONDS if _NO_QUOTA & {_text(error.get("code")), _text(error.get("type"))} else None
+    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
+    for wait in _read_error(error, now):
+        if wait is not None:
+            return wait
+    return _NO_QUOTA_SECONDS if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))} else None
 
 
-def _routed(error: Mapping[str, Any], now: datetime) -> float | None:
-    """Return what a router tells of the headers that it got itself (OpenRouter: `error.metadata.headers`)."""
-    told = mapping(mapping(error.get("metadata")).get("headers"))
-    headers = {name.lower(): _text(value) for name, value in told.items()}
-    found = _plain(headers, now)
-    return _windows(headers, now) if found is None else found
+def _read_error(error: Mapping[str, Any], now: datetime) -> Iterator[float | None]:
+    for detail in as_mappings(error.get("details")):
+        yield _read_seconds(str(detail.get("retryDelay", "")), now)
+    for name in _BODY_FIELDS:
+        yield _read_seconds(_as_text(error.get(name)), now)
+    # What a router got itself (OpenRouter: `error.metadata.headers`).
+    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
+    headers = {name.lower(): _as_text(value) for name, value in told.items()}
+    yield _read_retry_after(headers, now)
+    yield _read_windows(headers, now)
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-
-
-AGAIN = frozenset({429, 500, 502, 503, 529})
-LONGEST_SECONDS = 60.0
-"""A wait that a client does not notice much; what asks for more is a quota, and said so."""
-_FIRST_SECONDS = 0.5
-_JITTER = 0.25
 
 
 class Retries:
@@ -292,10 +287,10 @@ class Retries:
         self._sleep = sleep
         self._next = _FIRST_SECONDS
 
-    async def again(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+    async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
-        asked = asked_wait(headers or {}, self._clock, body)
-        if self._left <= 0 or (asked or 0.0) > LONGEST_SECONDS:
+        asked = read_requested_wait(headers or {}, self._clock, body)
+        if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1
         wait = self._next * (1 + random.uniform(0, _JITTER)) if asked is None else asked
@@ -304,15 +299,12 @@ class Retries:
         return True
 
 
-QUIET_SECONDS = 10.0
-"""Models that think send their head late: so long nobody asks what is the matter."""
-PROBE_SECONDS = 2.0
-_DEAD_AFTER = 2
-Probe = Callable[[float], Awaitable[bool]]
-
-
-async def head_or_gone(
-    sending: Coroutine[Any, Any, UpstreamReply], probe: Probe, standing: Standing | None, *, quiet: float
+async def await_head(
+    sending: Coroutine[Any, Any, UpstreamReply],
+    probe: Callable[[float], Awaitable[bool]],
+    health: ProviderHealth | None,
+    *,
+    quiet: float,
 ) -> UpstreamReply:
     """Wait for the head of a reply; after each `quiet` seconds of silence, probe its provider beside it.
 
@@ -323,29 +315,25 @@ async def head_or_gone(
     head = asyncio.create_task(sending)
     failed = 0
     try:
-        while not await _ended(head, quiet):
-            asked = asyncio.ensure_future(probe(PROBE_SECONDS))
+        while not (await asyncio.wait((head,), timeout=quiet))[0]:
+            probing = asyncio.ensure_future(probe(PROBE_SECONDS))
             try:
-                await asyncio.wait((head, asked), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((head, probing), return_when=asyncio.FIRST_COMPLETED)
                 if head.done():
                     break
-                failed = 0 if asked.result() else failed + 1
+                failed = 0 if probing.result() else failed + 1
             finally:
-                await _dropped(asked)
-            if failed and standing is not None:
-                standing.bad()
+                await _cancel(probing)
+            if failed and health is not None:
+                health.note_failure()
             if failed >= _DEAD_AFTER:
                 raise GatewayFault("upstream_timeout", "the provider is silent, and answers no probe either")
         return head.result()
     finally:
-        await _dropped(head)
+        await _cancel(head)
 
 
-async def _ended(head: asyncio.Task[UpstreamReply], seconds: float) -> bool:
-    return bool((await asyncio.wait((head,), timeout=seconds))[0])
-
-
-async def _dropped(work: asyncio.Future[Any]) -> None:
+async def _cancel(work: asyncio.Future[Any]) -> None:
     if not work.done():
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

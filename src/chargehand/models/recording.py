@@ -1,4 +1,7 @@
-"""Recordings: every exchange with a provider, one JSON line each, without secrets."""
+"""Recordings: every exchange with a provider, one JSON line each, without secrets.
+
+`docs/reference/recording.md` has the format.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ import msgspec
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models.contract import Call, Dialect, Operation, Upstream, UpstreamReply
-from chargehand.models.dialects.base import EVENT_STREAMSse as EVENT_STREAM
-from chargehand.models.dialects.base import event_bytes, parse_events
+from chargehand.models.contract import Dialect, ModelCall, Operation, Upstream, UpstreamReply, close_chunks
+from chargehand.models.dialects.events import EVENT_STREAM, event_bytes, parse_events
 from chargehand.models.redaction import Redactor
 
 _T = TypeVar("_T")
@@ -40,7 +42,7 @@ class AttemptOrdinals:
         return self._seen[attempt]
 
 
-class Turns(Generic[_T]):
+class TurnAnswers(Generic[_T]):
     """What answers each turn of each attempt; a turn asked again gets its next answer, or its last once more."""
 
     def __init__(self) -> None:
@@ -66,7 +68,7 @@ _KEPT_HEADERS = ("content-type", "retry-after")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class RecordedExchange:
     """One call and what came of it; `docs/reference/recording.md` says what each field holds.
 
     `status` is 0 where no reply came; `error` is then what the upstream raised, as it is where the reply was cut.
@@ -91,7 +93,7 @@ class Exchange:
 class Recording:
     """What a recording's file holds; `torn` says where its last line was cut short, empty where it was not."""
 
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[RecordedExchange, ...]
     created: str = ""
     note: str = ""
     torn: str = ""
@@ -132,14 +134,14 @@ class RecordingWriter:
     ) -> None:
         self.path = path
         self.clock: Clock = clock or SystemClock()
-        last = _mend(path)
+        last = _repair(path)
         self.attempts = AttemptOrdinals(attempts, after=last or 0)
-        self._file: int | None = _opened(path)
+        self._file: int | None = _open(path)
         if last is None:
             created = self.clock.now().isoformat(timespec="seconds")
             self._append({"format": FORMAT, "version": VERSION, "created": created, "note": note})
 
-    def write(self, exchange: Exchange) -> None:
+    def write(self, exchange: RecordedExchange) -> None:
         """Append one exchange, which must be free of secrets."""
         line = asdict(exchange)
         if exchange.operation == "reply":
@@ -165,7 +167,7 @@ class RecordingUpstream:
         self._writer = writer
         self._redactor = redactor
 
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         """Send the call on; raises `UpstreamError` as the inner upstream does."""
         begun = self._writer.clock.monotonic()
         try:
@@ -174,7 +176,7 @@ class RecordingUpstream:
             self._write(call, begun, error=error)
             raise
         return UpstreamReply(
-            status=reply.status, headers=reply.headers, chunks=_Taped(self, call, reply, begun=begun)
+            status=reply.status, headers=reply.headers, chunks=_RecordedChunks(self, call, reply, begun=begun)
         )
 
     async def close(self) -> None:
@@ -183,7 +185,7 @@ class RecordingUpstream:
 
     def _write(
         self,
-        call: Call,
+        call: ModelCall,
         begun: float,
         *,
         reply: UpstreamReply | None = None,
@@ -195,7 +197,7 @@ class RecordingUpstream:
         headers = {name.lower(): redact.text(value) for name, value in kept.items()}
         problem = {"code": error.code, "message": redact.text(error.message)} if error else None
         self._writer.write(
-            Exchange(
+            RecordedExchange(
                 call=redact.text(call.id),
                 attempt=self._writer.attempts.of(call.attempt),
                 turn=call.turn,
@@ -203,7 +205,7 @@ class RecordingUpstream:
                 request=redact.tree(call.body),
                 status=reply.status if reply else 0,
                 headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
-                reply=_kept_body(body, headers.get("content-type", ""), redact, cut=cut) if reply else {},
+                reply=_redact_body(body, headers.get("content-type", ""), redact, cut=cut) if reply else {},
                 cut=cut,
                 seconds=round(self._writer.clock.monotonic() - begun, 3),
                 error=problem,
@@ -213,10 +215,12 @@ class RecordingUpstream:
         )
 
 
-class _Taped:
+class _RecordedChunks:
     """The pieces of a reply, kept while they pass. A generator would write nothing when closed unread."""
 
-    def __init__(self, upstream: RecordingUpstream, call: Call, reply: UpstreamReply, *, begun: float) -> None:
+    def __init__(
+        self, upstream: RecordingUpstream, call: ModelCall, reply: UpstreamReply, *, begun: float
+    ) -> None:
         self._upstream, self._call, self._reply, self._begun = upstream, call, reply, begun
         self._inner = reply.chunks.__aiter__()
         self._body = bytearray()
@@ -243,9 +247,7 @@ class _Taped:
     async def aclose(self) -> None:
         """Close the reply; what was not read by then counts as cut."""
         self._end(cut=True)
-        close = getattr(self._inner, "aclose", None)
-        if close is not None:
-            await close()
+        await close_chunks(self._inner)
 
     def _end(self, *, cut: bool, error: UpstreamError | None = None) -> None:
         if not self._ended:
@@ -255,10 +257,10 @@ class _Taped:
             )
 
 
-def decoded_body(body: bytes, content_type: str) -> dict[str, Any]:
-    """Return a reply's body as a recording has it, nothing taken out yet; `body_pieces` makes bytes of it."""
+def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
+    """Return a reply's body as a recording has it, nothing taken out yet; `recorded_pieces` makes bytes of it."""
     if content_type.lower().startswith(EVENT_STREAM):
-        events = [(event.event, _decoded(event.data)) for event in parse_events(body)]
+        events = [(event.event, _parse_data(event.data)) for event in parse_events(body)]
         return {"sse": [({"event": name} if name else {}) | {"data": data} for name, data in events]}
     text = body.decode(errors="replace")
     try:
@@ -267,8 +269,8 @@ def decoded_body(body: bytes, content_type: str) -> dict[str, Any]:
         return {"text": text}
 
 
-def _kept_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
-    plain = decoded_body(body, content_type)
+def _redact_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
+    plain = to_recorded_body(body, content_type)
     if "sse" in plain:
         data = redactor.stream([event["data"] for event in plain["sse"]], cut=cut)
         named = zip(plain["sse"], data, strict=True)
@@ -283,7 +285,7 @@ def _kept_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool)
     return {"text": redactor.text(plain["text"], cut=cut)}
 
 
-def _decoded(data: str) -> Any:
+def _parse_data(data: str) -> Any:
     try:
         found = json.loads(data)
     except ValueError:
@@ -291,17 +293,14 @@ def _decoded(data: str) -> Any:
     return found if isinstance(found, dict | list) else data
 
 
-def body_pieces(reply: Mapping[str, Any]) -> list[bytes]:
+def recorded_pieces(reply: Mapping[str, Any]) -> list[bytes]:
     """Return the pieces of a recorded body, an event each."""
     if "sse" in reply:
-        return [event_bytes(_encoded(one.get("data", "")), one.get("event", "")) for one in reply["sse"]]
+        events = ((one.get("data", ""), one.get("event", "")) for one in reply["sse"])
+        return [event_bytes(data if isinstance(data, str) else json.dumps(data), name) for data, name in events]
     if "json" in reply:
         return [json.dumps(reply["json"]).encode()]
     return [str(reply.get("text", "")).encode(errors="replace")]
-
-
-def _encoded(data: Any) -> str:
-    return data if isinstance(data, str) else json.dumps(data)
 
 
 def append_line(file: int, line: Mapping[str, Any]) -> None:
@@ -336,9 +335,9 @@ def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str,
     return header
 
 
-def _read_line(line: bytes, name: str, number: int) -> Exchange:
+def _read_line(line: bytes, name: str, number: int) -> RecordedExchange:
     try:
-        return convert_to(json.loads(line), Exchange)
+        return convert_to(json.loads(line), RecordedExchange)
     except (ValueError, msgspec.ValidationError) as error:
         raise _invalid(name, number, str(error)) from error
 
@@ -351,7 +350,7 @@ def _invalid(name: str, line: int, problem: str) -> UsageError:
     )
 
 
-def _mend(path: Path) -> int | None:
+def _repair(path: Path) -> int | None:
     """Take off what a crash cut short; return the last attempt's number, `None` where there is nothing yet."""
     if not path.exists():
         return None
@@ -367,7 +366,7 @@ def _mend(path: Path) -> int | None:
     return max((exchange.attempt for exchange in recording.exchanges), default=0)
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What one attempt's gateway answered, kept before its client has it all: nothing is paid twice."""
+"""Replay cache: what one attempt's gateway answered, kept before its client has it: nothing is paid twice."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from chargehand.core.codec import convert_to
-from chargehand.models._request_matching import RunNames, RunPairs
+from chargehand.models._request_matching import (
+    RunNames,
+    RunPairs,
+    describe_difference,
+    find_difference,
+    normalise_request,
+    update_ids,
+)
 from chargehand.models.contract import Dialect, Operation, Usage
-from chargehand.models.recording import body_pieces, decoded_body
+from chargehand.models.recording import recorded_pieces, to_recorded_body
 from chargehand.models.redaction import Redactor
-from chargehand.models.replay import Divergence, difference, first_difference, normalised, of_today
+from chargehand.models.replay import Divergence
 
-FORMAT, VERSION = "chargehand-calls", 1
+_FORMAT, _VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
 Parts = Mapping[str, str | list[str]]
 """A request as the names of its parts: of each message and tool by itself, for they come again with every call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestFingerprint:
     """One request that is to be answered."""
 
     turn: int
@@ -38,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCall:
+class CachedReply:
     """A whole reply and what it answered; `hidden`: it held what looks like a secret, so it is not all here."""
 
     call: str
@@ -55,7 +62,7 @@ class KeptCall:
     hidden: bool = False
 
 
-class CallLog:
+class ReplayCache:
     """The kept calls of one attempt, in a file that only its owner reads.
 
     A request that was answered in an earlier life of the attempt gets that reply again, each reply once. With
@@ -75,20 +82,20 @@ class CallLog:
     ) -> None:
         self._redactor = Redactor(secrets, {_TOKEN: token})
         self._strict = strict
-        self._tell = on_diverged
+        self._on_diverged = on_diverged
         self._lock = threading.Lock()
         self._names = RunNames()
         self._pairs = RunPairs(then=None, now=datetime.now(UTC))
         self._known: dict[bytes, str] = {}
         self._values: dict[str, Any] = {}
         self._written: set[str] = set()
-        self._waiting: list[KeptCall] = []
+        self._waiting: list[CachedReply] = []
         whole = self._load(path)
-        self._missing = _gaps(self._waiting)
+        self._missing = _count_gaps(self._waiting)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if whole is None:
-            self._append([{"format": FORMAT, "version": VERSION}])
+            self._append([{"format": _FORMAT, "version": _VERSION}])
         elif not whole:
             os.write(self._file, b"\n")  # so that what a crash cut short spoils no other line
 
@@ -97,20 +104,24 @@ class CallLog:
         """How many replies of earlier lives were not asked for again yet."""
         return len(self._waiting)
 
-    def asked(self, dialect: Dialect, operation: Operation, body: Mapping[str, Any], *, turn: int) -> Asked:
+    def fingerprint(
+        self, dialect: Dialect, operation: Operation, body: Mapping[str, Any], *, turn: int
+    ) -> RequestFingerprint:
         """Take a request apart; in the order in which requests come."""
-        kept = {**normalised(body), "model": body.get("model")}
+        kept = {**normalise_request(body), "model": body.get("model")}
         with self._lock:
             parts: dict[str, str | list[str]] = {
-                key: [self._part(each) for each in value] if isinstance(value, list) else self._part(value)
+                key: [self._name_part(each) for each in value]
+                if isinstance(value, list)
+                else self._name_part(value)
                 for key, value in kept.items()
             }
-        return Asked(turn=turn, operation=operation, dialect=dialect, parts=parts)
+        return RequestFingerprint(turn=turn, operation=operation, dialect=dialect, parts=parts)
 
-    def find(self, asked: Asked) -> KeptCall | None:
+    def find(self, asked: RequestFingerprint) -> CachedReply | None:
         """Return the reply that this request had before, `None` where it is to be sent."""
         with self._lock:
-            found = next((kept for kept in self._waiting if _answers(kept, asked)), None) or self._like(asked)
+            found = self._find_equal(asked) or self._find_alike(asked)
             if found is not None and not found.hidden:
                 self._waiting.remove(found)
                 return found
@@ -124,18 +135,18 @@ class CallLog:
             self._waiting.clear()
             self._append([{"diverged": asdict(divergence), "gone": gone}])
         self.sync()
-        if self._tell is not None:
-            self._tell(divergence)
+        if self._on_diverged is not None:
+            self._on_diverged(divergence)
         return None
 
-    def body(self, kept: KeptCall) -> bytes:
+    def body(self, kept: CachedReply) -> bytes:
         """Return the body of a kept reply with the token and the ids of this life."""
         reply = self._names.expand(self._redactor.expand(kept.reply))
-        return b"".join(body_pieces(of_today(reply, self._pairs.todays)))
+        return b"".join(recorded_pieces(update_ids(reply, self._pairs.todays)))
 
     def keep(
         self,
-        asked: Asked,
+        asked: RequestFingerprint,
         *,
         call: str,
         model: str,
@@ -146,12 +157,12 @@ class CallLog:
         usage: Usage,
     ) -> None:
         """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
-        plain = decoded_body(body, headers.get("content-type", ""))
+        plain = to_recorded_body(body, headers.get("content-type", ""))
         with self._lock:
-            clean = self._names.answered(self._hidden(plain))
-            hidden = not self._comes_back(clean, plain)
+            clean = self._names.name_reply(self._hide_secrets(plain))
+            hidden = not self._is_restorable(clean, plain)
             parts = dict(asked.parts)
-            kept = KeptCall(
+            kept = CachedReply(
                 call=call,
                 turn=asked.turn,
                 operation=asked.operation,
@@ -166,7 +177,12 @@ class CallLog:
                 hidden=hidden,
             )
             new = [name for name in _names(parts) if name not in self._written]
-            self._append([*({"part": name, "value": self._values[name]} for name in new), _line(kept)])
+            self._append(
+                [
+                    *({"part": name, "value": self._values[name]} for name in new),
+                    msgspec.to_builtins(kept),
+                ]
+            )
             self._written.update(new)
 
     def sync(self) -> None:
@@ -187,14 +203,14 @@ class CallLog:
                 os.close(self._file)
                 self._file = None
 
-    def _comes_back(self, clean: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
+    def _is_restorable(self, clean: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
         """Tell whether what is kept gives the whole reply again; mostly nothing in it was changed, nor will be."""
         if clean == plain and "{{" not in json.dumps(clean):
             return True
         back = self._names.expand(self._redactor.expand(clean))
-        return b"".join(body_pieces(back)) == b"".join(body_pieces(plain))
+        return b"".join(recorded_pieces(back)) == b"".join(recorded_pieces(plain))
 
-    def _hidden(self, reply: Mapping[str, Any]) -> dict[str, Any]:
+    def _hide_secrets(self, reply: Mapping[str, Any]) -> dict[str, Any]:
         if "sse" not in reply:
             cleaned: dict[str, Any] = self._redactor.tree(reply)
             return cleaned
@@ -202,27 +218,28 @@ class CallLog:
         data = self._redactor.stream([each.get("data") for each in events])
         return {"sse": [{**each, "data": kept} for each, kept in zip(events, data, strict=True)]}
 
-    def _like(self, asked: Asked) -> KeptCall | None:
+    def _find_equal(self, asked: RequestFingerprint) -> CachedReply | None:
+        wanted = (asked.operation, asked.dialect, asked.parts)
+        return next((kept for kept in self._waiting if (kept.operation, kept.dialect, kept.parts) == wanted), None)
+
+    def _find_alike(self, asked: RequestFingerprint) -> CachedReply | None:
         """Return the first kept call that differs from a request only as two lives do."""
-        now = self._value(asked.parts)
+        now = self._restore(asked.parts)
+        shape = (asked.operation, asked.dialect, _shape(asked.parts))
         for kept in self._waiting:
-            if (kept.operation, kept.dialect, _shape(kept.parts)) != (
-                asked.operation,
-                asked.dialect,
-                _shape(asked.parts),
-            ):
+            if (kept.operation, kept.dialect, _shape(kept.parts)) != shape:
                 continue
-            if first_difference(self._value(kept.parts), now, alike=self._pairs.alike) is None:
-                self._pairs.keep()
+            if find_difference(self._restore(kept.parts), now, alike=self._pairs.is_alike) is None:
+                self._pairs.confirm()
                 return kept
             self._pairs.forget()
         return None
 
-    def _part(self, value: Any) -> str:
+    def _name_part(self, value: Any) -> str:
         raw = hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
         name = self._known.get(raw)
         if name is None:
-            clean = self._names.asked(self._redactor.tree(value))
+            clean = self._names.name_request(self._redactor.tree(value))
             text = json.dumps(clean, sort_keys=True)
             name = self._known[raw] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
             self._values.setdefault(name, clean)
@@ -235,22 +252,17 @@ class CallLog:
         while left:
             left = left[os.write(self._file, left) :]
 
-    def _divergence(self, asked: Asked, *, hidden: bool) -> Divergence:
+    def _divergence(self, asked: RequestFingerprint, *, hidden: bool) -> Divergence:
         first = self._waiting[0]
-        if hidden:
-            where, was, now = (
-                "",
-                "a reply not kept: it held what looks like a secret",
-                "the same request",
-            )
-        else:
-            was_asked = {**self._value(first.parts), "dialect": first.dialect}
-            now_asked = {**self._value(asked.parts), "dialect": asked.dialect}
-            where, was, now = difference(was_asked, now_asked, alike=self._pairs.alike)
+        where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
+        if not hidden:
+            was_asked = {**self._restore(first.parts), "dialect": first.dialect}
+            now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}
+            where, was, now = describe_difference(was_asked, now_asked, alike=self._pairs.is_alike)
             self._pairs.forget()
         return Divergence(attempt=1, turn=asked.turn, pointer=where, recorded=was, sent=now)
 
-    def _value(self, parts: Parts) -> dict[str, Any]:
+    def _restore(self, parts: Parts) -> dict[str, Any]:
         values = self._values
         return {
             key: [values.get(each) for each in name] if isinstance(name, list) else values.get(name)
@@ -265,23 +277,19 @@ class CallLog:
             return None
         for line in content.split(b"\n"):
             try:
-                self._read(json.loads(line))
+                self._read_line(json.loads(line))
             except (ValueError, KeyError, TypeError, msgspec.ValidationError):
                 continue  # cut short by a crash: that call goes out again
         return not content or content.endswith(b"\n")
 
-    def _read(self, line: dict[str, Any]) -> None:
+    def _read_line(self, line: dict[str, Any]) -> None:
         if "part" in line:
             self._values[line["part"]] = line["value"]
             self._written.add(line["part"])
         elif "gone" in line:
             self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
         elif "call" in line:
-            self._waiting.append(convert_to(line, KeptCall))
-
-
-def _line(kept: KeptCall) -> dict[str, Any]:
-    return cast(dict[str, Any], msgspec.to_builtins(kept))
+            self._waiting.append(convert_to(line, CachedReply))
 
 
 def _names(parts: Parts) -> list[str]:
@@ -289,16 +297,11 @@ def _names(parts: Parts) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _answers(kept: KeptCall, asked: Asked) -> bool:
-    same = (kept.operation, kept.dialect) == (asked.operation, asked.dialect)
-    return same and kept.parts == asked.parts
-
-
 def _shape(parts: Parts) -> dict[str, int]:
     return {key: len(name) if isinstance(name, list) else -1 for key, name in parts.items()}
 
 
-def _gaps(kept: list[KeptCall]) -> int:
+def _count_gaps(kept: list[CachedReply]) -> int:
     """Return how many calls came before the last one that was kept, and were not: they were on their way."""
     turns = {each.turn for each in kept if each.operation == "reply"}
     return max(turns, default=0) - len(turns)

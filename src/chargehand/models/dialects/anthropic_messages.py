@@ -1,4 +1,4 @@
-"""Anthropic messages, read and written."""
+"""Anthropic messages: conversations and replies, to and from their dialect-neutral form."""
 
 from __future__ import annotations
 
@@ -8,38 +8,33 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from chargehand.models.contract import STOP_WORDS, Dialect, Usage
-from chargehand.models.dialects.anthropic import AnthropicRules, AnthropicTally
-from chargehand.models.dialects.base import mapping, objects
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
+from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects.base import ModelDialect
 from chargehand.models.dialects.conversation import (
-    Asked,
-    Blob,
-    Broken,
-    CallBegun,
-    CallPiece,
-    Choice,
-    Ended,
-    Offer,
-    Part,
-    Piece,
-    Role,
-    Said,
-    Text,
-    TextPiece,
-    ThoughtPiece,
-    ToolResult,
-    ToolUse,
-    Turn,
-    UncarriedError,
-    as_function,
-    merged,
-    named,
-    number,
-    whole_number,
-    words,
-    wrapped,
+    ConversationPart,
+    ConversationRole,
+    ConversationTurn,
+    FilePart,
+    NeutralReply,
+    NeutralRequest,
+    OfferedTool,
+    ReplyDelta,
+    ReplyEnd,
+    ReplyError,
+    TextDelta,
+    TextPart,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallPart,
+    ToolCallStart,
+    ToolChoice,
+    ToolResultPart,
+    UntranslatableError,
+    as_function_call,
+    merge_turns,
+    name_tool_results,
+    wrap_custom_tools,
 )
 from chargehand.models.metering import DEFAULT_OUTPUT
 
@@ -47,329 +42,304 @@ _CARRIED = frozenset(
     {"messages", "model", "stream", "system", "tools", "tool_choice", "max_tokens", "temperature", "top_p"}
     | {"stop_sequences", "output_config", "output_format"}
 )
-_STOPS = {word: stop for stop, word in STOP_WORDS["anthropic"].items()} | {"stop_sequence": "end"}
+_STOP_REASONS: Mapping[StopReason, str] = {
+    "end": "end_turn",
+    "tools": "tool_use",
+    "length": "max_tokens",
+    "refusal": "refusal",
+}
+_STOPS = {word: stop for stop, word in _STOP_REASONS.items()}
+_CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
+_CHOICE_TYPES = {choice: kind for kind, choice in _CHOICES.items()}
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_RULES = AnthropicRules()
 
 
-class AnthropicCodec:
-    """Messages."""
-
-    name: Dialect = "anthropic"
-
-    def asked(self, body: Mapping[str, Any]) -> Asked:
-        """Read a request; reasoning is left out: it is signed for its own provider."""
-        turns = []
-        for message in objects(body.get("messages")):
-            role: Role = "assistant" if message.get("role") == "assistant" else "user"
-            turns.append(Turn(role=role, parts=tuple(_read_parts(message.get("content")))))
-        given = mapping(body.get("tool_choice"))
-        choice, chosen = _read_choice(given)
-        config = mapping(body.get("output_config"))
-        shape = mapping(config.get("format")) or mapping(body.get("output_format"))
-        left = [name for name in body if name not in _CARRIED] + (["effort"] if config.get("effort") else [])
-        return Asked(
-            turns=named(merged(turns)),
-            system=_read_system(body.get("system")),
-            tools=tuple(_read_tools(body.get("tools"))),
-            choice=choice,
-            chosen=chosen,
-            parallel=False if given.get("disable_parallel_tool_use") is True else None,
-            limit=whole_number(body.get("max_tokens")),
-            temperature=number(body.get("temperature")),
-            top_p=number(body.get("top_p")),
-            stop=words(body.get("stop_sequences")),
-            schema=mapping(shape.get("schema")) or None,
-            json=bool(shape),
-            stream=body.get("stream") is True,
-            left_out=tuple(sorted([*left, *_reasoning(body)])),
-        )
-
-    def body(self, asked: Asked, model: str) -> dict[str, Any]:
-        """Write a request; a limit is put in where there is none, which this dialect asks for."""
-        messages = [{"role": turn.role, "content": _blocks(turn)} for turn in asked.turns]
-        limit = DEFAULT_OUTPUT if asked.limit is None else asked.limit
-        body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": limit, "stream": asked.stream}
-        if asked.system:
-            body["system"] = [{"type": "text", "text": text} for text in asked.system]
-        if asked.tools:
-            body["tools"] = [_tool(tool) for tool in wrapped(asked.tools)]
-            body |= _choice(asked)
-        if asked.schema is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": asked.schema}}
-        elif asked.json:
-            raise UncarriedError("json mode", "messages know no JSON mode without a schema")
-        # Above 1 is the other dialects' own; this one's range ends there.
-        heat = None if asked.temperature is None else min(asked.temperature, 1.0)
-        hints = {"temperature": heat, "top_p": asked.top_p}
-        body |= {name: value for name, value in hints.items() if value is not None}
-        if asked.stop:
-            body["stop_sequences"] = list(asked.stop)
-        return body
-
-    def reader(self, seed: str) -> AnthropicReader:
-        """Return the reader of one reply."""
-        return AnthropicReader()
-
-    def writer(self, model: str, id: str) -> AnthropicWriter:
-        """Return the writer of one reply."""
-        return AnthropicWriter(model, id)
+def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
+    """Read a request; reasoning is left out: it is signed for its own provider."""
+    turns = []
+    reasons = False
+    for message in as_mappings(body.get("messages")):
+        blocks = as_mappings(message.get("content"))
+        reasons = reasons or any(str(block.get("type")).endswith("thinking") for block in blocks)
+        role: ConversationRole = "assistant" if message.get("role") == "assistant" else "user"
+        turns.append(ConversationTurn(role=role, parts=tuple(_read_parts(message.get("content")))))
+    given = as_mapping(body.get("tool_choice"))
+    choice = _CHOICES.get(str(given.get("type")))
+    config = as_mapping(body.get("output_config"))
+    shape = as_mapping(config.get("format")) or as_mapping(body.get("output_format"))
+    left = [name for name in body if name not in _CARRIED] + (["effort"] if config.get("effort") else [])
+    left += ["reasoning"] if reasons else []
+    return NeutralRequest(
+        turns=name_tool_results(merge_turns(turns)),
+        system=_read_system(body.get("system")),
+        tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
+        choice=choice,
+        chosen=str(given.get("name", "")) if choice == "tool" else "",
+        parallel=False if given.get("disable_parallel_tool_use") is True else None,
+        limit=as_limit(body.get("max_tokens")),
+        temperature=as_number(body.get("temperature")),
+        top_p=as_number(body.get("top_p")),
+        stop=as_texts(body.get("stop_sequences")),
+        schema=as_mapping(shape.get("schema")) or None,
+        json=bool(shape),
+        stream=body.get("stream") is True,
+        left_out=tuple(sorted(left)),
+    )
 
 
-def _reasoning(body: Mapping[str, Any]) -> list[str]:
-    blocks = [block for message in objects(body.get("messages")) for block in objects(message.get("content"))]
-    return ["reasoning"] if any(str(block.get("type")).endswith("thinking") for block in blocks) else []
+def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any]:
+    """Write a request; a limit is put in where there is none, which this dialect requires."""
+    messages = [{"role": turn.role, "content": _write_blocks(turn)} for turn in request.turns]
+    limit = DEFAULT_OUTPUT if request.limit is None else request.limit
+    body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": limit, "stream": request.stream}
+    if request.system:
+        body["system"] = [{"type": "text", "text": text} for text in request.system]
+    if request.tools:
+        body["tools"] = [_write_tool(tool) for tool in wrap_custom_tools(request.tools)]
+        if request.choice is not None or request.parallel is False:
+            body["tool_choice"] = _write_choice(request)
+    if request.schema is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
+    elif request.json:
+        raise UntranslatableError("json mode", "messages know no JSON mode without a schema")
+    # Above 1 is the other dialects' own; this one's range ends there.
+    heat = None if request.temperature is None else min(request.temperature, 1.0)
+    hints = {"temperature": heat, "top_p": request.top_p, "stop_sequences": list(request.stop) or None}
+    return body | {name: value for name, value in hints.items() if value is not None}
 
 
 def _read_system(system: object) -> tuple[str, ...]:
     if isinstance(system, str):
         return (system,) if system else ()
-    return tuple(str(block.get("text", "")) for block in objects(system))
+    return tuple(str(block.get("text", "")) for block in as_mappings(system))
 
 
-def _read_parts(content: object) -> Iterator[Part]:
+def _read_parts(content: object) -> Iterator[ConversationPart]:
     if isinstance(content, str):
         if content:
-            yield Text(text=content)
+            yield TextPart(text=content)
         return
-    for block in objects(content):
+    for block in as_mappings(content):
+        own, name = str(block.get("id", "")), str(block.get("name", ""))
         match block.get("type"):
             case "text":
-                yield Text(text=str(block.get("text", "")))
+                yield TextPart(text=str(block.get("text", "")))
             case "image" | "document":
-                yield _read_blob(block)
+                yield _read_file(block)
             case "tool_use":
-                arguments = json.dumps(block.get("input") or {})
-                yield ToolUse(id=str(block.get("id", "")), name=str(block.get("name", "")), arguments=arguments)
+                yield ToolCallPart(id=own, name=name, arguments=json.dumps(block.get("input") or {}))
             case "tool_result":
-                inner = [part for part in _read_parts(block.get("content")) if isinstance(part, Text | Blob)]
-                failed = block.get("is_error") is True
-                yield ToolResult(id=str(block.get("tool_use_id", "")), content=tuple(inner), failed=failed)
+                inner = _read_parts(block.get("content"))
+                yield ToolResultPart(
+                    id=str(block.get("tool_use_id", "")),
+                    content=tuple(part for part in inner if isinstance(part, TextPart | FilePart)),
+                    failed=block.get("is_error") is True,
+                )
             case "thinking" | "redacted_thinking":
                 continue
             case kind:
-                raise UncarriedError(str(kind), f"a block of type {kind!r:.40} means nothing to another dialect")
+                message = f"a block of type {kind!r:.40} means nothing to another dialect"
+                raise UntranslatableError(str(kind), message)
 
 
-def _read_blob(block: Mapping[str, Any]) -> Text | Blob:
-    source = mapping(block.get("source"))
+def _read_file(block: Mapping[str, Any]) -> TextPart | FilePart:
+    source = as_mapping(block.get("source"))
     image = block.get("type") == "image"
     name = str(block.get("title") or "")
     match source.get("type"):
         case "base64":
             media, data = str(source.get("media_type", "")), str(source.get("data", ""))
-            return Blob(media_type=media, data=data, name=name, kind="image" if image else "file")
+            return FilePart(media_type=media, data=data, name=name, kind="image" if image else "file")
         case "url":
-            return Blob(url=str(source.get("url", "")), name=name, kind="image" if image else "file")
+            return FilePart(url=str(source.get("url", "")), name=name, kind="image" if image else "file")
         case "text":
-            return Text(text=str(source.get("data", "")))
-    raise UncarriedError(
-        str(block.get("type")), f"a source of type {source.get('type')!r:.40} stays with Anthropic"
+            return TextPart(text=str(source.get("data", "")))
+    message = f"a source of type {source.get('type')!r:.40} stays with Anthropic"
+    raise UntranslatableError(str(block.get("type")), message)
+
+
+def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
+    if tool.get("type") not in (None, "custom"):
+        raise UntranslatableError("tool", f"the tool type {tool['type']!r:.40} is Anthropic's own")
+    return OfferedTool(
+        name=str(tool.get("name", "")),
+        description=str(tool.get("description") or ""),
+        schema=as_mapping(tool.get("input_schema")),
     )
 
 
-def _read_tools(tools: object) -> Iterator[Offer]:
-    for tool in objects(tools):
-        if tool.get("type") not in (None, "custom"):
-            raise UncarriedError("tool", f"the tool type {tool['type']!r:.40} is Anthropic's own")
-        yield Offer(
-            name=str(tool.get("name", "")),
-            description=str(tool.get("description") or ""),
-            schema=mapping(tool.get("input_schema")),
-        )
-
-
-def _read_choice(choice: Mapping[str, Any]) -> tuple[Choice | None, str]:
-    match choice.get("type"):
-        case "auto" | "none" as kind:
-            return kind, ""
-        case "any":
-            return "required", ""
-        case "tool":
-            return "tool", str(choice.get("name", ""))
-    return None, ""
-
-
-def _blocks(turn: Turn) -> list[dict[str, Any]]:
+def _write_blocks(turn: ConversationTurn) -> list[dict[str, Any]]:
     # Results first: this dialect wants them right behind their calls.
-    results = [part for part in turn.parts if isinstance(part, ToolResult)]
-    others = [part for part in turn.parts if not isinstance(part, ToolResult)]
-    return [_block(part) for part in (*results, *others)]
+    parts = sorted(turn.parts, key=lambda part: not isinstance(part, ToolResultPart))
+    return [_write_block(part) for part in parts]
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _write_block(part: ConversationPart) -> dict[str, Any]:
     match part:
-        case Text():
+        case TextPart():
             return {"type": "text", "text": part.text}
-        case Blob():
+        case FilePart():
             source: dict[str, Any] = {"type": "base64", "media_type": part.media_type, "data": part.data}
             if part.url:
                 source = {"type": "url", "url": part.url}
             return {"type": "image" if part.kind == "image" else "document", "source": source}
-        case ToolUse():
-            call = as_function(part)
-            return {"type": "tool_use", "id": _legal(call.id), "name": call.name, "input": call.value()}
-        case ToolResult():
-            content = [_block(inner) for inner in part.content]
+        case ToolCallPart():
+            call = as_function_call(part)
+            return {"type": "tool_use", "id": _legal_id(call.id), "name": call.name, "input": call.value()}
+        case ToolResultPart():
+            content = [_write_block(inner) for inner in part.content]
             failed = {"is_error": True} if part.failed else {}
-            return {"type": "tool_result", "tool_use_id": _legal(part.id), "content": content, **failed}
+            return {"type": "tool_result", "tool_use_id": _legal_id(part.id), "content": content, **failed}
 
 
-def _legal(id: str) -> str:
+def _legal_id(id: str) -> str:
     """Return an id as this dialect takes it: other dialects' may hold more than letters and digits."""
     return id if _ID.fullmatch(id) else f"id_{hashlib.sha256(id.encode(errors='replace')).hexdigest()[:32]}"
 
 
-def _tool(tool: Offer) -> dict[str, Any]:
+def _write_tool(tool: OfferedTool) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
     return {"name": tool.name, **described, "input_schema": tool.schema or {"type": "object", "properties": {}}}
 
 
-def _choice(asked: Asked) -> dict[str, Any]:
-    kinds = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
-    if asked.choice is None and asked.parallel is not False:
-        return {}
-    choice: dict[str, Any] = {"type": kinds[asked.choice or "auto"]}
-    if asked.choice == "tool":
-        choice["name"] = asked.chosen
-    if asked.parallel is False and asked.choice != "none":
+def _write_choice(request: NeutralRequest) -> dict[str, Any]:
+    choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
+    if request.choice == "tool":
+        choice["name"] = request.chosen
+    if request.parallel is False and request.choice != "none":
         choice["disable_parallel_tool_use"] = True
-    return {"tool_choice": choice}
+    return choice
 
 
 class AnthropicReader:
-    """Reads one reply."""
+    """Reads one reply: blocks, whole or as a stream of named events."""
 
-    def __init__(self) -> None:
-        self._tally = AnthropicTally()
+    def __init__(self, dialect: ModelDialect) -> None:
+        self._dialect = dialect
+        self._meter = dialect.stream_meter({})
         self._calls: dict[int, int] = {}
         self._word = ""
 
-    def event(self, data: Mapping[str, Any]) -> list[Piece]:
+    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
         """Return what an event says."""
-        self._tally.take(data)
-        if self._tally.failed:
-            return [Broken(message=self._tally.failed)]
+        self._meter.take(data)
+        if self._meter.failed:
+            return [ReplyError(message=self._meter.failed)]
+        index, delta = int(data.get("index", 0)), as_mapping(data.get("delta"))
         match data.get("type"):
             case "content_block_start":
-                return list(
-                    self._block(int(data.get("index", 0)), mapping(data.get("content_block")), whole=False)
-                )
+                return list(self._read_block(index, as_mapping(data.get("content_block")), whole=False))
             case "content_block_delta":
-                return list(self._delta(int(data.get("index", 0)), mapping(data.get("delta"))))
+                return list(self._read_delta(index, delta))
             case "message_delta":
-                self._word = str(mapping(data.get("delta")).get("stop_reason") or self._word)
+                self._word = str(delta.get("stop_reason") or self._word)
         return []
 
-    def whole(self, document: Mapping[str, Any]) -> list[Piece]:
+    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
         """Return what a body says."""
-        found: list[Piece] = []
-        for index, block in enumerate(objects(document.get("content"))):
-            found += self._block(index, block, whole=True)
-        self._word = str(document.get("stop_reason") or "end_turn")
-        return [*found, Ended(stop=self._stop(), usage=_RULES.metered(document).usage)]
+        found: list[ReplyDelta] = []
+        for index, block in enumerate(as_mappings(document.get("content"))):
+            found += self._read_block(index, block, whole=True)
+        stop = _STOPS.get(str(document.get("stop_reason") or "end_turn"), "end")
+        return [*found, ReplyEnd(stop=stop, usage=self._dialect.read_usage(document).usage)]
 
-    def end(self) -> list[Piece]:
+    def finish(self) -> list[ReplyDelta]:
         """Return the end, where the model said that it is done."""
-        return [Ended(stop=self._stop(), usage=self._tally.metered().usage)] if self._word else []
+        if not self._word:
+            return []
+        return [ReplyEnd(stop=_STOPS.get(self._word, "end"), usage=self._meter.metered.usage)]
 
-    def _stop(self) -> Any:
-        return _STOPS.get(self._word, "end")
-
-    def _block(self, index: int, block: Mapping[str, Any], *, whole: bool) -> Iterator[Piece]:
+    def _read_block(self, index: int, block: Mapping[str, Any], *, whole: bool) -> Iterator[ReplyDelta]:
         match block.get("type"):
             case "text" if block.get("text"):
-                yield TextPiece(text=str(block["text"]))
+                yield TextDelta(text=str(block["text"]))
             case "thinking" if block.get("thinking"):
-                yield ThoughtPiece(text=str(block["thinking"]))
+                yield ThinkingDelta(text=str(block["thinking"]))
             case "tool_use":
                 own = self._calls[index] = len(self._calls)
-                yield CallBegun(index=own, id=str(block.get("id", "")), name=str(block.get("name", "")))
+                yield ToolCallStart(index=own, id=str(block.get("id", "")), name=str(block.get("name", "")))
                 if whole or block.get("input"):
-                    yield CallPiece(index=own, text=json.dumps(block.get("input") or {}))
+                    yield ToolCallDelta(index=own, text=json.dumps(block.get("input") or {}))
 
-    def _delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[Piece]:
+    def _read_delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[ReplyDelta]:
         match delta.get("type"):
             case "text_delta":
-                yield TextPiece(text=str(delta.get("text", "")))
+                yield TextDelta(text=str(delta.get("text", "")))
             case "thinking_delta":
-                yield ThoughtPiece(text=str(delta.get("thinking", "")))
+                yield ThinkingDelta(text=str(delta.get("thinking", "")))
             case "input_json_delta" if index in self._calls:
-                yield CallPiece(index=self._calls[index], text=str(delta.get("partial_json", "")))
+                yield ToolCallDelta(index=self._calls[index], text=str(delta.get("partial_json", "")))
 
 
 class AnthropicWriter:
     """Writes one reply; reasoning has no signature, which clients keep as it is."""
 
-    def __init__(self, model: str, id: str) -> None:
+    def __init__(self, dialect: ModelDialect, model: str, id: str) -> None:
+        self._dialect = dialect
         self._head = {"id": f"msg_{id}", "type": "message", "role": "assistant", "model": model}
         self._count = -1
         self._open = ""
-        self._calls: dict[int, int] = {}
 
-    def event(self, piece: Piece) -> bytes:
-        """Return the events of one piece."""
-        match piece:
-            case TextPiece():
+    def write_delta(self, delta: ReplyDelta) -> bytes:
+        """Return the events that say one delta; raises `UntranslatableError` for calls mixed into each other."""
+        match delta:
+            case TextDelta():
                 block: dict[str, Any] = {"type": "text", "text": ""}
-                return self._ready("text", block) + self._delta("text_delta", text=piece.text)
-            case ThoughtPiece():
+                return self._open_block("text", block) + self._write_more("text_delta", text=delta.text)
+            case ThinkingDelta():
                 block = {"type": "thinking", "thinking": "", "signature": ""}
-                return self._ready("thinking", block) + self._delta("thinking_delta", thinking=piece.text)
-            case CallBegun():
-                block = {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}
-                begun = self._ready(f"call {piece.index}", block)
-                self._calls[piece.index] = self._count
-                return begun
-            case CallPiece():
-                if self._open != f"call {piece.index}":
-                    raise UncarriedError("tool calls", "the provider sends two tool calls mixed into each other")
-                return self._delta("input_json_delta", partial_json=piece.text)
-            case Ended():
-                return self._end(piece)
-            case Broken():
-                return _RULES.error_event(502, "upstream_error", piece.message)
+                opened = self._open_block("thinking", block)
+                return opened + self._write_more("thinking_delta", thinking=delta.text)
+            case ToolCallStart():
+                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+                return self._open_block(f"call {delta.index}", block)
+            case ToolCallDelta():
+                if self._open != f"call {delta.index}":
+                    message = "the provider sends two tool calls mixed into each other"
+                    raise UntranslatableError("tool calls", message)
+                return self._write_more("input_json_delta", partial_json=delta.text)
+            case ReplyEnd():
+                stop = {"stop_reason": _STOP_REASONS[delta.stop], "stop_sequence": None}
+                out = self._begin_message() + self._close_block()
+                out += _write_event("message_delta", delta=stop, usage=_write_usage(delta.usage or Usage()))
+                return out + _write_event("message_stop")
+            case ReplyError():
+                return self._dialect.write_error_event(502, "upstream_error", delta.message)
 
-    def _ready(self, what: str, block: Mapping[str, Any]) -> bytes:
-        if self._open == what:
-            return b""
-        out = self._started() + self._closed()
-        self._open = what
-        self._count += 1
-        return out + _event("content_block_start", index=self._count, content_block=block)
-
-    def _started(self) -> bytes:
+    def _begin_message(self) -> bytes:
         if self._count >= 0:
             return b""
         usage = {"input_tokens": 0, "output_tokens": 0}
         begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        return _event("message_start", message={**self._head, **begun})
+        return _write_event("message_start", message={**self._head, **begun}) + _write_event("ping")
 
-    def _closed(self) -> bytes:
-        return _event("content_block_stop", index=self._count) if self._open else b""
+    def _open_block(self, what: str, block: Mapping[str, Any]) -> bytes:
+        if self._open == what:
+            return b""
+        out = self._begin_message() + self._close_block()
+        self._open = what
+        self._count += 1
+        return out + _write_event("content_block_start", index=self._count, content_block=block)
 
-    def _delta(self, kind: str, **fields: str) -> bytes:
-        return _event("content_block_delta", index=self._count, delta={"type": kind, **fields})
+    def _close_block(self) -> bytes:
+        return _write_event("content_block_stop", index=self._count) if self._open else b""
 
-    def _end(self, piece: Ended) -> bytes:
-        out = self._started() + self._closed()
-        stop = {"stop_reason": STOP_WORDS["anthropic"][piece.stop], "stop_sequence": None}
-        out += _event("message_delta", delta=stop, usage=_usage(piece.usage or Usage()))
-        return out + _event("message_stop")
+    def _write_more(self, kind: str, **fields: str) -> bytes:
+        return _write_event("content_block_delta", index=self._count, delta={"type": kind, **fields})
 
-    def whole(self, said: Said) -> dict[str, Any]:
-        """Return a reply in one piece."""
+    def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
+        """Return a reply in one piece; raises `UntranslatableError` for arguments that are no object."""
         content: list[dict[str, Any]] = []
-        if said.thoughts:
-            content.append({"type": "thinking", "thinking": said.thoughts, "signature": ""})
-        if said.text:
-            content.append({"type": "text", "text": said.text})
-        content += [_block(call) for call in said.calls]
-        stop = {"stop_reason": STOP_WORDS["anthropic"][said.stop], "stop_sequence": None}
-        return {**self._head, "content": content, **stop, "usage": _usage(said.usage)}
+        if reply.thoughts:
+            content.append({"type": "thinking", "thinking": reply.thoughts, "signature": ""})
+        if reply.text:
+            content.append({"type": "text", "text": reply.text})
+        content += [_write_block(call) for call in reply.calls]
+        stop = {"stop_reason": _STOP_REASONS[reply.stop], "stop_sequence": None}
+        return {**self._head, "content": content, **stop, "usage": _write_usage(reply.usage)}
 
 
-def _usage(usage: Usage) -> dict[str, int]:
+def _write_usage(usage: Usage) -> dict[str, int]:
     # This dialect counts what is cached apart from the rest of the input.
     cached, written = usage.cached or 0, usage.cache_write or 0
     return {
@@ -380,5 +350,5 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-def _event(kind: str, **fields: object) -> bytes:
-    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
+def _write_event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + dump_json({"type": kind, **fields}) + b"\n\n"

@@ -1,4 +1,4 @@
-"""What is said between an agent and a model, whatever dialect says it."""
+"""Requests and replies in a dialect-neutral form: what each dialect is read into and written from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from chargehand.models.contract import Dialect, Stop, Usage
+from chargehand.models.contract import StopReason, Usage
 
-Role = Literal["user", "assistant"]
-Choice = Literal["auto", "none", "required", "tool"]
+ConversationRole = Literal["user", "assistant"]
+ToolChoice = Literal["auto", "none", "required", "tool"]
 
 
-class UncarriedError(ValueError):
+class UntranslatableError(ValueError):
     """A request holds what a dialect or a model has no place for; `what` names it in one or two words."""
 
     def __init__(self, what: str, message: str) -> None:
@@ -22,14 +22,14 @@ class UncarriedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class TextPart:
     """Words."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class FilePart:
     """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it."""
 
     media_type: str = ""
@@ -40,33 +40,38 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolUse:
-    """A call of a tool; `arguments` is JSON text as the model wrote it, of a `custom` tool plain text."""
+class ToolCallPart:
+    """A call of a tool; `arguments` is JSON text as the model wrote it, of a `custom` tool plain text.
+
+    `unchecked` arguments may be anything: scripts send wrong ones on purpose.
+    """
 
     id: str
     name: str
     arguments: str
     custom: bool = False
+    unchecked: bool = False
 
-    def value(self) -> Mapping[str, Any]:
-        """Return the arguments as an object; raises `UncarriedError` where they are none."""
+    def value(self) -> Mapping[str, Any] | str:
+        """Return the arguments as an object; raises `UntranslatableError` where they are none."""
         try:
             found = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict):
-            raise UncarriedError(
-                "tool arguments", f"the arguments of tool call {self.id!r:.80} are no JSON object"
-            )
-        return found
+        if isinstance(found, dict):
+            return found
+        if self.unchecked:
+            return self.arguments
+        message = f"the arguments of tool call {self.id!r:.80} are no JSON object"
+        raise UntranslatableError("tool arguments", message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResultPart:
     """What a tool call came to; `name` is the tool's, empty where only the call says it."""
 
     id: str
-    content: tuple[Text | Blob, ...] = ()
+    content: tuple[TextPart | FilePart, ...] = ()
     failed: bool = False
     name: str = ""
     custom: bool = False
@@ -74,27 +79,27 @@ class ToolResult:
     @property
     def text(self) -> str:
         """The words of the result."""
-        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
-    def blobs(self) -> tuple[Blob, ...]:
+    def blobs(self) -> tuple[FilePart, ...]:
         """The pictures and files of the result."""
-        return tuple(part for part in self.content if isinstance(part, Blob))
+        return tuple(part for part in self.content if isinstance(part, FilePart))
 
 
-Part = Text | Blob | ToolUse | ToolResult
+ConversationPart = TextPart | FilePart | ToolCallPart | ToolResultPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ConversationTurn:
     """What one side said in one go."""
 
-    role: Role
-    parts: tuple[Part, ...]
+    role: ConversationRole
+    parts: tuple[ConversationPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class OfferedTool:
     """A tool that the model may call; a `custom` one takes plain text and has no schema."""
 
     name: str
@@ -104,13 +109,13 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class NeutralRequest:
     """One request; `left_out` names what of it means nothing to another provider: hints, reasoning."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[ConversationTurn, ...]
     system: tuple[str, ...] = ()
-    tools: tuple[Offer, ...] = ()
-    choice: Choice | None = None
+    tools: tuple[OfferedTool, ...] = ()
+    choice: ToolChoice | None = None
     chosen: str = ""
     parallel: bool | None = None
     limit: int | None = None
@@ -130,21 +135,21 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextPiece:
+class TextDelta:
     """More words of the reply."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtPiece:
+class ThinkingDelta:
     """More of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallBegun:
+class ToolCallStart:
     """A tool call begins; what comes of its arguments has the same `index`."""
 
     index: int
@@ -154,7 +159,7 @@ class CallBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallPiece:
+class ToolCallDelta:
     """More of the arguments of a tool call."""
 
     index: int
@@ -162,89 +167,67 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ReplyEnd:
     """The reply is whole."""
 
-    stop: Stop
+    stop: StopReason
     usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class ReplyError:
     """The provider reports an error inside its reply."""
 
     message: str
 
 
-Piece = TextPiece | ThoughtPiece | CallBegun | CallPiece | Ended | Broken
+ReplyDelta = TextDelta | ThinkingDelta | ToolCallStart | ToolCallDelta | ReplyEnd | ReplyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class NeutralReply:
     """A whole reply."""
 
     text: str = ""
     thoughts: str = ""
-    calls: tuple[ToolUse, ...] = ()
-    stop: Stop = "end"
+    calls: tuple[ToolCallPart, ...] = ()
+    stop: StopReason = "end"
     usage: Usage = field(default_factory=Usage)
     broken: str = ""
     ended: bool = False
 
 
-class Reader(Protocol):
+class ReplyReader(Protocol):
     """Reads one reply of a provider."""
 
-    def event(self, data: Mapping[str, Any]) -> list[Piece]:
+    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
         """Return what one event of a stream says."""
         ...
 
-    def whole(self, document: Mapping[str, Any]) -> list[Piece]:
-        """Return what a reply in one piece says."""
+    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+        """Return what a reply in one piece says, its end included."""
         ...
 
-    def end(self) -> list[Piece]:
+    def finish(self) -> list[ReplyDelta]:
         """Return what is known only now that the stream is over."""
         ...
 
 
-class Writer(Protocol):
+class ReplyWriter(Protocol):
     """Writes one reply for a client."""
 
-    def event(self, piece: Piece) -> bytes:
-        """Return the events that say one piece, empty where more has to come first."""
+    def write_delta(self, delta: ReplyDelta) -> bytes:
+        """Return the events that say one delta, empty where more has to come first."""
         ...
 
-    def whole(self, said: Said) -> dict[str, Any]:
+    def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
         """Return a reply in one piece."""
         ...
 
 
-class Codec(Protocol):
-    """One dialect, read and written."""
-
-    name: Dialect
-
-    def asked(self, body: Mapping[str, Any]) -> Asked:
-        """Read a request; raises `UncarriedError` for what no other dialect has a place for."""
-        ...
-
-    def body(self, asked: Asked, model: str) -> dict[str, Any]:
-        """Write a request; raises `UncarriedError` for what this dialect has no place for."""
-        ...
-
-    def reader(self, seed: str) -> Reader:
-        """Return the reader of one reply; `seed` goes into ids that the provider leaves out."""
-        ...
-
-    def writer(self, model: str, id: str) -> Writer:
-        """Return the writer of one reply."""
-        ...
-
-
-def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+def merge_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
     """Return turns with neighbours of one role made one, and empty ones left out."""
-    kept: list[Turn] = []
+    kept: list[ConversationTurn] = []
     for turn in turns:
         if not turn.parts:
             continue
@@ -255,97 +238,93 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
     return tuple(kept)
 
 
-def named(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+def name_tool_results(turns: Sequence[ConversationTurn]) -> tuple[ConversationTurn, ...]:
     """Return turns whose tool results know the name and kind of their tool, from the calls before them."""
-    calls: dict[str, ToolUse] = {}
+    calls: dict[str, ToolCallPart] = {}
     found = []
     for turn in turns:
-        parts: list[Part] = []
+        parts: list[ConversationPart] = []
         for part in turn.parts:
-            if isinstance(part, ToolUse):
+            if isinstance(part, ToolCallPart):
                 calls[part.id] = part
-            elif isinstance(part, ToolResult) and part.id in calls:
+            elif isinstance(part, ToolResultPart) and part.id in calls:
                 part = replace(part, name=calls[part.id].name, custom=calls[part.id].custom)
             parts.append(part)
         found.append(replace(turn, parts=tuple(parts)))
     return tuple(found)
 
 
-def folded(pieces: Iterable[Piece]) -> Said:
-    """Return the whole reply that pieces make."""
-    said = Said()
-    calls: dict[int, ToolUse] = {}
-    for piece in pieces:
-        match piece:
-            case TextPiece():
-                said = replace(said, text=said.text + piece.text)
-            case ThoughtPiece():
-                said = replace(said, thoughts=said.thoughts + piece.text)
-            case CallBegun():
-                calls[piece.index] = ToolUse(id=piece.id, name=piece.name, arguments="", custom=piece.custom)
-            case CallPiece():
-                known = calls[piece.index]
-                calls[piece.index] = replace(known, arguments=known.arguments + piece.text)
-            case Ended():
-                said = replace(said, stop=piece.stop, usage=piece.usage or Usage(), ended=True)
-            case Broken():
-                said = replace(said, broken=piece.message)
-    return replace(said, calls=tuple(calls.values()))
+def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
+    """Return the whole reply that deltas make."""
+    texts, thoughts = list[str](), list[str]()
+    starts: dict[int, ToolCallStart] = {}
+    arguments: dict[int, list[str]] = {}
+    end: ReplyEnd | None = None
+    broken = ""
+    for delta in deltas:
+        match delta:
+            case TextDelta():
+                texts.append(delta.text)
+            case ThinkingDelta():
+                thoughts.append(delta.text)
+            case ToolCallStart():
+                starts[delta.index], arguments[delta.index] = delta, []
+            case ToolCallDelta():
+                arguments[delta.index].append(delta.text)
+            case ReplyEnd():
+                end = delta
+            case ReplyError():
+                broken = delta.message
+    return NeutralReply(
+        text="".join(texts),
+        thoughts="".join(thoughts),
+        calls=tuple(
+            ToolCallPart(id=call.id, name=call.name, arguments="".join(arguments[index]), custom=call.custom)
+            for index, call in starts.items()
+        ),
+        stop="end" if end is None else end.stop,
+        usage=(end and end.usage) or Usage(),
+        broken=broken,
+        ended=end is not None,
+    )
 
 
-def pieces_of(said: Said) -> list[Piece]:
-    """Return a whole reply as the pieces that make it."""
-    found: list[Piece] = []
-    if said.thoughts:
-        found.append(ThoughtPiece(text=said.thoughts))
-    if said.text:
-        found.append(TextPiece(text=said.text))
-    for index, call in enumerate(said.calls):
-        found.append(CallBegun(index=index, id=call.id, name=call.name, custom=call.custom))
-        found.append(CallPiece(index=index, text=call.arguments))
-    if said.broken:
-        return [*found, Broken(message=said.broken)]
-    return [*found, Ended(stop=said.stop, usage=said.usage)]
+def reply_deltas(reply: NeutralReply) -> list[ReplyDelta]:
+    """Return a whole reply as the deltas that make it."""
+    found: list[ReplyDelta] = []
+    if reply.thoughts:
+        found.append(ThinkingDelta(text=reply.thoughts))
+    if reply.text:
+        found.append(TextDelta(text=reply.text))
+    for index, call in enumerate(reply.calls):
+        found.append(ToolCallStart(index=index, id=call.id, name=call.name, custom=call.custom))
+        found.append(ToolCallDelta(index=index, text=call.arguments))
+    if reply.broken:
+        return [*found, ReplyError(message=reply.broken)]
+    return [*found, ReplyEnd(stop=reply.stop, usage=reply.usage)]
 
 
-def wrapped(tools: Iterable[Offer]) -> tuple[Offer, ...]:
+def wrap_custom_tools(tools: Iterable[OfferedTool]) -> tuple[OfferedTool, ...]:
     """Return tools with custom ones as functions of one text, for dialects that know no others."""
     text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
     return tuple(replace(tool, schema=text, custom=False) if tool.custom else tool for tool in tools)
 
 
-def as_function(call: ToolUse) -> ToolUse:
-    """Return a custom tool's call as that of the function `wrapped` makes of it."""
+def as_function_call(call: ToolCallPart) -> ToolCallPart:
+    """Return a custom tool's call as that of the function `wrap_custom_tools` makes of it."""
     return replace(call, arguments=json.dumps({"input": call.arguments}), custom=False) if call.custom else call
 
 
-def whole_number(value: object) -> int | None:
-    """Return a limit of tokens, `None` for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def number(value: object) -> float | None:
-    """Return a number, `None` for anything else."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def words(value: object) -> tuple[str, ...]:
-    """Return a text or a list of texts as texts."""
-    if isinstance(value, str):
-        return (value,)
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
-
-
-def data_url(blob: Blob) -> str:
+def data_url(file: FilePart) -> str:
     """Return where a picture is, or itself as a `data:` address."""
-    return blob.url or f"data:{blob.media_type};base64,{blob.data}"
+    return file.url or f"data:{file.media_type};base64,{file.data}"
 
 
-def blob_from_url(url: object, *, kind: Literal["image", "file"] = "image", name: str = "") -> Blob:
-    """Return the picture behind an address, which may hold it itself; raises `UncarriedError` where it is none."""
+def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name: str = "") -> FilePart:
+    """Return the file behind an address, or in a `data:` address; raises `UntranslatableError` without one."""
     if not isinstance(url, str) or not url:
-        raise UncarriedError(kind, f"an {kind} without data or an address cannot go to another provider")
+        raise UntranslatableError(kind, f"an {kind} without data or an address cannot go to another provider")
     head, comma, data = url.partition(",")
     if url.startswith("data:") and comma and head.endswith(";base64"):
-        return Blob(media_type=head[5:].partition(";")[0], data=data, kind=kind, name=name)
-    return Blob(url=url, kind=kind, name=name)
+        return FilePart(media_type=head[5:].partition(";")[0], data=data, kind=kind, name=name)
+    return FilePart(url=url, kind=kind, name=name)

@@ -2,149 +2,246 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
-
-from chargehand.models.contract import Dialect, GatewayFault, Usage
-from chargehand.models.dialects.base import Metered, document, event_data, mapping, objects, tokens
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models.contract import MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.base import (
+    UNKNOWN_USAGE,
+    ContentPart,
+    EmbeddingsFormat,
+    EmbeddingTexts,
+    EmbeddingVectors,
+    ModelDialect,
+    StreamMeter,
+    offered_tools,
+    read_cost,
+    read_range,
+    read_vector,
+    require_client_tools,
+)
+from chargehand.models.dialects.conversation import NeutralRequest, UntranslatableError
+from chargehand.models.dialects.openai_chat_messages import (
+    OpenAIChatReader,
+    OpenAIChatWriter,
+    read_chat_request,
+    write_chat_request,
+)
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
 """Models that take only `max_completion_tokens`; other providers often know only `max_tokens`."""
-_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
+_ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
 _OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
 _MOST_CHOICES = 128
-_DEFAULT_METERED = Metered(usage=Usage())
+_FIELDS = frozenset(
+    {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
+    | {"tools", "tool_choice", "thinking", "reasoning", "function_call", "functions", "parallel_tool_calls"}
+    | {"frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs"}
+    | {"response_format", "max_completion_tokens", "n", "min_p", "seed", "user", "verbosity", "stream_options"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"}
+    | {"reasoning_effort", "reasoning_format", "include_reasoning", "enable_thinking", "chat_template_kwargs"}
+)
+_EMBED_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
 
 
-class OpenAIRules:
-    """Chat completions."""
+class OpenAIChatDialect(ModelDialect):
+    """Chat completions, as OpenAI and most other providers speak them."""
 
-    name: Dialect = "openai"
+    name = "openai"
+    endpoints: ClassVar[Mapping[str, Operation]] = {"/chat/completions": "reply", "/embeddings": "embed"}
+    reply_path = "/v1/chat/completions"
+    usage_on_request = True
+    reset_windows = (
+        ("x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"),
+        ("x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens"),
+    )
 
-    def error(self, status: int, code: str, message: str) -> bytes:
+    def __init__(self) -> None:
+        self.embeddings = OpenAIEmbeddings(self)
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
         """Return `{"error": {...}}`."""
-        kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-        return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        return dump_json({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
-    def error_event(self, status: int, code: str, message: str) -> bytes:
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
         """Return a data event with the error; no `[DONE]` comes after it."""
-        return b"data: " + self.error(status, code, message) + b"\n\n"
+        return b"data: " + self.write_error(status, code, message) + b"\n\n"
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
         """Return the smaller of `max_completion_tokens` and `max_tokens`."""
-        given = [limit for name in _LIMITS if (limit := tokens(body.get(name))) is not None]
+        given = [limit for name in _LIMITS if (limit := as_tokens(body.get(name))) is not None]
         return min(given, default=None)
 
-    def choices(self, body: Mapping[str, Any]) -> int:
+    def count_choices(self, body: Mapping[str, Any]) -> int:
         """Return `n`; the provider refuses what is out of its range."""
-        count = body.get("n")
-        if count is not None and (not isinstance(count, int) or not 1 <= count <= _MOST_CHOICES):
-            raise GatewayFault("bad_request", f"`n` must be a whole number from 1 to {_MOST_CHOICES}")
-        return 1 if count is None else int(count)
+        return read_range(body.get("n"), "n", _MOST_CHOICES)
 
-    def prepared(self, body: Mapping[str, Any], model: str, cap: int | None) -> dict[str, Any]:
-        """Return the body with the limit in the client's own field, and usage asked for in streams."""
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with one field for the limit, and usage asked for in streams."""
         ready = {**body, "model": model}
-        if cap is not None:
+        if limit is not None:
             for name in _LIMITS:
                 ready.pop(name, None)
             # Not in the client's own field: a provider that does not know it would write without end.
-            ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = cap
+            ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = limit
         if body.get("stream") is True:
-            ready["stream_options"] = {**mapping(body.get("stream_options")), "include_usage": True}
+            ready["stream_options"] = {**as_mapping(body.get("stream_options")), "include_usage": True}
         return ready
 
-    def metered(self, document: Mapping[str, Any]) -> Metered:
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
         """Return `usage`, as OpenAI, OpenRouter (`cost`), DeepSeek and xAI report it."""
-        usage = mapping(document.get("usage"))
+        usage = as_mapping(document.get("usage"))
         if not usage:
-            return _DEFAULT_METERED
-        details = mapping(usage.get("prompt_tokens_details"))
-        cached = tokens(details.get("cached_tokens"))
-        return Metered(
+            return UNKNOWN_USAGE
+        details = as_mapping(usage.get("prompt_tokens_details"))
+        cached = as_tokens(details.get("cached_tokens"))
+        output, given = as_tokens(usage.get("completion_tokens")), as_tokens(usage.get("prompt_tokens"))
+        total = as_tokens(usage.get("total_tokens"))
+        if output is not None and total is not None and given is not None:
+            # Some providers leave reasoning out of `completion_tokens`, and charge for it.
+            output = max(output, total - given)
+        return MeteredUsage(
             usage=Usage(
-                input=tokens(usage.get("prompt_tokens")),
-                output=_output(usage),
-                cached=cached if cached is not None else tokens(usage.get("prompt_cache_hit_tokens")),
-                cache_write=tokens(details.get("cache_write_tokens")),
-                cost_usd=_cost(usage),
+                input=given,
+                output=output,
+                cached=cached if cached is not None else as_tokens(usage.get("prompt_cache_hit_tokens")),
+                cache_write=as_tokens(details.get("cache_write_tokens")),
+                # With a key of the user's own at its provider, `cost` is only the router's fee.
+                cost_usd=None if usage.get("is_byok") else read_cost(usage),
             )
         )
 
-    def tally(self, body: Mapping[str, Any]) -> OpenAITally:
-        """Return the counter of one stream."""
-        return OpenAITally(
-            self,
-            asked=mapping(body.get("stream_options")).get("include_usage") is True,
-            choices=self.choices(body),
-        )
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return a meter that hides the usage chunk from a client that did not ask for it."""
+        asked = as_mapping(body.get("stream_options")).get("include_usage") is True
+        return _ChatStreamMeter(self, asked=asked, choices=self.count_choices(body))
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields; tools are functions or take plain text."""
+        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        require_client_tools(offered_tools(kept), ("function", "custom"))
+        return kept
+
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return what an `image_url` or a `file` holds."""
+        match part.get("type"):
+            case "image_url":
+                return ContentPart.from_url(as_mapping(part.get("image_url")).get("url"), "image")
+            case "file":
+                file = as_mapping(part.get("file"))
+                return ContentPart.from_url(file.get("file_data"), "file", file.get("filename"))
+        return None
+
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a part of type `text`."""
+        return {"type": "text", "text": text}
+
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read `messages`, `tools` and what shapes the reply."""
+        return read_chat_request(body, self.output_limit(body))
+
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request; pictures of tool results follow in a message of the user."""
+        return self.prepare(write_chat_request(request), model, request.limit)
+
+    def reply_reader(self, seed: str) -> OpenAIChatReader:
+        """Return the reader of one reply; calls without an id get one with `seed` in it."""
+        return OpenAIChatReader(self, seed)
+
+    def reply_writer(self, model: str, id: str) -> OpenAIChatWriter:
+        """Return the writer of one reply."""
+        return OpenAIChatWriter(self, model, id)
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return the path of the operation, and the body as it is."""
+        return "/v1/embeddings" if call.operation == "embed" else self.reply_path, call.body
 
 
-def _cost(usage: Mapping[str, Any]) -> float | None:
-    cost = usage.get("cost")
-    if usage.get("is_byok") or isinstance(cost, bool) or not isinstance(cost, int | float):
-        return None  # with a key of the user's own at its provider, `cost` is only the router's fee
-    return float(cost) if 0 <= cost < 1e6 else None
+class _ChatStreamMeter(StreamMeter):
+    """Meters chunks; `asked`: the client wants the chunk that holds nothing but usage."""
 
+    ends_with_done = True
 
-def _output(usage: Mapping[str, Any]) -> int | None:
-    output = tokens(usage.get("completion_tokens"))
-    total, given = tokens(usage.get("total_tokens")), tokens(usage.get("prompt_tokens"))
-    if output is None or total is None or given is None:
-        return output
-    # Some providers leave reasoning out of `completion_tokens`, and charge for it.
-    return max(output, total - given)
-
-
-class OpenAITally:
-    """Counts the chunks of one stream; `asked`: the client wants the chunk that holds nothing but usage."""
-
-    def __init__(self, rules: OpenAIRules, *, asked: bool, choices: int) -> None:
-        self._rules = rules
+    def __init__(self, dialect: OpenAIChatDialect, *, asked: bool, choices: int) -> None:
+        super().__init__()
+        self._dialect = dialect
         self._asked = asked
         self._choices = choices
         self._done: set[object] = set()
-        self._metered = _DEFAULT_METERED
-        self.deltas = 0
-        self.finished = False
-        self.ended = False
-        self.failed = ""
 
-    def see(self, event: bytes) -> bool:
-        """Take in one chunk; return whether it goes on to the client."""
-        data = event_data(event)
-        if not data:
-            return True
-        if data.startswith(b"[DONE]"):
-            self.ended = True
-            return True
-        try:
-            chunk = mapping(document(data))
-        except ValueError:
-            # The client's own reader decides about it; one token at least was paid for.
-            self.deltas += 1
-            return True
-        return self._chunk(chunk)
-
-    def _chunk(self, chunk: Mapping[str, Any]) -> bool:
-        if chunk.get("error"):
-            self.failed = str(mapping(chunk["error"]).get("message") or chunk["error"])
-        choices = objects(chunk.get("choices"))
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in one chunk."""
+        if content.get("error"):
+            self.failed = str(as_mapping(content["error"]).get("message") or content["error"])
+        choices = as_mappings(content.get("choices"))
         for choice in choices:
-            delta = mapping(choice.get("delta"))
+            delta = as_mapping(choice.get("delta"))
             self.deltas += any(delta.get(name) for name in _OUTPUT)
             if choice.get("finish_reason"):
                 self._done.add(str(choice.get("index")))
         self.finished = len(self._done) >= self._choices
-        if not mapping(chunk.get("usage")):
+        if not as_mapping(content.get("usage")):
             return True
-        self._metered = self._rules.metered(chunk)
+        self.metered = self._dialect.read_usage(content)
         return self._asked or bool(choices)
 
-    def metered(self) -> Metered:
-        """Return the usage of the latest chunk that had one."""
-        return self._metered
+
+class OpenAIEmbeddings(EmbeddingsFormat):
+    """Embeddings: https://platform.openai.com/docs/api-reference/embeddings."""
+
+    name = "openai"
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields."""
+        return {name: value for name, value in body.items() if name in _EMBED_FIELDS}
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with the model replaced."""
+        return {**body, "model": model}
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usage.prompt_tokens`."""
+        usage = as_mapping(document.get("usage"))
+        return MeteredUsage(usage=Usage(input=as_tokens(usage.get("prompt_tokens")), output=0))
+
+    def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
+        """Read `input`, which must be text: tokens mean nothing to another provider."""
+        given = body.get("input")
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            message = "embeddings of tokens mean nothing to another provider: send the text"
+            raise UntranslatableError("input", message)
+        return EmbeddingTexts(
+            texts=tuple(texts),
+            dimensions=as_limit(body.get("dimensions")),
+            packed=body.get("encoding_format") == "base64",
+            left_out=("user",) if "user" in body else (),
+        )
+
+    def write_texts(self, asked: EmbeddingTexts) -> dict[str, Any]:
+        """Write `input` and `dimensions`."""
+        size = {} if asked.dimensions is None else {"dimensions": asked.dimensions}
+        return {"input": list(asked.texts), **size}
+
+    def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
+        """Read `data`, in the order of its indexes."""
+        rows = sorted(as_mappings(document.get("data")), key=lambda row: as_tokens(row.get("index")) or 0)
+        used = as_tokens(as_mapping(document.get("usage")).get("prompt_tokens"))
+        return EmbeddingVectors(vectors=tuple(read_vector(row.get("embedding")) for row in rows), used=used)
+
+    def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
+        """Write `data`, as base64 where it was asked for."""
+        data = []
+        for index, vector in enumerate(made.vectors):
+            packed = (
+                base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if asked.packed else vector
+            )
+            data.append({"object": "embedding", "index": index, "embedding": packed})
+        usage = {} if made.used is None else {"usage": {"prompt_tokens": made.used, "total_tokens": made.used}}
+        return {"object": "list", "data": data, "model": model, **usage}

@@ -1,30 +1,17 @@
-"""Every dialect by its name: how it spells limits and errors, and how it is read and written."""
+"""Every dialect by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from chargehand.models.contract import Dialect
-from chargehand.models.dialects.anthropic import AnthropicRules
-from chargehand.models.dialects.anthropic_messages import AnthropicCodec
-from chargehand.models.dialects.base import DialectRules
-from chargehand.models.dialects.conversation import Codec
-from chargehand.models.dialects.gemini import GeminiRules
-from chargehand.models.dialects.gemini_messages import GeminiCodec
-from chargehand.models.dialects.openai_chat import OpenAIRules
-from chargehand.models.dialects.openai_chat_messages import OpenAICodec
-from chargehand.models.dialects.openai_responses import ResponsesRules
-from chargehand.models.dialects.openai_responses_messages import ResponsesCodec
+from chargehand.models.dialects.anthropic import AnthropicDialect
+from chargehand.models.dialects.base import ModelDialect
+from chargehand.models.dialects.gemini import GeminiDialect
+from chargehand.models.dialects.openai_chat import OpenAIChatDialect
+from chargehand.models.dialects.openai_responses import ResponsesDialect
 
-RULES: Mapping[Dialect, DialectRules] = {
-    "openai": OpenAIRules(),
-    "anthropic": AnthropicRules(),
-    "responses": ResponsesRules(),
-    "gemini": GeminiRules(),
-}
-CODECS: Mapping[Dialect, Codec] = {
-    "openai": OpenAICodec(),
-    "anthropic": AnthropicCodec(),
-    "responses": ResponsesCodec(),
-    "gemini": GeminiCodec(),
+_CHAT = OpenAIChatDialect()
+DIALECTS: Mapping[Dialect, ModelDialect] = {
+    dialect.name: dialect for dialect in (_CHAT, AnthropicDialect(), ResponsesDialect(_CHAT), GeminiDialect())
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,62 +16,19 @@ _END = re.compile(rb"\n\r?\n")
 _HEAD_BYTES = 65_536
 _LINE_BYTES = 4_096
 _BODILESS = frozenset({204, 304})
-WireCode = Literal["upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"]
+HttpErrorCode = Literal["upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"]
 
 
-class WireError(Exception):
+class HttpError(Exception):
     """A call got no whole reply; `code` is that of the `UpstreamError` it becomes."""
 
-    def __init__(self, code: WireCode, what: str) -> None:
+    def __init__(self, code: HttpErrorCode, what: str) -> None:
         super().__init__(what)
         self.code = code
 
 
-class Wire(Protocol):
-    """A way to one provider; it keeps its connections."""
-
-    async def ask(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
-    ) -> WireReply:
-        """Send one request and return once the head of its reply is there; redirects are not followed.
-
-        `seconds` bounds the wait for the head and for each piece behind it. Raises `WireError`, and `ValueError`
-        for what cannot be sent; reading the body raises `WireError`.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close the connections. Idempotent."""
-        ...
-
-
-class WireBody(Protocol):
-    """The pieces of a body; closing it early gives the connection up."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return itself."""
-        ...
-
-    async def __anext__(self) -> bytes:
-        """Return the next piece; raises `WireError`."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close. Idempotent."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireReply:
-    """The head of a reply, names in lower case, and its body as it comes, uncompressed."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: WireBody
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class HttpHead:
     """A parsed head; `reusable`: the connection may stay, as far as the head says."""
 
     status: int
@@ -79,23 +36,23 @@ class Head:
     reusable: bool
 
 
-class Frame(Protocol):
+class BodyFraming(Protocol):
     """Finds the end of a body. `done` once it came; `excess`: bytes came behind it."""
 
     done: bool
     excess: bool
 
     def feed(self, data: bytes) -> bytes:
-        """Return what of `data` belongs to the body; raises `WireError` for what is no body."""
+        """Return what of `data` belongs to the body; raises `HttpError` for what is no body."""
         ...
 
     def end(self) -> None:
-        """Take in that the other side closed; raises `WireError` where the body is not whole."""
+        """Take in that the other side closed; raises `HttpError` where the body is not whole."""
         ...
 
 
-def split_head(buffer: bytearray) -> bytes | None:
-    """Take the first head out of `buffer`, if it is whole; raises `WireError` where it is too large."""
+def take_head(buffer: bytearray) -> bytes | None:
+    """Take the first head out of `buffer`, if it is whole; raises `HttpError` where it is too large."""
     found = _END.search(buffer)
     if (found.end() if found else len(buffer)) > _HEAD_BYTES:
         raise _malformed(f"its head is larger than {_HEAD_BYTES} B")
@@ -106,40 +63,40 @@ def split_head(buffer: bytearray) -> bytes | None:
     return head
 
 
-def parsed_head(raw: bytes) -> Head:
-    """Return a head as a record; raises `WireError` for what is none."""
+def parse_head(raw: bytes) -> HttpHead:
+    """Return a head as a record; raises `HttpError` for what is none."""
     first, *lines = (line.removesuffix(b"\r") for line in raw.rstrip(b"\r\n").split(b"\n"))
     status = _STATUS.fullmatch(first)
     if status is None:
         raise _malformed(f"it does not begin as HTTP/1.1 but as {first[:40]!r}")
     headers: dict[str, str] = {}
     for line in lines:
-        key, text = _header(line)
+        key, text = _parse_header(line)
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     kept = {word.strip().lower() for word in headers.get("connection", "").split(",")}
     both = "transfer-encoding" in headers and "content-length" in headers
     reusable = "close" not in kept and not both and (status[1] == b"1" or "keep-alive" in kept)
-    return Head(status=int(status[2]), headers=headers, reusable=reusable)
+    return HttpHead(status=int(status[2]), headers=headers, reusable=reusable)
 
 
-def _header(line: bytes) -> tuple[str, str]:
+def _parse_header(line: bytes) -> tuple[str, str]:
     name, colon, value = line.partition(b":")
     if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
         raise _malformed("it has a line that is no header")
     return name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
 
 
-def frame_of(head: Head, *, method: str) -> Frame:
-    """Return what finds the end of the body behind `head`; raises `WireError` where it says that in two ways."""
+def find_framing(head: HttpHead, *, method: str) -> BodyFraming:
+    """Return what finds the end of the body behind `head`; raises `HttpError` where it says that in two ways."""
     encoding, length = head.headers.get("transfer-encoding"), head.headers.get("content-length")
     if encoding is not None and encoding.lower() != "chunked":
         raise _malformed(f"its transfer-encoding is {encoding!r:.60}")
     size = None if length is None else _size(length)
     if method == "HEAD" or head.status in _BODILESS:
-        return Counted(0)
+        return CountedBody(0)
     if encoding is not None:
-        return Chunked()
-    return UntilClosed() if size is None else Counted(size)
+        return ChunkedBody()
+    return UnboundedBody() if size is None else CountedBody(size)
 
 
 def _size(length: str) -> int:
@@ -149,7 +106,7 @@ def _size(length: str) -> int:
     return int(size)
 
 
-class Counted:
+class CountedBody:
     """A body of known length."""
 
     def __init__(self, size: int) -> None:
@@ -168,10 +125,10 @@ class Counted:
     def end(self) -> None:
         """Raise where bytes are missing."""
         if not self.done:
-            raise WireError("upstream_cut", f"it closed with {self._left} B missing")
+            raise HttpError("upstream_cut", f"it closed with {self._left} B missing")
 
 
-class UntilClosed:
+class UnboundedBody:
     """A body that ends with its connection."""
 
     def __init__(self) -> None:
@@ -187,7 +144,7 @@ class UntilClosed:
         self.done = True
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks; trailers are read and dropped."""
 
     def __init__(self) -> None:
@@ -224,7 +181,7 @@ class Chunked:
     def end(self) -> None:
         """Raise where the last chunk has not come."""
         if not self.done:
-            raise WireError("upstream_cut", "it closed before its last chunk")
+            raise HttpError("upstream_cut", "it closed before its last chunk")
 
     def _line(self, line: bytes) -> None:
         if self._behind:
@@ -236,7 +193,7 @@ class Chunked:
             self._check_line(self._trailing)
             self.done = not line
             if line:
-                _header(line)
+                _parse_header(line)
         else:
             size = _SIZE.fullmatch(line)
             if size is None:
@@ -251,7 +208,7 @@ class Chunked:
             raise _malformed(f"a line between its chunks is larger than {_LINE_BYTES} B")
 
 
-class Plain:
+class Decompressor:
     """Uncompresses a body that came compressed although nobody asked for it."""
 
     def __init__(self, encoding: str) -> None:
@@ -260,8 +217,8 @@ class Plain:
             raise _malformed(f"its content-encoding is {encoding!r:.60}")
         self._inflate = zlib.decompressobj(wbits=47) if encoding not in ("", "identity") else None
 
-    def of(self, piece: bytes) -> bytes:
-        """Return the piece uncompressed; raises `WireError`."""
+    def decompress(self, piece: bytes) -> bytes:
+        """Return the piece uncompressed; raises `HttpError`."""
         if self._inflate is None:
             return piece
         try:
@@ -270,7 +227,7 @@ class Plain:
             raise _malformed(f"it does not uncompress: {error}") from None
 
 
-def request_bytes(method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def write_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
     """Return a whole request; raises `ValueError` for what has no place in one."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any(not line.isprintable() for line in lines) or " " in target:
@@ -280,5 +237,5 @@ def request_bytes(method: str, target: str, headers: Mapping[str, str], body: by
     return "\r\n".join([*lines, "\r\n"]).encode("ascii") + body
 
 
-def _malformed(what: str) -> WireError:
-    return WireError("upstream_malformed", what)
+def _malformed(what: str) -> HttpError:
+    return HttpError("upstream_malformed", what)

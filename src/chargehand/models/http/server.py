@@ -122,11 +122,11 @@ class HttpAnswer:
 
 Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
 """Answers one request; cancelled when its client goes away or the server closes."""
-Refused = Callable[[str, int, str], bytes]
+RefusalWriter = Callable[[str, int, str], bytes]
 """Makes the JSON body of a refusal from path, status and sentence."""
 
 
-class _Reader(asyncio.StreamReader):
+class _RequestReader(asyncio.StreamReader):
     """What a client sends; tells once that it went away, also while nobody reads."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _Reader(asyncio.StreamReader):
 class HttpServer:
     """Serves `handler` on every connection of the protocols that it makes."""
 
-    def __init__(self, handler: Handler, refused: Refused, *, limits: HttpLimits) -> None:
+    def __init__(self, handler: Handler, refused: RefusalWriter, *, limits: HttpLimits) -> None:
         self._handler = handler
         self._refused = refused
         self.limits = limits
@@ -168,14 +168,14 @@ class HttpServer:
 
     def protocol(self) -> asyncio.BaseProtocol:
         """Return what serves one connection until either side ends it; the factory for servers of the loop."""
-        reader = _Reader()
+        reader = _RequestReader()
 
         async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._connected(reader, writer)
 
         return asyncio.StreamReaderProtocol(reader, connected)
 
-    async def _connected(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or self._closed:
             # Accepted while the server was being closed: nobody would cut this one later.
@@ -187,7 +187,7 @@ class HttpServer:
         self._connections.add(task)
         try:
             full = len(self._connections) > self.limits.connections
-            await _Connection(self, reader, writer).run(full=full)
+            await _ServedConnection(self, reader, writer).run(full=full)
         except asyncio.CancelledError:
             # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
             pass
@@ -217,10 +217,10 @@ class _RefusalError(Exception):
         self.message = message
 
 
-class _Connection:
+class _ServedConnection:
     """One connection: its requests one after the other."""
 
-    def __init__(self, server: HttpServer, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, server: HttpServer, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
         self._server = server
         self._limits = server.limits
         self._reader = reader

@@ -11,116 +11,115 @@ from typing import Any
 
 from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.replay_cache import Asked, CallLog, KeptCall
-from chargehand.models.serving.admission import Clerk, Desk
+from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
+from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
 ONLY_KEPT = "x-chargehand-kept"
 """The header with which a client asks for a kept reply or none: `only`."""
 _log = logging.getLogger(__name__)
 
 
-class Shelf:
-    """The kept calls of one gateway: looked at and added to by one thread, in the order of requests."""
+class CacheWorker:
+    """The replay cache of one gateway: read and written by one thread, in the order of requests."""
 
-    def __init__(self, calls: CallLog) -> None:
-        self.calls = calls
-        self._clerk = Clerk("gateway-calls")
+    def __init__(self, cache: ReplayCache) -> None:
+        self.cache = cache
+        self._executor = SerialExecutor("gateway-calls")
 
-    async def look(self, tape: Tape) -> KeptCall | None:
+    async def look_up(self, entry: CacheEntry) -> CachedReply | None:
         """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
-        looking = self._clerk.ask(functools.partial(tape.look, self.calls))
-        if self.calls.waiting:
+        looking = self._executor.submit(entry.find)
+        if self.cache.waiting:
             return await looking
-        looking.add_done_callback(_heard)
+        looking.add_done_callback(_log_failed_look)
         return None
 
-    async def keep(self, tape: Tape, reply: Reply) -> asyncio.Future[None]:
+    async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
         """Return once a reply is in its file, with what ends once the disk has it."""
-        written = self._clerk.ask(functools.partial(tape.keep, self.calls, reply))
-        on_disk = self._clerk.ask(functools.partial(_sync, self.calls, reply.call))
+        written = self._executor.submit(functools.partial(entry.write, call, reply))
+        on_disk = self._executor.submit(functools.partial(self._sync, call))
         await written
         return on_disk
 
+    def _sync(self, call: str) -> None:
+        try:
+            self.cache.sync()
+        except OSError as error:
+            _log_failed_write(call, error)
+
     def close(self) -> None:
-        """End the thread once it has done what it was asked. Idempotent."""
-        self._clerk.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A whole reply as its client gets it."""
-
-    served: ServedModel
-    call: str
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    usage: Usage
+        """End the thread once it has done what was submitted. Idempotent."""
+        self._executor.close()
 
 
 @dataclass(slots=True, kw_only=True)
-class Tape:
-    """One request, and its reply once that is there."""
+class CacheEntry:
+    """One request in the replay cache, and its reply once that is there."""
 
     dialect: Dialect
     operation: Operation
     body: Mapping[str, Any]
     turn: int
-    shelf: Shelf
-    _asked: Asked | None = None
+    worker: CacheWorker
+    _fingerprint: RequestFingerprint | None = None
 
-    def look(self, calls: CallLog) -> KeptCall | None:
+    def find(self) -> CachedReply | None:
         """Take the request apart and return what it was answered before."""
-        self._asked = calls.asked(self.dialect, self.operation, self.body, turn=self.turn)
-        return calls.find(self._asked)
+        cache = self.worker.cache
+        self._fingerprint = cache.fingerprint(self.dialect, self.operation, self.body, turn=self.turn)
+        return cache.find(self._fingerprint)
 
-    def keep(self, calls: CallLog, reply: Reply) -> None:
+    async def keep(
+        self,
+        *,
+        call: str,
+        served: ServedModel,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        usage: Usage,
+    ) -> asyncio.Future[None]:
+        """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
+        reply = {"model": served.name, "upstream": served.model, "status": status, "headers": headers}
+        return await self.worker.write(self, call, {**reply, "body": body, "usage": usage})
+
+    def write(self, call: str, reply: Mapping[str, Any]) -> None:
         """Write the reply; where that cannot be, the client gets it all the same."""
-        if self._asked is None:
-            return  # what is wrong with it was told then
-        served = reply.served
+        if self._fingerprint is None:
+            return  # looking it up failed, which was logged then
         try:
-            calls.keep(
-                self._asked,
-                call=reply.call,
-                model=served.name,
-                upstream=served.model,
-                status=reply.status,
-                headers=reply.headers,
-                body=reply.body,
-                usage=reply.usage,
-            )
+            self.worker.cache.keep(self._fingerprint, call=call, **reply)
         except OSError as error:
-            _told(reply.call, error)
+            _log_failed_write(call, error)
 
 
-def _sync(calls: CallLog, call: str) -> None:
-    try:
-        calls.sync()
-    except OSError as error:
-        _told(call, error)
+def _log_failed_write(call: str, error: OSError) -> None:
+    _log.error("cannot keep the reply to call %s: %s", call, error.strerror)
 
 
-def _told(call: str, error: OSError) -> None:
-    _log.error("the reply to call %s cannot be kept: %s", call, error.strerror)
-
-
-def _heard(looking: asyncio.Future[KeptCall | None]) -> None:
+def _log_failed_look(looking: asyncio.Future[CachedReply | None]) -> None:
     error = None if looking.cancelled() else looking.exception()
     if error is not None:
-        _log.error("a request cannot be kept: %s", error)
+        _log.error("cannot keep a request: %s", error)
 
 
-class Replayed:
-    """Answers one request with what its attempt had for it before; like a `Chain` to whoever runs it."""
+class CachedReplyHandler:
+    """Answers one request with what its attempt had for it before; like a `FallbackChain` to whoever runs it."""
 
     def __init__(
-        self, calls: CallLog, kept: KeptCall, answer: HttpAnswer, desk: Desk, *, turn: int, bare: bool = False
+        self,
+        cache: ReplayCache,
+        kept: CachedReply,
+        answer: HttpAnswer,
+        admission: BudgetAdmission,
+        *,
+        turn: int,
+        bare: bool = False,
     ) -> None:
-        self._calls = calls
+        self._cache = cache
         self._kept = kept
         self._answer = answer
-        self._desk = desk
+        self._admission = admission
         self._turn = turn
         self._bare = bare
 
@@ -132,7 +131,7 @@ class Replayed:
         kept = self._kept
         record = CallRecord(
             call=kept.call,
-            attempt=self._desk.attempt,
+            attempt=self._admission.attempt,
             turn=self._turn,
             model=kept.model,
             upstream=kept.upstream,
@@ -145,6 +144,6 @@ class Replayed:
             bare=self._bare,
             reason="its attempt had this reply before, and paid for it then",
         )
-        await self._desk.tell(record)
+        await self._admission.report(record)
         shown = {"x-chargehand-call": kept.call, "x-chargehand-replayed": str(kept.turn)}
-        await self._answer.send(kept.status, {**kept.headers, **shown}, self._calls.body(kept))
+        await self._answer.send(kept.status, {**kept.headers, **shown}, self._cache.body(kept))

@@ -8,37 +8,38 @@ from typing import Any
 
 from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.providers import LONGEST_SECONDS, PROBE_SECONDS, Retries, Standing
-from chargehand.models.serving.admission import Desk, no_quota, quota_fault
-from chargehand.models.serving.handler import JSON_HEADERS, Exchange, Order
+from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
+from chargehand.models.serving.admission import BudgetAdmission
+from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
 
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class Chain:
+class FallbackChain:
     """Asks the models of one request in turn until one answers; `cut` breaks it off from outside.
 
     A model whose provider rests is left out while another one is there. One that may be back is tried out beside
     the call, by a probe, so that the client does not wait for it; where it is the only one, by the call itself.
+    `retries` makes the tries of one request: their number, `None` for the gateway's own.
     """
 
     def __init__(
         self,
-        orders: Sequence[Order],
+        requests: Sequence[UpstreamRequest],
         answer: HttpAnswer,
-        desk: Desk,
+        admission: BudgetAdmission,
         *,
         retries: Callable[[int | None], Retries],
         redact: Callable[[str], str],
         sleep: Sleep,
     ) -> None:
-        self._orders = orders
+        self._requests = requests
         self._answer = answer
-        self._desk = desk
+        self._admission = admission
         self._retries = retries
         self._redact = redact
         self._sleep = sleep
-        self._running: Exchange | None = None
+        self._running: RequestHandler | None = None
         self._cut: GatewayFault | None = None
 
     def cut(self, fault: GatewayFault) -> None:
@@ -50,102 +51,84 @@ class Chain:
     async def run(self) -> None:
         """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone."""
         try:
-            orders = await self._ready()
-        except GatewayFault as fault:
-            await self._refuse(fault)
-            return
-        for place, order in enumerate(orders):
-            more = place + 1 < len(orders)
-            try:
-                await self._asked(replace(order, more=more, before=tuple(orders[:place])))
-            except NextModel:
-                if self._cut is not None:
-                    await self._refuse(self._cut)
+            requests = await self._select_ready()
+            for place, request in enumerate(requests):
+                more = place + 1 < len(requests)
+                try:
+                    await self._ask(replace(request, more=more, before=tuple(requests[:place])))
+                except NextModel:
+                    if self._cut is not None:
+                        raise self._cut from None
+                else:
                     return
-            except GatewayFault as fault:
-                await self._refuse(fault)
-                return
-            else:
-                return
+        except GatewayFault as fault:
+            await refuse(self._answer, self._requests[0].rules, fault)
 
-    async def _asked(self, order: Order) -> None:
-        retries = self._retries(0 if order.more else None)
-        exchange = self._running = Exchange(order, self._answer, self._desk, retries=retries, redact=self._redact)
-        if order.standing is None:
-            await exchange.run()
+    async def _ask(self, request: UpstreamRequest) -> None:
+        # Another model answers sooner than a retry: one that is not the last is asked once.
+        retries = self._retries(0 if request.more else None)
+        handler = self._running = RequestHandler(
+            request, self._answer, self._admission, retries=retries, redact=self._redact
+        )
+        health = request.health
+        if health is None:
+            await handler.run()
             return
-        trying = order.standing.try_out()
+        probing = health.begin_probe()
         try:
-            async with order.standing.place(self._sleep):
-                if not trying:
-                    await self._still(order)
-                await exchange.run()
+            async with health.hold_slot(self._sleep):
+                # It may have failed while the call stood in line.
+                if not probing and (wait := health.wait()) > 0:
+                    if request.more:
+                        raise NextModel("next_model", f"provider {request.served.provider!r} rests")
+                    await self._wait(request, wait)
+                await handler.run()
         finally:
-            if trying:
-                order.standing.give_up()
+            if probing:
+                health.end_probe()
 
-    async def _still(self, order: Order) -> None:
-        """Look again whether the provider may be asked: it may have failed while the call stood in line.
-
-        Raises `NextModel` where another model is there, else waits; raises `GatewayFault`.
-        """
-        wait = _wait(order)
-        if wait <= 0:
+    async def _wait(self, request: UpstreamRequest, wait: float) -> None:
+        """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
+        if wait <= LONGEST_WAIT:
+            await self._sleep(wait)
             return
-        if order.more:
-            raise NextModel("next_model", f"provider {order.served.provider!r} rests")
-        await self._waited(order, wait)
+        message = f"model {request.served.name!r} failed too often and is left alone for {wait:.0f} s"
+        refusal = find_quota_refusal(self._admission, self._requests)
+        raise refusal or GatewayFault("upstream_resting", message, wait=wait)
 
-    async def _waited(self, order: Order, wait: float) -> None:
-        if wait > LONGEST_SECONDS:
-            raise self._resting(order, wait)
-        await self._sleep(wait)
-
-    async def _ready(self) -> list[Order]:
+    async def _select_ready(self) -> list[UpstreamRequest]:
         """Return who can be asked now, waiting for the first where nobody can; raises `GatewayFault`."""
-        if len(self._orders) == 1 and self._orders[0].standing is None:
-            return list(self._orders)
-        ready = [order for order in self._orders if _wait(order) <= 0]
-        certain = [order for order in ready if order.standing is None or order.standing.state == "closed"]
+        if len(self._requests) == 1 and self._requests[0].health is None:
+            return list(self._requests)
+        ready = [request for request in self._requests if _wait_for(request) <= 0]
+        certain = [one for one in ready if one.health is None or one.health.state == "closed"]
         if certain:
-            return [order for order in ready if order in certain or not self._probed(order)]
+            return [request for request in ready if request in certain or not self._probe(request)]
         if ready:
             return ready
-        first = min(self._orders, key=_wait)
-        await self._waited(first, _wait(first))
+        first = min(self._requests, key=_wait_for)
+        await self._wait(first, _wait_for(first))
         return [first]
 
-    def _resting(self, order: Order, wait: float) -> GatewayFault:
-        if no_quota(self._orders):
-            return quota_fault(self._desk, self._orders)
-        message = f"model {order.served.name!r} failed too often and is left alone for {wait:.0f} s"
-        return GatewayFault("upstream_resting", message, wait=wait)
-
-    def _probed(self, order: Order) -> bool:
+    def _probe(self, request: UpstreamRequest) -> bool:
         """Start a probe of a provider that may be back; return whether it can be probed at all."""
-        probe = getattr(order.served.upstream, "probe", None)
-        if probe is None or order.standing is None:
+        probe = getattr(request.served.upstream, "probe", None)
+        if probe is None or request.health is None:
             return False
-        if order.standing.try_out():
-            self._desk.spawn(_probe(probe, order.standing))
+        if request.health.begin_probe():
+            self._admission.spawn(_run_probe(probe, request.health))
         return True
 
-    async def _refuse(self, fault: GatewayFault) -> None:
-        rules = self._orders[0].rules
-        wait = {} if fault.wait is None else {"retry-after": f"{fault.wait:.0f}", "x-should-retry": "false"}
-        body = rules.error(fault.status, fault.code, fault.message)
-        await self._answer.send(fault.status, {**JSON_HEADERS, **wait}, body)
+
+def _wait_for(request: UpstreamRequest) -> float:
+    return 0.0 if request.health is None else request.health.wait()
 
 
-def _wait(order: Order) -> float:
-    return 0.0 if order.standing is None else order.standing.wait()
-
-
-async def _probe(probe: Callable[[float], Awaitable[Any]], standing: Standing) -> None:
+async def _run_probe(probe: Callable[[float], Awaitable[Any]], health: ProviderHealth) -> None:
     try:
         if await probe(PROBE_SECONDS):
-            standing.good()
+            health.note_success()
         else:
-            standing.bad()
+            health.note_failure()
     finally:
-        standing.give_up()
+        health.end_probe()
