@@ -16,9 +16,9 @@ from chargehand.app._app import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
 from chargehand.models.contract import Dialect, Usage
-from chargehand.models.dialects.table import CODECS
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
-from chargehand.models.scripts import Script, ScriptLine, fitted
+from chargehand.models.scripts import Script, ScriptLine, fit_tools
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 
 GOOD = ("a - b", "a + b")
@@ -174,7 +174,7 @@ class ModelServer:
         if number > len(self.replies):
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
         said = self.replies[number - 1]
-        said = fitted(said, CODECS[self.dialect].asked(body).tools) if self.neutral else said
+        said = fit_tools(said, DIALECTS[self.dialect].read_request(body).tools) if self.neutral else said
         reply = render_for(self.dialect, said, body, id=f"t{number}")
 
         async def collected() -> bytes:
