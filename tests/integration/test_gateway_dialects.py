@@ -34,7 +34,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
-from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel, Upstream, Usage
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
@@ -65,7 +65,7 @@ def script() -> ScriptUpstream:
 
 @asynccontextmanager
 async def served(
-    dialect: Dialect, upstream: Upstream, *, limit: float | None = 1.0
+    dialect: Dialect, upstream: ModelUpstream, *, limit: float | None = 1.0
 ) -> AsyncIterator[tuple[str, str, list[CallRecord]]]:
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE)

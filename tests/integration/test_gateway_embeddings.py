@@ -13,7 +13,7 @@ from google import genai
 from google.genai import errors, types
 from tests.provider_kit import Provider, serving
 
-from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel, Upstream
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
@@ -27,7 +27,7 @@ SCRIPT = Script.of(ScriptedReply(text="never said"))
 
 @asynccontextmanager
 async def served(
-    dialect: Dialect, upstream: Upstream, *, ollama: bool = False, limit: float = 1.0
+    dialect: Dialect, upstream: ModelUpstream, *, ollama: bool = False, limit: float = 1.0
 ) -> AsyncIterator[tuple[str, str, list[CallRecord]]]:
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE, ollama=ollama)

@@ -16,7 +16,7 @@ from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models.contract import Dialect, ModelCall, Upstream, UpstreamReply, reply_from_pieces
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply, reply_from_pieces
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
@@ -51,7 +51,7 @@ class Says:
 
 async def record(
     path: Path,
-    upstream: Upstream,
+    upstream: ModelUpstream,
     *calls: ModelCall,
     redactor: Redactor = NOTHING,
     attempts: dict[str, int] | None = None,
@@ -230,7 +230,7 @@ def test_a_canary_never_gets_into_the_file(
             ),
         ),
     )
-    upstream: Upstream = ScriptUpstream(Script.of(reply))
+    upstream: ModelUpstream = ScriptUpstream(Script.of(reply))
     if where == "html":
         upstream = Says([said.encode()[:9], said.encode()[9:]], "text/html")
     if where == "fault":

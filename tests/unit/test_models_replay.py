@@ -18,7 +18,7 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
 from chargehand.models._request_matching import find_difference
-from chargehand.models.contract import ModelCall, Upstream, UpstreamReply
+from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
@@ -43,7 +43,7 @@ def parsed(body: bytes) -> list[Any]:
     return found
 
 
-async def outcome(upstream: Upstream, sent: ModelCall) -> Outcome:
+async def outcome(upstream: ModelUpstream, sent: ModelCall) -> Outcome:
     try:
         reply = await upstream.send(sent)
         return reply.status, dict(reply.headers), await read(reply)
@@ -52,7 +52,7 @@ async def outcome(upstream: Upstream, sent: ModelCall) -> Outcome:
 
 
 async def recorded(
-    path: Path, upstream: Upstream, *calls: ModelCall, redactor: Redactor = NOTHING
+    path: Path, upstream: ModelUpstream, *calls: ModelCall, redactor: Redactor = NOTHING
 ) -> tuple[Recording, list[Outcome]]:
     writer = RecordingWriter(path)
     outcomes = [await outcome(RecordingUpstream(upstream, writer, redactor), one) for one in calls]
@@ -84,7 +84,7 @@ async def test_what_was_recorded_comes_again(path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_clients_see_the_same(path: Path, stream: bool) -> None:
-    async def ask(upstream: Upstream) -> Any:
+    async def ask(upstream: ModelUpstream) -> Any:
         question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         async with openai_client(upstream) as openai, anthropic_client(upstream) as anthropic:
             if not stream:

@@ -144,7 +144,7 @@ def reply_from_pieces(
     return UpstreamReply(status=status, headers=known, chunks=chunks(), meter=meter)
 
 
-class Upstream(Protocol):
+class ModelUpstream(Protocol):
     """Whoever answers calls: a provider, a script, a recording, or one of them with something around it."""
 
     async def send(self, call: ModelCall) -> UpstreamReply:
@@ -183,7 +183,7 @@ class ServedModel:
     name: str
     dialect: Dialect
     model: str
-    upstream: Upstream
+    upstream: ModelUpstream
     price: Price | None
     max_output: int | None = None
     provider: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.models.contract import (
     ModelCall,
-    Upstream,
+    ModelUpstream,
     UpstreamReply,
     close_chunks,
     reply_from_pieces,
@@ -104,7 +104,7 @@ class FaultyUpstream:
     entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
     """
 
-    def __init__(self, inner: Upstream, faults: Faults, *, seed: int = 0) -> None:
+    def __init__(self, inner: ModelUpstream, faults: Faults, *, seed: int = 0) -> None:
         self._inner = inner
         self._faults = faults
         self._chance = random.Random(seed)

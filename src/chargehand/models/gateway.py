@@ -25,10 +25,10 @@ from chargehand.models.contract import (
     CallRecord,
     GatewayFault,
     ModelCall,
+    ModelUpstream,
     Operation,
     QuotaRest,
     ServedModel,
-    Upstream,
 )
 from chargehand.models.dialects.base import RequestFormat, RequestRoute, estimate_tokens, is_bare
 from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
@@ -339,7 +339,7 @@ def _bound_call(candidate: Candidate, rules: RequestFormat, request: HttpRequest
     )
 
 
-def _select_upstream(served: ServedModel, route: RequestRoute) -> Upstream:
+def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
     if route.operation == "embed":
         return embeddings_upstream(served, route.dialect)
     if served.dialect == route.dialect:

@@ -17,7 +17,7 @@ import msgspec
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models.contract import Dialect, ModelCall, Operation, Upstream, UpstreamReply, close_chunks
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, Operation, UpstreamReply, close_chunks
 from chargehand.models.dialects.events import EVENT_STREAM, event_bytes, parse_events
 from chargehand.models.redaction import Redactor
 
@@ -162,7 +162,7 @@ class RecordingWriter:
 class RecordingUpstream:
     """Records what another upstream answers; the line is written when the exchange ended, however it did."""
 
-    def __init__(self, inner: Upstream, writer: RecordingWriter, redactor: Redactor) -> None:
+    def __init__(self, inner: ModelUpstream, writer: RecordingWriter, redactor: Redactor) -> None:
         self._inner = inner
         self._writer = writer
         self._redactor = redactor

@@ -12,8 +12,8 @@ from chargehand.models.contract import (
     Dialect,
     MeteredUsage,
     ModelCall,
+    ModelUpstream,
     ServedModel,
-    Upstream,
     UpstreamReply,
     Usage,
     reply_from_pieces,
@@ -47,7 +47,7 @@ def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, An
     return ""
 
 
-def embeddings_upstream(served: ServedModel, dialect: Dialect) -> Upstream:
+def embeddings_upstream(served: ServedModel, dialect: Dialect) -> ModelUpstream:
     """Return who makes the embeddings of a model, for a client that asks in the form of `dialect`."""
     form = embeddings_format(served.dialect)
     upstream = OllamaEmbeddings(served.upstream) if served.ollama else served.upstream
@@ -57,7 +57,7 @@ def embeddings_upstream(served: ServedModel, dialect: Dialect) -> Upstream:
 class TranslatingEmbeddings:
     """Puts calls for embeddings into the form of `inner`, and the vectors back into that of the call."""
 
-    def __init__(self, inner: Upstream, form: EmbeddingsFormat) -> None:
+    def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat) -> None:
         self._inner = inner
         self._form = form
 
@@ -91,7 +91,7 @@ class OllamaEmbeddings:
     https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
     """
 
-    def __init__(self, inner: Upstream) -> None:
+    def __init__(self, inner: ModelUpstream) -> None:
         self._inner = inner
 
     async def send(self, call: ModelCall) -> UpstreamReply:

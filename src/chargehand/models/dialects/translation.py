@@ -9,7 +9,7 @@ from typing import Any
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, dump_json, parse_json
-from chargehand.models.contract import Dialect, MeteredUsage, ModelCall, Upstream, UpstreamReply, close_chunks
+from chargehand.models.contract import Dialect, MeteredUsage, ModelCall, ModelUpstream, UpstreamReply, close_chunks
 from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
 from chargehand.models.dialects.conversation import (
     NeutralRequest,
@@ -35,7 +35,7 @@ class TranslatingUpstream:
     named in the reply's header `x-chargehand-left-out`.
     """
 
-    def __init__(self, inner: Upstream, to: Dialect) -> None:
+    def __init__(self, inner: ModelUpstream, to: Dialect) -> None:
         self._inner = inner
         self._to = DIALECTS[to]
 

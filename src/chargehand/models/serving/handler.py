@@ -16,10 +16,10 @@ from chargehand.models.contract import (
     LostReply,
     MeteredUsage,
     ModelCall,
+    ModelUpstream,
     NextModel,
     Operation,
     ServedModel,
-    Upstream,
     UpstreamReply,
 )
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
@@ -72,7 +72,7 @@ class UpstreamRequest:
     headers: Mapping[str, str]
     quiet: float = QUIET_SECONDS
     operation: Operation = "reply"
-    upstream: Upstream
+    upstream: ModelUpstream
     health: ProviderHealth | None = None
     more: bool = False
     before: tuple[UpstreamRequest, ...] = ()
