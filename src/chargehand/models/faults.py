@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 from collections import Counter
@@ -176,20 +177,15 @@ async def _rewrite(fault: Fault, call: ModelCall, reply: UpstreamReply) -> Upstr
         size = _BIG if fault.argument is None else int(fault.argument)
         said = replace(said, text="x" * size)
     else:
-        tools = said.tools or tuple(ScriptedCall(name=name, arguments={}) for name in _list_offered(call))[:1]
+        tools = said.tools
+        with contextlib.suppress(UntranslatableError):  # a request that cannot be read offers nothing
+            offered = DIALECTS[call.dialect].read_request(call.body).tools
+            tools = tools or tuple(ScriptedCall(name=tool.name, arguments={}) for tool in offered)[:1]
         tools = tools * 2 if len(tools) == 1 else tools
         said = replace(
             said, tools=tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools), stop=None
         )
     return render_for(call.dialect, said, call.body, id=call.id)
-
-
-def _list_offered(call: ModelCall) -> list[str]:
-    """Return the names of the tools that a request offers; none where it cannot be read."""
-    try:
-        return [tool.name for tool in DIALECTS[call.dialect].read_request(call.body).tools]
-    except UntranslatableError:
-        return []
 
 
 class _SpoiltChunks:

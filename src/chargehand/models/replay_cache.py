@@ -121,7 +121,9 @@ class ReplayCache:
     def find(self, asked: RequestFingerprint) -> CachedReply | None:
         """Return the reply that this request had before, `None` where it is to be sent."""
         with self._lock:
-            found = self._find_equal(asked) or self._find_alike(asked)
+            wanted = (asked.operation, asked.dialect, asked.parts)
+            equal = (kept for kept in self._waiting if (kept.operation, kept.dialect, kept.parts) == wanted)
+            found = next(equal, None) or self._find_alike(asked)
             if found is not None and not found.hidden:
                 self._waiting.remove(found)
                 return found
@@ -217,10 +219,6 @@ class ReplayCache:
         events = reply["sse"]
         data = self._redactor.stream([each.get("data") for each in events])
         return {"sse": [{**each, "data": kept} for each, kept in zip(events, data, strict=True)]}
-
-    def _find_equal(self, asked: RequestFingerprint) -> CachedReply | None:
-        wanted = (asked.operation, asked.dialect, asked.parts)
-        return next((kept for kept in self._waiting if (kept.operation, kept.dialect, kept.parts) == wanted), None)
 
     def _find_alike(self, asked: RequestFingerprint) -> CachedReply | None:
         """Return the first kept call that differs from a request only as two lives do."""

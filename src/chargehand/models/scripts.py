@@ -20,7 +20,13 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError, nearest
 from chargehand.models.contract import ModelCall, StopReason, UpstreamReply, Usage
 from chargehand.models.dialects.base import is_bare
-from chargehand.models.dialects.conversation import OfferedTool, TextPart, ToolResultPart, UntranslatableError
+from chargehand.models.dialects.conversation import (
+    NeutralRequest,
+    OfferedTool,
+    TextPart,
+    ToolResultPart,
+    UntranslatableError,
+)
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.faults import Fault, answer_with_fault
 from chargehand.models.recording import AttemptOrdinals, TurnAnswers, append_line, read_header, read_source
@@ -199,7 +205,7 @@ class ScriptUpstream:
         reply = line.reply
         if self._script.neutral:
             try:
-                reply = fit_tools(reply, _read_offers(call))
+                reply = fit_tools(reply, _read_request(call).tools)
             except ToolUnknownError as error:
                 message = f"{self._script.name}, line {line.line}: {error.message}"
                 return error_reply(call.dialect, 409, "script_tool_unknown", message, headers=NO_RETRY)
@@ -231,12 +237,12 @@ class ScriptUpstream:
         return render_for(call.dialect, replace(reply, usage=known), call.body, id=f"t{call.turn}")
 
 
-def _read_offers(call: ModelCall) -> tuple[OfferedTool, ...]:
-    """Return the tools that a request offers; none where it cannot be read."""
+def _read_request(call: ModelCall) -> NeutralRequest:
+    """Return a request in its neutral form, an empty one where it cannot be read."""
     try:
-        return DIALECTS[call.dialect].read_request(call.body).tools
+        return DIALECTS[call.dialect].read_request(call.body)
     except UntranslatableError:
-        return ()
+        return NeutralRequest(turns=())
 
 
 def find_newest_text(call: ModelCall) -> str:
@@ -244,10 +250,7 @@ def find_newest_text(call: ModelCall) -> str:
 
     Empty where the request cannot be read.
     """
-    try:
-        turns = DIALECTS[call.dialect].read_request(call.body).turns
-    except UntranslatableError:
-        return ""
+    turns = _read_request(call).turns
     newest = turns[-1].parts if turns and turns[-1].role == "user" else ()
     return "\n".join(part.text for part in newest if isinstance(part, TextPart | ToolResultPart))
 

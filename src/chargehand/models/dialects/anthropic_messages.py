@@ -89,7 +89,11 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
 
 def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any]:
     """Write a request; a limit is put in where there is none, which this dialect requires."""
-    messages = [{"role": turn.role, "content": _write_blocks(turn)} for turn in request.turns]
+    messages = []
+    for turn in request.turns:
+        # Results first: this dialect wants them right behind their calls.
+        parts = sorted(turn.parts, key=lambda part: not isinstance(part, ToolResultPart))
+        messages.append({"role": turn.role, "content": [_write_block(part) for part in parts]})
     limit = DEFAULT_OUTPUT if request.limit is None else request.limit
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": limit, "stream": request.stream}
     if request.system:
@@ -166,12 +170,6 @@ def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
         description=str(tool.get("description") or ""),
         schema=as_mapping(tool.get("input_schema")),
     )
-
-
-def _write_blocks(turn: ConversationTurn) -> list[dict[str, Any]]:
-    # Results first: this dialect wants them right behind their calls.
-    parts = sorted(turn.parts, key=lambda part: not isinstance(part, ToolResultPart))
-    return [_write_block(part) for part in parts]
 
 
 def _write_block(part: ConversationPart) -> dict[str, Any]:

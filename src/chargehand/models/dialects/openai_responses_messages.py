@@ -215,7 +215,14 @@ def _write_items(turn: ConversationTurn) -> Iterator[dict[str, Any]]:
         if waiting:
             yield {"type": "message", "role": turn.role, "content": waiting}
             waiting = []
-        yield _write_call(part) if isinstance(part, ToolCallPart) else _write_result(part)
+        if isinstance(part, ToolCallPart):
+            kind, field = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
+            text = part.arguments if part.custom else part.arguments or "{}"
+            yield {"type": kind, "call_id": part.id, "name": part.name, field: text}
+        else:
+            kind = "custom_tool_call_output" if part.custom else "function_call_output"
+            output: Any = [_write_part(one, "user") for one in part.content] if part.blobs else part.text
+            yield {"type": kind, "call_id": part.id, "output": output}
     if waiting:
         yield {"type": "message", "role": turn.role, "content": waiting}
 
@@ -230,18 +237,6 @@ def _write_part(part: TextPart | FilePart, role: ConversationRole) -> dict[str, 
     if part.url:
         return {"type": "input_file", "file_url": part.url}
     return {"type": "input_file", "filename": part.name or "file", "file_data": data_url(part)}
-
-
-def _write_call(call: ToolCallPart) -> dict[str, Any]:
-    kind, field = ("custom_tool_call", "input") if call.custom else ("function_call", "arguments")
-    text = call.arguments if call.custom else call.arguments or "{}"
-    return {"type": kind, "call_id": call.id, "name": call.name, field: text}
-
-
-def _write_result(result: ToolResultPart) -> dict[str, Any]:
-    kind = "custom_tool_call_output" if result.custom else "function_call_output"
-    output: Any = [_write_part(part, "user") for part in result.content] if result.blobs else result.text
-    return {"type": kind, "call_id": result.id, "output": output}
 
 
 class ResponsesReader:

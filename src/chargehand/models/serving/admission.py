@@ -169,9 +169,19 @@ class BudgetAdmission:
         )
         call = MeteredCall(self, served.price, record)
         reserved: list[float] = []
-        admission = self._executor.submit(functools.partial(self._admit, call.id, served, bound, reserved))
+
+        def admit() -> BudgetGrant:
+            grant = self._grant(call.id, served, bound)
+            reserved.append(grant.usd)
+            return grant
+
+        def secure() -> None:
+            if any(reserved):  # what is refused or free leaves nothing that a power cut could take
+                self._ledger.secure()
+
+        admission = self._executor.submit(admit)
         # Right behind it in line, so that no other call of this gateway is sent before this one is on the disk.
-        call.on_disk = self._executor.submit(functools.partial(self._secure, reserved))
+        call.on_disk = self._executor.submit(secure)
         # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
         call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -186,15 +196,6 @@ class BudgetAdmission:
             # On its own: a listener that fails must not keep the call from being settled.
             self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
         return call
-
-    def _admit(self, call: str, served: ServedModel, bound: CallBound, reserved: list[float]) -> BudgetGrant:
-        grant = self._grant(call, served, bound)
-        reserved.append(grant.usd)
-        return grant
-
-    def _secure(self, reserved: list[float]) -> None:
-        if any(reserved):  # what is refused or free leaves nothing that a power cut could take
-            self._ledger.secure()
 
     def _grant(self, call: str, served: ServedModel, bound: CallBound) -> BudgetGrant:
         if self._limited and served.price is not None:

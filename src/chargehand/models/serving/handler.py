@@ -457,7 +457,9 @@ class RequestHandler:
                     await self._forward(call, out, headers)
                     out = b""
                     forwarder.check_limit()
-                    self._check_end(meter)
+                    if not (meter.finished or meter.failed):
+                        kind = GatewayFault if self._answer.begun else LostReply
+                        raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
             # Settled before the client sees the end: its next call finds the money that this one left.
             if meter.failed:
                 reason = f"upstream_error: {self._redact(meter.failed)}"
@@ -481,11 +483,6 @@ class RequestHandler:
             await call.secured()
             await self._answer.begin(200, headers)
         await self._answer.write(out)
-
-    def _check_end(self, meter: StreamMeter) -> None:
-        if not (meter.finished or meter.failed):
-            kind = GatewayFault if self._answer.begun else LostReply
-            raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
 
 
 def _select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
