@@ -289,6 +289,7 @@ def _is_local(provider: str, base_url: str | None) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+    # `::ffff:127.0.0.1` is this machine, too.
     mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_loopback or mapped.is_unspecified)
 

@@ -254,6 +254,7 @@ class Gateway:
         """Return the request to each model that may answer it; raises `GatewayFault`."""
         given = {**_decode_body(request), **route.named}
         chain = find_chain(self._models, route.dialect, given.get("model"))
+        # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
         rules: RequestFormat
         if route.operation == "reply":
             rules = DIALECTS[route.dialect]
@@ -264,6 +265,8 @@ class Gateway:
             rules = embeddings_format(route.dialect)
             candidates = find_embedders(chain, route.dialect, given)
             bare = False
+        # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
+        # script or a recording finds the turn of the attempt's work without them.
         turn, bares = self._turns[route.operation], self._bares
         self._turns[route.operation] += 1
         self._bares += bare

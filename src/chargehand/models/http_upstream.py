@@ -131,6 +131,7 @@ class HttpUpstream:
 
     def _explain_error(self, error: HttpError) -> UpstreamError:
         what = str(error)
+        # A server may repeat what it was sent, and errors end up in logs and on terminals.
         if self._key:
             what = what.replace(self._key, "[redacted]")
         message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)

@@ -118,6 +118,7 @@ class ProviderHealth:
         self._failed += 1
         tried, self._trying = self.state == "half_open", False
         if tried or self._failed >= self._limits.failures:
+            # Twice as long each time: a provider that is down for hours is not asked every few seconds.
             rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
             self._opened = min(self._opened + 1, 16)
             self._open_until = self._clock.monotonic() + rest
@@ -293,6 +294,7 @@ class Retries:
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1
+        # Jitter, so that attempts which failed together do not come back together.
         wait = self._next * (1 + random.uniform(0, _JITTER)) if asked is None else asked
         self._next *= 2
         await self._sleep(wait)

@@ -355,6 +355,7 @@ def _repair(path: Path) -> int | None:
     if not path.exists():
         return None
     content = path.read_bytes()
+    # Each line is one write, so that a crash can only have cut the last one.
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         if FORMAT.encode() not in content and content.strip():

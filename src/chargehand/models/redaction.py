@@ -92,6 +92,7 @@ class Redactor:
 
         The pieces of such a text become one, in the first of them.
         """
+        # One search over the whole stream: in most replies there is nothing to hide.
         written = json.dumps(events)
         if not cut and self._leaves_alone(events, written):
             return list(events)

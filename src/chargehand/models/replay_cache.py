@@ -178,6 +178,7 @@ class ReplayCache:
                 usage=usage,
                 hidden=hidden,
             )
+            # Each message comes again with every later call: written once, a long conversation stays small.
             new = [name for name in _names(parts) if name not in self._written]
             self._append(
                 [

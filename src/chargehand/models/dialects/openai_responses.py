@@ -67,6 +67,7 @@ class ResponsesDialect(ModelDialect):
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
         """Return the body with model and limit replaced; the provider keeps nothing of it."""
         capped = {} if limit is None else {"max_output_tokens": limit}
+        # What the provider keeps is out of reach of our own redaction and deletion.
         return {**body, "model": model, "store": False, **capped}
 
     def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:

@@ -48,6 +48,7 @@ class TranslatingUpstream:
             body = self._to.write_request(asked, model)
         except UntranslatableError as error:
             raise UpstreamError(str(error), code="uncarried") from None
+        # The client's headers name versions and features of its own dialect, which mean nothing there.
         body = self._to.prepare(body, model, asked.limit)
         reply = await self._inner.send(replace(call, dialect=self._to.name, body=body, headers={}))
         headers = reply.lower_headers

@@ -29,6 +29,7 @@ class CacheWorker:
     async def look_up(self, entry: CacheEntry) -> CachedReply | None:
         """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
         looking = self._executor.submit(entry.find)
+        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
         if self.cache.waiting:
             return await looking
         looking.add_done_callback(_log_failed_look)

@@ -178,6 +178,7 @@ class RequestHandler:
             unanswered = not self._answer.begun
             if self._request.more and unanswered and fault.code in (*_FAULTS, "uncarried", "next_model"):
                 raise NextModel(fault.code, fault.message) from None
+            # Waiting for quota is a state of its own: the mission sleeps until then, and is not failed.
             if unanswered and fault.code in _FAULTS:
                 fault = self._quota_refusal() or fault
             await self._refuse(fault)
@@ -449,6 +450,7 @@ class RequestHandler:
                 if meter.ended:
                     break
                 await self._forward(call, out, headers)
+                # A provider that ignores the limit would spend what nobody reserved.
                 forwarder.check_limit()
             else:
                 out = forwarder.finish()

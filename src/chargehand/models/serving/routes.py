@@ -74,6 +74,7 @@ def find_chain(models: Sequence[ServedModel], dialect: Dialect, name: object) ->
             "model_not_found",
             f"no model {name[:100]!r} here, {nearest(name, known)} (known: {', '.join(known) or 'none'})",
         )
+    # The same name may be served in several dialects: the client's own needs no translation.
     first = next((model for model in served if model.dialect == dialect), served[0])
     return tuple(_flatten(first, set()))
 
