@@ -108,11 +108,11 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.core.records import MissionRequest
     from chargehand.missions._calls import called
     from chargehand.missions._journal import Journal
-    from chargehand.models._call_log import CallLog
-    from chargehand.models._contract import Price, ServedModel
-    from chargehand.models._gateway import Gateway
-    from chargehand.models._http_upstream import HttpUpstream
-    from chargehand.models._ledger import MemoryLedger
+    from chargehand.models.contract import Price, ServedModel
+    from chargehand.models.gateway import Gateway
+    from chargehand.models.http_upstream import HttpUpstream
+    from chargehand.models.metering import MemoryLedger
+    from chargehand.models.replay_cache import ReplayCache
     from chargehand.store.ledger import SpendingLimits
     from chargehand.store.store import open_store
 
@@ -133,7 +133,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
             ledger = store.spending.ledger(mission="m-1", attempt=attempt, limits=limits)
             calls = None
             if kept:
-                calls = CallLog(place / f"{attempt}.jsonl", secrets={"key": "no-secret-is-this"}, token=_TOKEN)
+                calls = ReplayCache(place / f"{attempt}.jsonl", secrets={"key": "no-secret-is-this"}, token=_TOKEN)
                 stack.callback(calls.close)
             price = Price(input=1.0, output=4.0)
             gateway = Gateway(

@@ -19,7 +19,7 @@ from typing import Any
 import chargehand.cli._run as run_command
 from chargehand.cli._root import main
 from chargehand.missions._missions import Missions
-from chargehand.models._call_log import CallLog
+from chargehand.models.replay_cache import ReplayCache
 from chargehand.store.ledger import _AttemptLedger
 from chargehand.store.log import EventLog
 from chargehand.workspace.depot import Depot
@@ -85,7 +85,7 @@ def _arm(points: Points) -> None:
     points.around("append", named=_types)
     points.around("claim", named=lambda: "claim")
     points.around("release", named=lambda: "release")
-    points.beside(CallLog, "keep", "kept")
+    points.beside(ReplayCache, "keep", "kept")
     points.beside(_AttemptLedger, "settle", "settled")
     Missions.__init__.__kwdefaults__["fault"] = points.reach
     Depot.open.__func__.__kwdefaults__["fault"] = points.reach

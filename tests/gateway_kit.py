@@ -14,9 +14,9 @@ import httpx
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models._contract import Call, CallRecord, Dialect, Price, ServedModel, UpstreamReply
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, Dialect, ModelCall, Price, ServedModel, UpstreamReply
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
 
 PRICE = Price(input=1.0, output=10.0, cached=0.1, cache_write=1.25)
 SSE = {"content-type": "text/event-stream"}
@@ -39,13 +39,13 @@ class Reply:
 class Scripted:
     """An upstream that answers with `replies` in turn (the last one again and again) and keeps the calls."""
 
-    def __init__(self, *replies: Reply | Callable[[Call], Reply]) -> None:
+    def __init__(self, *replies: Reply | Callable[[ModelCall], Reply]) -> None:
         self.replies = list(replies)
-        self.calls: list[Call] = []
+        self.calls: list[ModelCall] = []
         self.open = 0
         self.closed_early = 0
 
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         reply = self.replies[min(len(self.calls), len(self.replies) - 1)]
         self.calls.append(call)
         reply = reply if isinstance(reply, Reply) else reply(call)
@@ -177,7 +177,7 @@ class Desk:
 @asynccontextmanager
 async def gateway(
     tmp_path: Path,
-    *replies: Reply | Callable[[Call], Reply],
+    *replies: Reply | Callable[[ModelCall], Reply],
     limit: float | None = 1.0,
     price: Price | None = PRICE,
     dialect: Dialect = "openai",

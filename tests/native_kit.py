@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from chargehand.app._app import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._dialects import CODECS
-from chargehand.models._render import ScriptedCall, ScriptedReply, render_for
-from chargehand.models._script import Script, ScriptLine
-from chargehand.models._script_tools import fitted
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
+from chargehand.models.scripts import Script, ScriptLine, fit_tools
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 
 GOOD = ("a - b", "a + b")
@@ -176,7 +175,7 @@ class ModelServer:
         if number > len(self.replies):
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
         said = self.replies[number - 1]
-        said = fitted(said, CODECS[self.dialect].asked(body).tools) if self.neutral else said
+        said = fit_tools(said, DIALECTS[self.dialect].read_request(body).tools) if self.neutral else said
         reply = render_for(self.dialect, said, body, id=f"t{number}")
 
         async def collected() -> bytes:

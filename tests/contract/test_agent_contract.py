@@ -25,8 +25,8 @@ from chargehand.agents.programs.command import CommandAgent
 from chargehand.agents.programs.last_message import ENDS, MESSAGE, MessageRepairs, ReadMessage
 from chargehand.core.config import CliName
 from chargehand.core.messages import Addressed
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._render import ScriptedReply
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.policy.actions import Effect
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain

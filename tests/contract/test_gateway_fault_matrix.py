@@ -15,10 +15,10 @@ import pytest
 from tests.gateway_kit import DONE, PRICE, chunk, openai_whole
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._contract import CallRecord, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._http_upstream import HttpUpstream
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.http_upstream import HttpUpstream
+from chargehand.models.metering import MemoryLedger
 
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 CHAT = "/v1/chat/completions"

@@ -18,7 +18,7 @@ from chargehand.core.events import decode
 from chargehand.core.state import MissionState
 from chargehand.missions._journal import recalled
 from chargehand.missions._transcript import transcript
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 from chargehand.testing.agents import fake_acp as _fake_acp
 from chargehand.testing.agents import fake_cli as _fake_cli
 

@@ -29,9 +29,9 @@ from chargehand.core.events import decode
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.state import MissionState
 from chargehand.missions._transcript import Line, transcript
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._render import ScriptedReply
-from chargehand.models._script import Script
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.scripted_replies import ScriptedReply
+from chargehand.models.scripts import Script
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"

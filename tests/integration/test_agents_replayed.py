@@ -21,7 +21,7 @@ from tests.native_kit import ModelServer, call, says
 from chargehand.core.attempt_events import CheckpointMade, ModelCalled, ReplayDiverged
 from chargehand.core.config import CliName
 from chargehand.core.state import MissionState
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 REPLIES = (

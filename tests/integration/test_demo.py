@@ -18,7 +18,7 @@ from chargehand.cli._demo_told import told
 from chargehand.cli._root import chargehand
 from chargehand.core.fold import apply
 from chargehand.core.state import MissionState
-from chargehand.models._script import Script
+from chargehand.models.scripts import Script
 
 pytestmark = pytest.mark.needs_bwrap
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -34,9 +34,9 @@ from tests.gateway_kit import (
 )
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import CallRecord, Dialect, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, Dialect, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
 
 CALL = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}

@@ -21,9 +21,9 @@ from chargehand.cli._gateway import GatewayOptions, serve_gateway
 from chargehand.cli._output import Output
 from chargehand.cli._root import chargehand
 from chargehand.core.errors import UsageError
-from chargehand.models._faults import Faults
-from chargehand.models._recording import Recording
-from chargehand.models._script import Script
+from chargehand.models.faults import Faults
+from chargehand.models.recording import Recording
+from chargehand.models.scripts import Script
 
 PAGE = Path(__file__).parents[2] / "docs/reference/recording.md"
 SCRIPT = '{"format": "chargehand-script", "version": 1}\n{"text": "one"}\n{"text": "the key is tops3cret-key"}\n'

@@ -34,15 +34,15 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream, Usage
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._replay import ReplayUpstream
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import ReplayUpstream
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 SOME = [(one, DIALECTS[(place + step) % 4]) for place, one in enumerate(DIALECTS) for step in (0, 1)]
@@ -65,7 +65,7 @@ def script() -> ScriptUpstream:
 
 @asynccontextmanager
 async def served(
-    dialect: Dialect, upstream: Upstream, *, limit: float | None = 1.0
+    dialect: Dialect, upstream: ModelUpstream, *, limit: float | None = 1.0
 ) -> AsyncIterator[tuple[str, str, list[CallRecord]]]:
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE)

@@ -13,12 +13,12 @@ from google import genai
 from google.genai import errors, types
 from tests.provider_kit import Provider, serving
 
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream
-from chargehand.models._gateway import Gateway
-from chargehand.models._http_upstream import HttpUpstream
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._render import ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.http_upstream import HttpUpstream
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.scripted_replies import ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TEXTS = ["alpha", "beta", "gamma"]
 PRICE = Price(input=1.0, output=0.0)
@@ -27,7 +27,7 @@ SCRIPT = Script.of(ScriptedReply(text="never said"))
 
 @asynccontextmanager
 async def served(
-    dialect: Dialect, upstream: Upstream, *, ollama: bool = False, limit: float = 1.0
+    dialect: Dialect, upstream: ModelUpstream, *, ollama: bool = False, limit: float = 1.0
 ) -> AsyncIterator[tuple[str, str, list[CallRecord]]]:
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE, ollama=ollama)

@@ -16,10 +16,10 @@ import httpx
 import pytest
 from tests import tiny_model
 
-from chargehand.models._contract import CallRecord, Price, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._http_upstream import HttpUpstream
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, Price, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.http_upstream import HttpUpstream
+from chargehand.models.metering import MemoryLedger
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 12, "messages": [{"role": "user", "content": "hi"}]}

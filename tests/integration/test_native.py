@@ -17,10 +17,10 @@ from chargehand.core.events import decode
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.missions._fork import Edit, ForkPoint, fork
 from chargehand.missions._transcript import transcript
-from chargehand.models._contract import Call
-from chargehand.models._recording import RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import ModelCall
+from chargehand.models.recording import RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.scripts import Script, ScriptUpstream
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"
@@ -335,7 +335,7 @@ def test_a_recording_answers_as_a_script_does(shop: NativeShop) -> None:
         for turn in (1, 2):
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
             upstream = ScriptUpstream(scripted(MENDS), attempts={"a": 1})
-            call_made = Call(id=f"c-{turn}", dialect="openai", body=body, attempt="a", turn=turn)
+            call_made = ModelCall(id=f"c-{turn}", dialect="openai", body=body, attempt="a", turn=turn)
             reply = await RecordingUpstream(upstream, writer, Redactor()).send(call_made)
             async for _ in reply.chunks:
                 pass

@@ -25,7 +25,7 @@ from chargehand.cli._root import chargehand
 from chargehand.core.state import MissionState
 from chargehand.missions._context import acts_prefix
 from chargehand.missions._transcript import transcript
-from chargehand.models._render import ScriptedReply
+from chargehand.models.scripted_replies import ScriptedReply
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 ASKS = (

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Scripted
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._contract import CallRecord, Price, ServedModel, Usage
-from chargehand.models._gateway_bill import Desk
-from chargehand.models._gateway_dialect import Metered
-from chargehand.models._gateway_fault import GatewayFault
-from chargehand.models._meter import Bound
+from chargehand.models.contract import CallRecord, GatewayFault, Price, ServedModel, Usage
+from chargehand.models.dialects.base import MeteredUsage
+from chargehand.models.metering import CallBound
+from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.store.ledger import SpendingLimits
 from chargehand.store.store import Store, open_store
 
@@ -73,13 +72,13 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
     desks = {}
     for attempt, mission in MISSIONS.items():
         money = store.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=USERS[mission])
-        desks[attempt] = Desk(
+        desks[attempt] = BudgetAdmission(
             money, clock, attempt=attempt, on_call=records.append, on_alert=lambda spent: told.append(spent.limit)
         )
     told: list[str] = []
 
     async def call(scene: Scene) -> None:
-        bound = Bound(input=1_000, output=scene.asked, asked=True)
+        bound = CallBound(input=1_000, output=scene.asked, asked=True)
         try:
             bill = await desks[scene.attempt].open(served, bound, turn=1)
         except GatewayFault as fault:
@@ -93,7 +92,7 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
         usage = Usage(input=read, output=wrote, cost_usd=scene.word) if scene.tells else Usage()
         invoices[bill.id] = scene.word if scene.word is not None else (read + wrote * 10.0) / 1e6
         tells[bill.id] = scene.tells
-        await bill.close("ok", 200, metered=Metered(usage=usage))
+        await bill.close("ok", 200, metered=MeteredUsage(usage=usage))
 
     refused: set[str] = set()
     invoices: dict[str, float] = {}

@@ -12,66 +12,66 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.models._contract import Call, Dialect, UpstreamReply, Usage
-from chargehand.models._dialects import CODECS
-from chargehand.models._gateway_dialect import EventSplitter
-from chargehand.models._talk import (
-    Asked,
-    Blob,
-    Offer,
-    Said,
-    Text,
-    ToolResult,
-    ToolUse,
-    Turn,
-    UncarriedError,
-    folded,
-    merged,
-    named,
-    pieces_of,
+from chargehand.models.contract import Dialect, ModelCall, UpstreamReply, Usage
+from chargehand.models.dialects.conversation import (
+    ConversationTurn,
+    FilePart,
+    NeutralReply,
+    NeutralRequest,
+    OfferedTool,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UntranslatableError,
+    fold_reply,
+    merge_turns,
+    name_tool_results,
+    reply_deltas,
 )
-from chargehand.models._translate import TranslatingUpstream, _data
+from chargehand.models.dialects.events import EventSplitter
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 
-DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
+ALL: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-PAIRS = [(one, other) for one in DIALECTS for other in DIALECTS if one != other]
+PAIRS = [(one, other) for one in ALL for other in ALL if one != other]
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=30)
 NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 LEAVES = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | WORDS
 OBJECTS = st.dictionaries(WORDS, LEAVES | st.lists(LEAVES, max_size=3), max_size=3)
 IMAGES = st.builds(
-    Blob,
+    FilePart,
     media_type=st.sampled_from(["image/png", "image/jpeg"]),
     data=st.binary(min_size=1, max_size=20).map(lambda raw: base64.b64encode(raw).decode()),
 )
-TEXTS = st.builds(Text, text=WORDS)
+TEXTS = st.builds(TextPart, text=WORDS)
 
 
 @st.composite
-def rounds(draw: st.DrawFn, number: int) -> list[Turn]:
+def rounds(draw: st.DrawFn, number: int) -> list[ConversationTurn]:
     """One question, maybe with calls of tools and what they came to."""
-    found = [Turn(role="user", parts=tuple(draw(st.lists(TEXTS | IMAGES, min_size=1, max_size=3))))]
+    found = [ConversationTurn(role="user", parts=tuple(draw(st.lists(TEXTS | IMAGES, min_size=1, max_size=3))))]
     said = draw(st.lists(TEXTS, max_size=1))
     calls = [
-        ToolUse(id=f"call_{number}_{n}", name=name, arguments=json.dumps(arguments))
+        ToolCallPart(id=f"call_{number}_{n}", name=name, arguments=json.dumps(arguments))
         for n, (name, arguments) in enumerate(draw(st.lists(st.tuples(NAMES, OBJECTS), max_size=3)))
     ]
-    found.append(Turn(role="assistant", parts=(*said, *calls)))
+    found.append(ConversationTurn(role="assistant", parts=(*said, *calls)))
     results = [
-        ToolResult(
+        ToolResultPart(
             id=call.id, content=tuple(draw(st.lists(TEXTS, max_size=1)) + draw(st.lists(IMAGES, max_size=1)))
         )
         for call in calls
     ]
-    return [*found, Turn(role="user", parts=tuple(results))]
+    return [*found, ConversationTurn(role="user", parts=tuple(results))]
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> Asked:
+def conversations(draw: st.DrawFn) -> NeutralRequest:
     turns = [turn for n in range(draw(st.integers(1, 3))) for turn in draw(rounds(n))]
-    tools = [Offer(name=f"t{n}", description=draw(WORDS), schema={"type": "object"}) for n in range(2)]
-    return Asked(
-        turns=named(merged(turns)),
+    tools = [OfferedTool(name=f"t{n}", description=draw(WORDS), schema={"type": "object"}) for n in range(2)]
+    return NeutralRequest(
+        turns=name_tool_results(merge_turns(turns)),
         system=tuple(draw(st.lists(WORDS, max_size=2))),
         tools=tuple(tools),
         choice=draw(st.sampled_from([None, "auto", "none", "required"])),
@@ -83,24 +83,24 @@ def conversations(draw: st.DrawFn) -> Asked:
 Gist = tuple[Any, ...]
 
 
-def gist(asked: Asked) -> Gist:
+def gist(asked: NeutralRequest) -> Gist:
     """What must not be lost, whatever its place inside a turn: words, calls, results, pictures, in order."""
     parts = [part for turn in asked.turns for part in turn.parts]
-    results = [part for part in parts if isinstance(part, ToolResult)]
-    calls = [part for part in parts if isinstance(part, ToolUse)]
+    results = [part for part in parts if isinstance(part, ToolResultPart)]
+    calls = [part for part in parts if isinstance(part, ToolCallPart)]
     return (
         "\n\n".join(asked.system),
-        [(turn.role, "".join(p.text for p in turn.parts if isinstance(p, Text))) for turn in asked.turns],
+        [(turn.role, "".join(p.text for p in turn.parts if isinstance(p, TextPart))) for turn in asked.turns],
         [(call.id, call.name, json.loads(call.arguments or "{}")) for call in calls],
         [(result.id, result.name, result.text) for result in results],
-        sorted(blob.data for part in parts for blob in ([part] if isinstance(part, Blob) else ())),
+        sorted(blob.data for part in parts for blob in ([part] if isinstance(part, FilePart) else ())),
         sorted(blob.data for result in results for blob in result.blobs),
         [(tool.name, tool.description, dict(tool.schema)) for tool in asked.tools],
         (asked.choice, asked.stream),
     )
 
 
-def moved(asked: Asked) -> Gist:
+def moved(asked: NeutralRequest) -> Gist:
     """The gist where pictures of results may stand behind them, under a line that says whose they are."""
     words, calls, results, tools = gist(asked)[1], gist(asked)[2], gist(asked)[3], gist(asked)[6]
     said = []
@@ -115,10 +115,10 @@ def moved(asked: Asked) -> Gist:
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @QUICK
 @given(asked=conversations())
-def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: Asked) -> None:
-    first = CODECS[one].asked(CODECS[one].body(asked, "m"))
-    there = CODECS[other].asked(CODECS[other].body(first, "m"))
-    back = CODECS[one].asked(CODECS[one].body(there, "m"))
+def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: NeutralRequest) -> None:
+    first = DIALECTS[one].read_request(DIALECTS[one].write_request(asked, "m"))
+    there = DIALECTS[other].read_request(DIALECTS[other].write_request(first, "m"))
+    back = DIALECTS[one].read_request(DIALECTS[one].write_request(there, "m"))
     assert moved(there) == moved(asked)
     assert moved(back) == moved(asked)
     assert there.limit == asked.limit or {one, other} & {"anthropic"}
@@ -127,19 +127,21 @@ def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: 
 @pytest.mark.parametrize("dialect", ["anthropic", "responses"])
 @QUICK
 @given(asked=conversations())
-def test_pictures_of_results_stay_in_their_place_where_the_dialect_has_one(dialect: Dialect, asked: Asked) -> None:
-    assert gist(CODECS[dialect].asked(CODECS[dialect].body(asked, "m"))) == gist(asked)
+def test_pictures_of_results_stay_in_their_place_where_the_dialect_has_one(
+    dialect: Dialect, asked: NeutralRequest
+) -> None:
+    assert gist(DIALECTS[dialect].read_request(DIALECTS[dialect].write_request(asked, "m"))) == gist(asked)
 
 
 CALLS = st.lists(st.tuples(NAMES, OBJECTS), max_size=3).map(
     lambda made: tuple(
-        ToolUse(id=f"call_{n}", name=name, arguments=json.dumps(arguments))
+        ToolCallPart(id=f"call_{n}", name=name, arguments=json.dumps(arguments))
         for n, (name, arguments) in enumerate(made)
     )
 )
 COUNTS = st.integers(0, 10**6)
 REPLIES = st.builds(
-    Said,
+    NeutralReply,
     text=st.just("") | WORDS,
     thoughts=st.just("") | WORDS,
     calls=CALLS,
@@ -151,16 +153,16 @@ REPLIES = st.builds(
 class Provider:
     """Answers every call with one reply, in the dialect of the call, in pieces of any size."""
 
-    def __init__(self, said: Said, cut: int) -> None:
+    def __init__(self, said: NeutralReply, cut: int) -> None:
         self.said, self.cut = said, cut
 
-    async def send(self, call: Call) -> UpstreamReply:
-        writer = CODECS[call.dialect].writer("up", "r")
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        writer = DIALECTS[call.dialect].reply_writer("up", "r")
         if call.stream:
-            body = b"".join(writer.event(piece) for piece in pieces_of(self.said))
+            body = b"".join(writer.write_delta(piece) for piece in reply_deltas(self.said))
             kind = "text/event-stream"
         else:
-            body, kind = json.dumps(writer.whole(self.said)).encode(), "application/json"
+            body, kind = json.dumps(writer.write_whole(self.said)).encode(), "application/json"
         return UpstreamReply(status=200, headers={"content-type": kind}, chunks=self._chunks(body))
 
     async def _chunks(self, body: bytes) -> AsyncIterator[bytes]:
@@ -171,7 +173,7 @@ class Provider:
         pass
 
 
-def spoken(said: Said) -> Gist:
+def spoken(said: NeutralReply) -> Gist:
     calls = [(call.id, call.name, json.loads(call.arguments or "{}")) for call in said.calls]
     usage = said.usage
     stop = "tools" if said.calls and said.stop in ("end", "tools") else said.stop
@@ -182,26 +184,26 @@ def spoken(said: Said) -> Gist:
 @QUICK
 @given(said=REPLIES, stream=st.booleans(), cut=st.integers(1, 200))
 def test_a_reply_survives_each_pair(
-    client: Dialect, upstream: Dialect, said: Said, stream: bool, cut: int
+    client: Dialect, upstream: Dialect, said: NeutralReply, stream: bool, cut: int
 ) -> None:
-    asked = Asked(turns=(Turn(role="user", parts=(Text(text="hi"),)),), stream=stream)
-    call = Call(id="c", dialect=client, body=CODECS[client].body(asked, "m"), attempt="a", turn=1)
+    asked = NeutralRequest(turns=(ConversationTurn(role="user", parts=(TextPart(text="hi"),)),), stream=stream)
+    call = ModelCall(id="c", dialect=client, body=DIALECTS[client].write_request(asked, "m"), attempt="a", turn=1)
 
     async def answered() -> tuple[bytes, Usage]:
         reply = await TranslatingUpstream(Provider(said, cut), upstream).send(call)
         body = b"".join([piece async for piece in reply.chunks])
         assert reply.meter is not None
-        return body, reply.meter.used()[0]
+        return body, reply.meter().usage
 
     body, usage = asyncio.run(answered())
-    reader = CODECS[client].reader("s")
+    reader = DIALECTS[client].reply_reader("s")
     if stream:
         split = EventSplitter()
-        pieces = [piece for event in split.feed(body) for piece in reader.event(_data(event))]
-        pieces += reader.end()
+        pieces = [piece for event in split.feed(body) for piece in reader.read_event(read_event_data(event))]
+        pieces += reader.finish()
     else:
-        pieces = reader.whole(json.loads(body))
-    assert spoken(folded(pieces)) == spoken(said)
+        pieces = reader.read_whole(json.loads(body))
+    assert spoken(fold_reply(pieces)) == spoken(said)
     assert (usage.input, usage.output) == (said.usage.input, said.usage.output)
 
 
@@ -217,24 +219,26 @@ def test_a_reply_survives_each_pair(
     ],
 )
 def test_what_no_other_dialect_has_is_an_error_with_its_name(dialect: Dialect, body: Any, what: str) -> None:
-    with pytest.raises(UncarriedError) as caught:
-        CODECS[dialect].asked(body)
+    with pytest.raises(UntranslatableError) as caught:
+        DIALECTS[dialect].read_request(body)
     assert what in caught.value.what
 
 
 def test_a_plain_text_tool_goes_as_a_function_and_comes_back_as_itself() -> None:
     tools = [{"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "definition": "start: x"}}]
     body = {"model": "m", "input": "hi", "tools": tools, "stream": True}
-    said = Said(calls=(ToolUse(id="c1", name="apply_patch", arguments=json.dumps({"input": "*** Begin"})),))
-    seen: list[Call] = []
+    said = NeutralReply(
+        calls=(ToolCallPart(id="c1", name="apply_patch", arguments=json.dumps({"input": "*** Begin"})),)
+    )
+    seen: list[ModelCall] = []
 
     class Keeping(Provider):
-        async def send(self, call: Call) -> UpstreamReply:
+        async def send(self, call: ModelCall) -> UpstreamReply:
             seen.append(call)
             return await super().send(call)
 
     async def answered() -> bytes:
-        call = Call(id="c", dialect="responses", body=body, attempt="a", turn=1)
+        call = ModelCall(id="c", dialect="responses", body=body, attempt="a", turn=1)
         reply = await TranslatingUpstream(Keeping(said, 9), "openai").send(call)
         return b"".join([piece async for piece in reply.chunks])
 

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chargehand.models._wire import Frame, Plain, WireError, frame_of, parsed_head, split_head
+from chargehand.models.http.framing import (
+    BodyFraming,
+    Decompressor,
+    HttpError,
+    find_framing,
+    parse_head,
+    take_head,
+)
 
 Read = tuple[int, bytes, bool]
 """Status, body, and whether it is whole."""
@@ -25,24 +32,24 @@ def ours(pieces: Sequence[bytes]) -> Read | None:
     try:
         for piece in pieces:
             buffer += piece
-            while frame is None and (raw := split_head(buffer)) is not None:
-                head = parsed_head(raw)
+            while frame is None and (raw := take_head(buffer)) is not None:
+                head = parse_head(raw)
                 status = head.status
-                frame = frame_of(head, method="POST") if status >= 200 else None
+                frame = find_framing(head, method="POST") if status >= 200 else None
             if frame is not None and not frame.done:
                 body.append(frame.feed(bytes(buffer)))
                 buffer.clear()
         return status if frame else 0, b"".join(body), _ended(frame)
-    except WireError as error:
+    except HttpError as error:
         return None if error.code == "upstream_malformed" else (-1, b"", True)
 
 
-def _ended(frame: Frame | None) -> bool:
+def _ended(frame: BodyFraming | None) -> bool:
     if frame is None:
         return False
     try:
         frame.end()
-    except WireError as error:
+    except HttpError as error:
         return error.code != "upstream_cut"
     return True
 
@@ -137,15 +144,15 @@ def test_what_stays_and_what_does_not() -> None:
         b"HTTP/1.1 200 OK\r\nconnection: x, Close\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n",
     ]
-    assert [parsed_head(raw).reusable for raw in kept] == [True, True]
-    assert [parsed_head(raw).reusable for raw in left] == [False, False, False]
+    assert [parse_head(raw).reusable for raw in kept] == [True, True]
+    assert [parse_head(raw).reusable for raw in left] == [False, False, False]
 
 
 def test_compressed_bodies_are_read_and_damaged_ones_refused() -> None:
     packed = gzip.compress(b"hello" * 100)
-    plain = Plain("gzip")
-    assert b"".join(plain.of(packed[n : n + 7]) for n in range(0, len(packed), 7)) == b"hello" * 100
-    with pytest.raises(WireError, match="uncompress"):
-        Plain("gzip").of(b"no such thing")
-    with pytest.raises(WireError, match="content-encoding"):
-        Plain("br")
+    plain = Decompressor("gzip")
+    assert b"".join(plain.decompress(packed[n : n + 7]) for n in range(0, len(packed), 7)) == b"hello" * 100
+    with pytest.raises(HttpError, match="uncompress"):
+        Decompressor("gzip").decompress(b"no such thing")
+    with pytest.raises(HttpError, match="content-encoding"):
+        Decompressor("br")

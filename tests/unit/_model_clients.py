@@ -10,7 +10,7 @@ import httpx2
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply
 
 SECONDS = 5.0
 
@@ -23,10 +23,10 @@ def call(
     said: str = "hello",
     seconds: float = SECONDS,
     **body: Any,
-) -> Call:
+) -> ModelCall:
     """Return a call that says one thing."""
     messages = [{"role": "user", "content": said}]
-    return Call(
+    return ModelCall(
         id=f"c-{turn}",
         dialect=dialect,
         attempt=attempt,
@@ -61,24 +61,24 @@ class _Body(httpx2.AsyncByteStream):
 class UpstreamTransport(httpx2.AsyncBaseTransport):
     """Hands what a client sends to an upstream, and the reply back in its pieces."""
 
-    def __init__(self, upstream: Upstream, dialect: Dialect) -> None:
+    def __init__(self, upstream: ModelUpstream, dialect: Dialect) -> None:
         self.upstream, self.dialect, self.turn = upstream, dialect, 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.turn += 1
         body = json.loads(await request.aread())
-        sent = Call(id=f"c-{self.turn}", dialect=self.dialect, body=body, attempt="a", turn=self.turn)
+        sent = ModelCall(id=f"c-{self.turn}", dialect=self.dialect, body=body, attempt="a", turn=self.turn)
         reply = await self.upstream.send(sent)
         return httpx2.Response(reply.status, headers=dict(reply.headers), stream=_Body(reply.chunks))
 
 
-def openai_client(upstream: Upstream) -> AsyncOpenAI:
+def openai_client(upstream: ModelUpstream) -> AsyncOpenAI:
     """Return OpenAI's client."""
     http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "openai"))
     return AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http, max_retries=0)
 
 
-def anthropic_client(upstream: Upstream) -> AsyncAnthropic:
+def anthropic_client(upstream: ModelUpstream) -> AsyncAnthropic:
     """Return Anthropic's client."""
     http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "anthropic"))
     return AsyncAnthropic(api_key="k", base_url="http://gateway", http_client=http, max_retries=0)

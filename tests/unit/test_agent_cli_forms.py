@@ -20,7 +20,7 @@ from chargehand.agents.clis import SPECS, CliLaunch
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.core.config import CliName
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 from chargehand.testing.agents import fake_cli as _fake_cli
 
 NAMES: tuple[CliName, ...] = get_args(CliName)

@@ -17,10 +17,10 @@ from chargehand.agents.native.model_client import open_client
 from chargehand.agents.native.tools.toolbox import Toolbox
 from chargehand.agents.recorded import ToolCall
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Price, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._trials import red_square
+from chargehand.models.contract import Price, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.probes import red_square
 
 PNG = red_square()
 

@@ -27,10 +27,10 @@ from tests.gateway_kit import (
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._health import ProviderLimits, Providers
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderLimits, Providers
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
@@ -284,7 +284,7 @@ async def test_every_way_to_ask_for_a_rest_is_understood(
 
 async def test_a_short_rest_of_the_only_model_is_waited_out(tmp_path: Path) -> None:
     async with bench(tmp_path, Scripted(GOOD), None) as desk:
-        desk.providers.of("one").rest(7)
+        desk.providers.of("one").note_rest(7)
         assert (await desk.ask()).status_code == 200
     assert desk.waits == pytest.approx([7.0])
 

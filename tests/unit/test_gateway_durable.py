@@ -16,9 +16,9 @@ from tests.gateway_kit import SSE, Desk, Reply, gateway, openai_stream, openai_w
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Spent
-from chargehand.models._call_log import CallLog
-from chargehand.models._contract import Price
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import Price
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.replay_cache import ReplayCache
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -45,7 +45,7 @@ class Disk(MemoryLedger):
         self.on_disk = list(self.reserved)
 
 
-class SlowLog(CallLog):
+class SlowLog(ReplayCache):
     """Kept calls whose disk is as slow as a test wants it."""
 
     def __init__(self, path: Path) -> None:
@@ -150,8 +150,8 @@ async def test_a_client_has_the_end_of_a_reply_once_the_disk_has_all_of_it(tmp_p
 async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(CallLog):
-        def asked(self, *given: Any, **more: Any) -> Any:
+    class Broken(ReplayCache):
+        def fingerprint(self, *given: Any, **more: Any) -> Any:
             raise ValueError("not to be taken apart")
 
     log = Broken(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
@@ -159,12 +159,12 @@ async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
         assert (await desk.post(BODY)).status_code == 200
         assert [record.status for record in desk.records] == ["ok"]
     log.close()
-    assert "cannot be kept: not to be taken apart" in caplog.text
+    assert "cannot keep a request: not to be taken apart" in caplog.text
 
 
 def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:
     """A pipe in place of the file cannot be waited for: what `sync` raises there is the disk's own word."""
-    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     log.sync()
     reader, writer = os.pipe()
     kept, log._file = log._file, writer

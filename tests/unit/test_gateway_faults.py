@@ -24,7 +24,7 @@ from tests.gateway_kit import (
 )
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Dialect
+from chargehand.models.contract import Dialect
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
 STREAM = {**ASK, "stream": True}

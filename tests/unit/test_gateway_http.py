@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.models._gateway import Gateway
-from chargehand.models._gateway_dialect import EventSplitter
-from chargehand.models._http import HttpLimits
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.dialects.events import EventSplitter
+from chargehand.models.gateway import Gateway
+from chargehand.models.http.server import HttpLimits
+from chargehand.models.metering import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"

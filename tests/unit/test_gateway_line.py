@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.gateway_kit import SSE, Reply, gateway, openai_stream
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models._health import ProviderLimits, Providers, Standing
+from chargehand.models.providers import ProviderHealth, ProviderLimits, Providers
 
 WAITING = 200
 STREAM = {"model": "m", "messages": [], "max_tokens": 10, "stream": True}
 
 
-def standing(limits: ProviderLimits) -> tuple[Standing, SteppedClock]:
+def standing(limits: ProviderLimits) -> tuple[ProviderHealth, SteppedClock]:
     clock = SteppedClock()
     return Providers({"one": limits}, clock=clock).of("one"), clock
 
@@ -26,7 +26,7 @@ async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_take
 
     async def one(number: int) -> None:
         nonlocal within, most
-        async with line.place(asyncio.sleep):
+        async with line.hold_slot(asyncio.sleep):
             within += 1
             most = max(most, within)
             served.append(number)
@@ -40,7 +40,7 @@ async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_take
     await asyncio.gather(*tasks, return_exceptions=True)
     assert served == [*range(10), *range(11, WAITING, 2)]
     assert (within, most) == (0, 4)
-    async with line.place(asyncio.sleep):  # none of those that left kept one
+    async with line.hold_slot(asyncio.sleep):  # none of those that left kept one
         pass
 
 
@@ -56,7 +56,7 @@ async def test_who_stops_waiting_for_the_minutes_share_takes_none_of_it() -> Non
         clock.advance(seconds)
 
     async def one(number: int) -> None:
-        async with line.place(sleep):
+        async with line.hold_slot(sleep):
             begun.append((number, clock.monotonic() - start))
 
     tasks = [asyncio.create_task(one(number)) for number in range(WAITING)]

@@ -25,8 +25,8 @@ from tests.gateway_kit import (
 
 from chargehand.core.errors import ExhaustedError, UpstreamError
 from chargehand.core.ports import Spent
-from chargehand.models._contract import Call, Price
-from chargehand.models._ledger import MemoryLedger
+from chargehand.models.contract import ModelCall, Price
+from chargehand.models.metering import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGES = "/v1/messages"
@@ -216,7 +216,7 @@ PLAN = st.lists(
 )
 
 
-def _honest(call: Call, outcome: str) -> Reply:
+def _honest(call: ModelCall, outcome: str) -> Reply:
     """Play one outcome of a provider that keeps the limit it is given (but for `endless`)."""
     limit = int(call.body["max_tokens"])
     usage = {"prompt_tokens": len(json.dumps(dict(call.body))) // 4, "completion_tokens": limit}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.gateway_kit import JSON, SSE, Reply, data, event, gateway
 
-from chargehand.models._contract import Dialect
+from chargehand.models.contract import Dialect
 from chargehand.store.ledger import SpendingLimits
 from chargehand.store.store import open_store
 

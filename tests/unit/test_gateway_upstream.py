@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Call, Dialect, UpstreamReply
-from chargehand.models._http_upstream import HttpUpstream
+from chargehand.models.contract import Dialect, ModelCall, UpstreamReply
+from chargehand.models.http_upstream import HttpUpstream
 
 KEY = "sk-very-secret"
 LOCAL = "http://127.0.0.1"
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
-def call(dialect: Dialect = "openai", seconds: float = 5.0, **headers: str) -> Call:
+def call(dialect: Dialect = "openai", seconds: float = 5.0, **headers: str) -> ModelCall:
     body = {"model": "up", "text": "é"}
-    return Call(id="c", dialect=dialect, body=body, attempt="a", turn=1, seconds=seconds, headers=headers)
+    return ModelCall(id="c", dialect=dialect, body=body, attempt="a", turn=1, seconds=seconds, headers=headers)
 
 
 @asynccontextmanager
@@ -134,7 +134,7 @@ async def test_a_connection_is_used_again_until_its_provider_closes_it() -> None
 
 
 def idle(up: HttpUpstream) -> list[Any]:
-    return [each for wire in up._wires.values() for each in vars(wire)["_idle"]]
+    return [each for wire in up._clients.values() for each in vars(wire)["_idle"]]
 
 
 async def lines_after(up: HttpUpstream) -> list[Any]:

@@ -17,7 +17,7 @@ from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import MissionState
 from chargehand.missions._journal import Journal
 from chargehand.missions._sleep import asleep, wakes_at
-from chargehand.models._contract import QuotaRest
+from chargehand.models.contract import QuotaRest
 
 REQUEST = MissionRequest(text="x", agent="a", command=("x",), slug="x")
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST, user="ann")

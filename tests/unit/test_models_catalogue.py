@@ -10,9 +10,15 @@ import pytest
 from chargehand.app._model_reports import Reports
 from chargehand.app._models import facts_of, served_model
 from chargehand.core.config import LimitsConfig, ModelConfig
-from chargehand.models._catalogue import MODALITIES, ModelFacts, Reported, find_abilities, find_facts
-from chargehand.models._modelsdev import listed_models
-from chargehand.models._prices import find_price
+from chargehand.models.catalogue import (
+    MODALITIES,
+    ModelFacts,
+    Reported,
+    find_capabilities,
+    find_facts,
+    find_price,
+    listed_models,
+)
 
 DATA = "models.dev"
 
@@ -99,8 +105,8 @@ def test_a_model_with_eyes_is_sent_pdfs_whatever_models_dev_says_of_them() -> No
     (listed,) = [one for _, name, one in listed_models("openai") if name == "gpt-5"]
     assert "pdf" not in (listed.takes or ("pdf",))
     config = ModelConfig(provider="openai", model="gpt-5")
-    assert find_abilities("openai", "gpt-5", config, reported=None).files is None
-    assert find_abilities("openai", "gpt-4o", config, reported=None).files is True
+    assert find_capabilities("openai", "gpt-5", config, reported=None).files is None
+    assert find_capabilities("openai", "gpt-4o", config, reported=None).files is True
 
 
 def test_what_a_probe_found_is_kept_and_used(tmp_path: Path) -> None:

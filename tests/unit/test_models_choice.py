@@ -24,7 +24,7 @@ from chargehand.app._models import (
 from chargehand.app._ollama import find_ollama
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
-from chargehand.models._prices import find_price
+from chargehand.models.catalogue import find_price
 
 KEY = "sesame-1234567890"
 CLOSED = "http://127.0.0.1:1"

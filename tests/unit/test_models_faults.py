@@ -12,10 +12,10 @@ import pytest
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models._contract import Call, UpstreamReply
-from chargehand.models._faults import Fault, Faults, FaultyUpstream
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import ModelCall, UpstreamReply
+from chargehand.models.faults import Fault, Faults, FaultyUpstream
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "a"}, id="one"),))
 QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -126,7 +126,7 @@ async def test_a_reply_that_is_left_early_is_closed_behind_the_fault() -> None:
     class Open:
         closed = False
 
-        async def send(self, call: Call) -> UpstreamReply:
+        async def send(self, call: ModelCall) -> UpstreamReply:
             return UpstreamReply(status=200, headers={}, chunks=self)
 
         async def close(self) -> None: ...

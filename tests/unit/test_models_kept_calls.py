@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.gateway_kit import DONE, JSON, SSE, USAGE, Reply, chunk, gateway, openai_stream, openai_whole
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._call_log import CallLog
-from chargehand.models._contract import Usage
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._replay import Divergence
+from chargehand.models.contract import Usage
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.replay import Divergence
+from chargehand.models.replay_cache import ReplayCache
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 OTHER = "cht-fedcba9876543210fedcba9876543210"
@@ -30,14 +30,14 @@ class Life:
     def __init__(self, path: Path, *, token: str = TOKEN, strict: bool = True) -> None:
         self.told: list[Divergence] = []
         secrets = {"KEY": "not-to-be-kept-9"}
-        self.log = CallLog(path, secrets=secrets, token=token, strict=strict, on_diverged=self.told.append)
+        self.log = ReplayCache(path, secrets=secrets, token=token, strict=strict, on_diverged=self.told.append)
         self.turn = 0
 
     def ask(self, *words: str, reply: str | None = None, **more: Any) -> str | None:
         """Ask, and return what was kept; where nothing is, keep `reply` unless it is on its way only."""
         self.turn += 1
         body = {"model": "m", "messages": [{"role": "user", "content": word} for word in words], **more}
-        asked = self.log.asked("openai", "reply", body, turn=self.turn)
+        asked = self.log.fingerprint("openai", "reply", body, turn=self.turn)
         kept = self.log.find(asked)
         if kept is not None:
             return text(self.log.body(kept))
@@ -186,7 +186,7 @@ def test_each_part_of_a_conversation_is_kept_once(path: Path) -> None:
 
 async def asked(tmp_path: Path, *replies: Any, stream: bool = False, **more: Any) -> Any:
     """Ask once through a gateway that keeps its calls; return response, calls of the upstream, and records."""
-    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     try:
         async with gateway(tmp_path, *replies, calls=log, **more) as desk:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
@@ -253,7 +253,7 @@ async def test_the_reply_is_on_the_disk_before_its_call_is_settled(tmp_path: Pat
 
 
 async def test_only_a_kept_reply_can_be_asked_for(tmp_path: Path) -> None:
-    log = CallLog(tmp_path / "calls.jsonl", secrets={}, token=TOKEN, strict=False)
+    log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN, strict=False)
     async with gateway(tmp_path, Reply(pieces=[openai_whole()]), calls=log) as desk:
         body: Mapping[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         missing = await desk.post(body, headers={"x-chargehand-kept": "only"})

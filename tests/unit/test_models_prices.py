@@ -21,8 +21,9 @@ from genai_prices.types import (
 )
 
 from chargehand.core.config import ModelConfig
-from chargehand.models._contract import Price
-from chargehand.models._prices import _price, find_context, find_price
+from chargehand.models.catalogue import find_context, find_price
+from chargehand.models.catalogue import read_published_price as _price
+from chargehand.models.contract import Price
 
 DAY = date(2026, 6, 1)
 PUBLISHED = ("openai", "gpt-4o")
@@ -218,7 +219,7 @@ def refuse(*arguments, **more):
     raise AssertionError("the network was asked")
 socket.socket.connect = socket.getaddrinfo = refuse
 from chargehand.core.config import ModelConfig
-from chargehand.models._prices import find_price
+from chargehand.models.catalogue import find_price
 cheap = ("openai", None, 1.0), ("ollama", None, None), ("openai-compatible", "http://x", None)
 for provider, base_url, price in cheap:
     find_price(provider, "gpt-4o", ModelConfig(base_url=base_url, price=price), assume=None)

@@ -10,9 +10,9 @@ from tests.provider_kit import Provider, serving
 
 from chargehand.app._model_probe import probe_model
 from chargehand.core.config import LimitsConfig, ModelConfig
-from chargehand.models._contract import Dialect
-from chargehand.models._probe import small_answer
-from chargehand.models._render import ScriptedCall, ScriptedReply, render
+from chargehand.models.contract import Dialect
+from chargehand.models.probes import small_answer
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render
 
 
 class Newer(Provider):

@@ -11,7 +11,7 @@ from chargehand.app._models import every, model_config, provider_limits, served_
 from chargehand.core.clock import SteppedClock
 from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ConfigError
-from chargehand.models._health import ProviderLimits, Providers
+from chargehand.models.providers import ProviderLimits, Providers
 
 
 class Keys:
@@ -70,22 +70,22 @@ def test_a_provider_gets_the_least_that_its_models_say() -> None:
 def test_rests_grow_with_each_time_that_a_provider_is_still_down() -> None:
     clock = SteppedClock()
     standing = Providers({"p": ProviderLimits(failures=2)}, clock=clock).of("p")
-    standing.bad()
+    standing.note_failure()
     assert standing.state == "closed"
-    standing.bad()
+    standing.note_failure()
     rests = []
     for _ in range(7):
         rests.append(standing.wait())
-        assert not standing.try_out()
+        assert not standing.begin_probe()
         clock.advance(standing.wait())
-        assert standing.try_out()
-        assert not standing.try_out()
-        standing.bad()
+        assert standing.begin_probe()
+        assert not standing.begin_probe()
+        standing.note_failure()
     assert rests == pytest.approx([15, 30, 60, 120, 240, 300, 300])
     clock.advance(300)
-    standing.good()
+    standing.note_success()
     assert (standing.state, standing.wait()) == ("closed", 0.0)
-    standing.bad()
+    standing.note_failure()
     assert standing.state == "closed"
 
 
@@ -93,7 +93,7 @@ def test_a_place_is_free_again_also_where_its_call_was_given_up() -> None:
     standing = Providers({"p": ProviderLimits(concurrency=1)}, clock=SteppedClock()).of("p")
 
     async def used() -> None:
-        async with standing.place(asyncio.sleep):
+        async with standing.hold_slot(asyncio.sleep):
             raise TimeoutError
 
     async def several() -> None:

@@ -7,8 +7,8 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models._call_names import _ID, RunNames
-from chargehand.models._redact import _SHAPES, REDACTED, Redactor
+from chargehand.models._request_matching import _ID, RunNames
+from chargehand.models.redaction import _SHAPES, REDACTED, Redactor
 
 KEYS = [
     *(f"gh{kind}_{'a1' * 12}" for kind in "pousr"),
@@ -36,14 +36,14 @@ ids = st.uuids().map(str)
 def test_every_id_gets_a_name(text: str) -> None:
     found = list(dict.fromkeys(_ID.findall(text)))
     names = RunNames()
-    kept = names.asked(text)
+    kept = names.name_request(text)
     assert kept.count("{{chargehand-id-") == len(_ID.findall(text))
     assert names.expand(kept) == text
-    assert names.answered(" ".join(found)) == " ".join(
+    assert names.name_reply(" ".join(found)) == " ".join(
         f"{{{{chargehand-id-{number}}}}}" for number in range(1, len(found) + 1)
     )
 
 
 def test_an_id_that_no_request_held_keeps_its_own() -> None:
     own = str(uuid.uuid4())
-    assert RunNames().answered({"id": own}) == {"id": own}
+    assert RunNames().name_reply({"id": own}) == {"id": own}

@@ -16,13 +16,13 @@ from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError, UsageError
-from chargehand.models._contract import Call, Dialect, Upstream, UpstreamReply
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedCall, ScriptedReply, reply_of
-from chargehand.models._replay import script_from
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply, reply_from_pieces
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import script_from_recording
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(
     text="hello there, this is long", tools=(ScriptedCall(name="read", arguments={"path": "a"}),)
@@ -31,7 +31,7 @@ NOTHING = Redactor()
 
 
 class Unreachable:
-    async def send(self, call: Call) -> UpstreamReply:
+    async def send(self, call: ModelCall) -> UpstreamReply:
         raise UpstreamError("nobody at /srv/work answers")
 
     async def close(self) -> None: ...
@@ -43,16 +43,16 @@ class Says:
     def __init__(self, pieces: Sequence[bytes], content_type: str) -> None:
         self._pieces, self._type = pieces, content_type
 
-    async def send(self, call: Call) -> UpstreamReply:
-        return reply_of(200, self._pieces, content_type=self._type)
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        return reply_from_pieces(200, self._pieces, content_type=self._type)
 
     async def close(self) -> None: ...
 
 
 async def record(
     path: Path,
-    upstream: Upstream,
-    *calls: Call,
+    upstream: ModelUpstream,
+    *calls: ModelCall,
     redactor: Redactor = NOTHING,
     attempts: dict[str, int] | None = None,
 ) -> list[bytes]:
@@ -230,7 +230,7 @@ def test_a_canary_never_gets_into_the_file(
             ),
         ),
     )
-    upstream: Upstream = ScriptUpstream(Script.of(reply))
+    upstream: ModelUpstream = ScriptUpstream(Script.of(reply))
     if where == "html":
         upstream = Says([said.encode()[:9], said.encode()[9:]], "text/html")
     if where == "fault":
@@ -245,7 +245,7 @@ def test_a_canary_never_gets_into_the_file(
     recording = Recording.load(path)
     assert canary not in "".join(texts(recording.exchanges[0].reply))
     # What a stream says is spread over its pieces: what a client makes of them must not hold it either.
-    said_then = script_from(recording).lines[0].reply
+    said_then = script_from_recording(recording).lines[0].reply
     assert canary not in said_then.text
     assert not [call for call in said_then.tools if canary in "".join(texts(call.arguments))]
     assert "[redacted:KEY]" in content

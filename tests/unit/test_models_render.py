@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit._model_clients import anthropic_client, openai_client
 
-from chargehand.models._contract import Dialect, Usage
-from chargehand.models._decode import decode_body
-from chargehand.models._render import ScriptedCall, ScriptedReply, render
-from chargehand.models._script import Script, ScriptUpstream
-from chargehand.models._sse import event_bytes, parse_events
+from chargehand.models.contract import Dialect, Usage
+from chargehand.models.dialects.events import event_bytes, parse_events
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, decode_body, render
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TEXTS = st.text(max_size=120) | st.sampled_from(["", "\n\n", "a\r\nb\u2028c\x85d", "data: [DONE]", "🦀" * 30])
 LEAVES = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20)

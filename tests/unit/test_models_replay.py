@@ -17,20 +17,33 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._contract import Call, Upstream, UpstreamReply
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._replay import Divergence, ReplayUpstream, first_difference, script_from
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models._request_matching import find_difference
+from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import Divergence, ReplayUpstream, script_from_recording
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "/srv/work/a"}),))
 NOTHING = Redactor()
 Outcome = tuple[int, dict[str, str], Any]
 
 
-async def outcome(upstream: Upstream, sent: Call) -> Outcome:
+def parsed(body: bytes) -> list[Any]:
+    """What a body says, event by event: recordings write JSON with other blanks than providers."""
+    found = []
+    for line in body.splitlines():
+        head, text = line[:5], line.removeprefix(b"data:")
+        try:
+            found.append((head, json.loads(text)))
+        except ValueError:
+            found.append((head, text.strip()))
+    return found
+
+
+async def outcome(upstream: ModelUpstream, sent: ModelCall) -> Outcome:
     try:
         reply = await upstream.send(sent)
         return reply.status, dict(reply.headers), await read(reply)
@@ -39,7 +52,7 @@ async def outcome(upstream: Upstream, sent: Call) -> Outcome:
 
 
 async def recorded(
-    path: Path, upstream: Upstream, *calls: Call, redactor: Redactor = NOTHING
+    path: Path, upstream: ModelUpstream, *calls: ModelCall, redactor: Redactor = NOTHING
 ) -> tuple[Recording, list[Outcome]]:
     writer = RecordingWriter(path)
     outcomes = [await outcome(RecordingUpstream(upstream, writer, redactor), one) for one in calls]
@@ -63,13 +76,15 @@ async def test_what_was_recorded_comes_again(path: Path) -> None:
     recording, outcomes = await recorded(path, upstream, *calls)
     replay = ReplayUpstream(recording)
     again = [await outcome(replay, one) for one in calls]
-    assert again == outcomes
+    for one, other in zip(outcomes, again, strict=True):
+        assert one[:2] == other[:2]
+        assert one[2] == other[2] or parsed(one[2]) == parsed(other[2])
     assert [status for status, _, _ in again] == [200, 429, 500, 0, 200, 200, 200]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_clients_see_the_same(path: Path, stream: bool) -> None:
-    async def ask(upstream: Upstream) -> Any:
+    async def ask(upstream: ModelUpstream) -> Any:
         question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         async with openai_client(upstream) as openai, anthropic_client(upstream) as anthropic:
             if not stream:
@@ -94,7 +109,7 @@ async def test_what_may_differ_does_not_count_and_templates_are_todays(path: Pat
     assert function["arguments"] == '{"path": "/home/other/a"}'
 
 
-async def test_the_first_difference_is_named_and_ends_the_attempt(path: Path) -> None:
+async def test_the_find_difference_is_named_and_ends_the_attempt(path: Path) -> None:
     calls = [call(1), call(2, said="two"), call(3)]
     recording, _ = await recorded(path, ScriptUpstream(Script.of("1", "2", "3")), *calls)
     heard: list[Divergence] = []
@@ -132,7 +147,7 @@ async def test_a_turn_that_was_not_recorded_is_told(path: Path) -> None:
 TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
 
 
-def works(turn: int, said: str, *, bare: int = 0) -> Call:
+def works(turn: int, said: str, *, bare: int = 0) -> ModelCall:
     return replace(call(turn, said=said, tools=[TOOL]), bare=bare)
 
 
@@ -174,7 +189,7 @@ async def test_a_hash_of_today_stands_in_the_reply(path: Path) -> None:
     """Another clone, another day: the first commit has another name, here in pieces of a stream."""
     long = "".join(random.Random(1).choices("0123456789abcdef", k=40))
 
-    def asks(hash: str, day: date) -> Call:
+    def asks(hash: str, day: date) -> ModelCall:
         words = f"Recent commits:\n{hash[:7]} first\nToday's date is {day}.\nHEAD is {hash}"
         return replace(call(said=words, stream=True), turn=1)
 
@@ -217,7 +232,7 @@ async def test_a_resumed_attempt_goes_on_at_its_turn(path: Path) -> None:
 
 async def test_a_call_that_nobody_answered_is_not_answered_again(path: Path) -> None:
     class Slow:
-        async def send(self, call: Call) -> UpstreamReply:
+        async def send(self, call: ModelCall) -> UpstreamReply:
             raise UpstreamError("slow", code="upstream_timeout")
 
         async def close(self) -> None: ...
@@ -232,7 +247,7 @@ async def test_a_recording_is_a_script(path: Path, stream: bool) -> None:
     upstream = FaultyUpstream(ScriptUpstream(Script.of(TOOLS, TOOLS)), faults)
     calls = [call(turn, stream=stream) for turn in (1, 2, 3)]
     recording, outcomes = await recorded(path, upstream, *calls)
-    script = script_from(recording)
+    script = script_from_recording(recording)
     first, second, third = (line.reply for line in script.lines)
     assert (first.text, first.tools[0].arguments) == (TOOLS.text, TOOLS.tools[0].arguments)
     assert (second.fault, third.fault) == ("429/7", "cut")
@@ -264,8 +279,8 @@ def same(one: Any, other: Any) -> bool:
 
 @given(one=JSON, other=JSON)
 def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
-    found = first_difference(one, other)
-    assert first_difference(one, one) is None
+    found = find_difference(one, other)
+    assert find_difference(one, one) is None
     if found is None:
         assert one == other
     else:
@@ -276,7 +291,7 @@ async def test_ids_of_a_run_are_those_of_the_run_that_it_is_replayed_in(tmp_path
     """A reply that names an id which the program had shown gets today's; other ids are the recording's."""
     then, now, foreign = (str(uuid.uuid4()) for _ in range(3))
 
-    def asks(session: str) -> Call:
+    def asks(session: str) -> ModelCall:
         return call(messages=[{"role": "user", "content": f"session {session}\nChunk ID: {session[:6]}"}])
 
     upstream = ScriptUpstream(Script.of(f"write to /tmp/{then} as {foreign}"))

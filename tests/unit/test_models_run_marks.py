@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models._run_marks import RunPairs, marks
+from chargehand.models._request_matching import RunPairs, find_marks
 
 THEN, NOW = datetime(2026, 11, 22, 19, tzinfo=UTC), datetime(2026, 12, 31, 8, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def pairs() -> RunPairs:
     ],
 )
 def test_another_run_of_the_same(recorded: str, sent: str) -> None:
-    assert pairs().alike(recorded, sent)
+    assert pairs().is_alike(recorded, sent)
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,24 @@ def test_another_run_of_the_same(recorded: str, sent: str) -> None:
     ],
 )
 def test_other_work(recorded: str, sent: str) -> None:
-    assert not pairs().alike(recorded, sent)
+    assert not pairs().is_alike(recorded, sent)
 
 
 def test_an_id_keeps_its_partner_once_its_request_was_found() -> None:
     both = pairs()
-    assert both.alike("commit 8368f87", "commit aaaaaa1")
+    assert both.is_alike("commit 8368f87", "commit aaaaaa1")
     both.forget()
-    assert both.alike("commit 8368f87", "commit aaaaaa2")
-    both.keep()
+    assert both.is_alike("commit 8368f87", "commit aaaaaa2")
+    both.confirm()
     assert both.todays == {"8368f87": "aaaaaa2"}
-    assert both.alike("again 8368f87", "again aaaaaa2")
-    assert not both.alike("again 8368f87", "again aaaaaa1")
-    assert not both.alike("again 1111f87", "again aaaaaa2")
+    assert both.is_alike("again 8368f87", "again aaaaaa2")
+    assert not both.is_alike("again 8368f87", "again aaaaaa1")
+    assert not both.is_alike("again 1111f87", "again aaaaaa2")
 
 
 @given(st.text("abcdef0123456789-:/. TZxidNov=\n", max_size=80))
 def test_the_pieces_of_a_text_are_all_of_it(text: str) -> None:
-    assert "".join(each.text for each in marks(text, THEN)) == text
+    assert "".join(each.text for each in find_marks(text, THEN)) == text
 
 
 HEX = st.text("0123456789abcdef", min_size=7, max_size=7).filter(lambda found: not found.isdecimal())
@@ -94,5 +94,5 @@ def test_any_renaming_of_ids_is_the_same_run_and_no_other_word_is(words: list[st
     names = data.draw(st.lists(HEX, min_size=8, max_size=8, unique=True))
     then, now = dict(zip("abcd", names[:4], strict=True)), dict(zip("abcd", names[4:], strict=True))
     recorded, sent = (" and ".join(ids[word] for word in words) for ids in (then, now))
-    assert pairs().alike(recorded, sent)
-    assert not pairs().alike(recorded, sent.replace(now[words[0]], "another", 1))
+    assert pairs().is_alike(recorded, sent)
+    assert not pairs().is_alike(recorded, sent.replace(now[words[0]], "another", 1))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.unit._model_clients import call, document
 
 from chargehand.core.errors import UsageError
-from chargehand.models._contract import Usage
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptLine, ScriptUpstream, newest_text
+from chargehand.models.contract import Usage
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptLine, ScriptUpstream, find_newest_text
 
 HEADER: dict[str, Any] = {"format": "chargehand-script", "version": 1}
 
@@ -77,7 +77,7 @@ def test_tool_results_of_anthropic_are_heard() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "done"}]}
     body = {"messages": [{"role": "user", "content": "old"}, {"role": "assistant", "content": "x"}]}
     body["messages"].append({"role": "user", "content": [result]})
-    assert newest_text(body) == "done"
+    assert find_newest_text(call(1, dialect="anthropic", **body)) == "done"
 
 
 async def test_what_is_missing_is_said_in_the_shape_of_the_dialect() -> None:

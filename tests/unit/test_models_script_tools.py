@@ -12,20 +12,19 @@ import pytest
 from tests.gateway_kit import Reply, gateway, openai_whole
 from tests.unit._model_clients import read
 
-from chargehand.models._contract import Call, Dialect
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script, ScriptUpstream
-from chargehand.models._script_tools import ToolUnknownError, fitted
-from chargehand.models._talk import Offer
+from chargehand.models.contract import Dialect, ModelCall
+from chargehand.models.dialects.conversation import OfferedTool
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script, ScriptUpstream, ToolUnknownError, fit_tools
 
 
-def offer(name: str, *required: str, **properties: str) -> Offer:
+def offer(name: str, *required: str, **properties: str) -> OfferedTool:
     """Return a tool; `properties` are types by name."""
     schema = {
         "properties": {each: {"type": kind} for each, kind in properties.items()},
         "required": list(required),
     }
-    return Offer(name=name, schema=schema)
+    return OfferedTool(name=name, schema=schema)
 
 
 CLIENTS = {
@@ -41,7 +40,7 @@ CLIENTS = {
         offer("Edit", "file_path", file_path="string", old_string="string", new_string="string"),
         offer("Write", "file_path", "content", file_path="string", content="string"),
     ),
-    "codex": (offer("exec_command", "cmd", cmd="string"), Offer(name="apply_patch", custom=True)),
+    "codex": (offer("exec_command", "cmd", cmd="string"), OfferedTool(name="apply_patch", custom=True)),
     "gemini": (
         offer("run_shell_command", "command", command="string"),
         offer("read_file", "file_path", file_path="string"),
@@ -69,7 +68,7 @@ CLIENTS = {
 
 def fit(client: str, name: str, **arguments: Any) -> ScriptedCall:
     reply = ScriptedReply(tools=(ScriptedCall(name=name, arguments=arguments),))
-    (made,) = fitted(reply, CLIENTS[client]).tools
+    (made,) = fit_tools(reply, CLIENTS[client]).tools
     return made
 
 
@@ -128,20 +127,20 @@ def test_what_has_no_tool_of_its_own_is_done_by_a_shell(tmp_path: Path) -> None:
 
 def test_who_cannot_be_told_that_it_is_done_hears_it_in_words() -> None:
     done = ScriptedReply(text="So.", tools=(ScriptedCall(name="finish", arguments={"summary": "It is done."}),))
-    reply = fitted(done, CLIENTS["claude"])
+    reply = fit_tools(done, CLIENTS["claude"])
     assert (reply.text, reply.tools, reply.why) == ("So.\nIt is done.", (), "end")
-    assert fitted(done, CLIENTS["native"]).tools[0].arguments == {"summary": "It is done.", "evidence": []}
+    assert fit_tools(done, CLIENTS["native"]).tools[0].arguments == {"summary": "It is done.", "evidence": []}
 
 
 def test_a_request_without_tools_gets_the_words_alone() -> None:
     asked = ScriptedReply(text="I look.", tools=(ScriptedCall(name="fly", arguments={}),))
-    reply = fitted(asked, ())
+    reply = fit_tools(asked, ())
     assert (reply.text, reply.tools, reply.why) == ("I look.", (), "end")
 
 
 def test_a_call_in_the_clients_own_words_stays() -> None:
     own = ScriptedReply(tools=(ScriptedCall(name="Bash", arguments={"command": "ls", "description": "Look."}),))
-    assert fitted(own, CLIENTS["claude"]) == own
+    assert fit_tools(own, CLIENTS["claude"]) == own
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,7 @@ def test_a_call_in_the_clients_own_words_stays() -> None:
 def test_what_cannot_be_done_is_told(call: tuple[str, dict[str, Any]], problem: str) -> None:
     reply = ScriptedReply(tools=(ScriptedCall(name=call[0], arguments=call[1]),))
     with pytest.raises(ToolUnknownError) as error:
-        fitted(reply, CLIENTS["claude"])
+        fit_tools(reply, CLIENTS["claude"])
     assert problem in error.value.message
 
 
@@ -191,7 +190,7 @@ async def test_a_script_says_in_its_head_that_its_tools_are_to_fit(dialect: Dial
 
     async def said(turn: int) -> tuple[int, str]:
         body = {"model": "m", **REQUESTS[dialect]}
-        reply = await upstream.send(Call(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn))
+        reply = await upstream.send(ModelCall(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn))
         return reply.status, (await read(reply)).decode()
 
     status, body = await said(1)
@@ -209,7 +208,7 @@ async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dial
 
     async def said(turn: int, request: dict[str, Any], before: int) -> str:
         body = {"model": "m", **request}
-        sent = Call(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn, bare=before)
+        sent = ModelCall(id=f"c-{turn}", dialect=dialect, body=body, attempt="a", turn=turn, bare=before)
         return (await read(await upstream.send(sent))).decode()
 
     beside = [await said(1, bare, 0), await said(3, {**bare, "tools": []}, 1)]
@@ -219,7 +218,7 @@ async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dial
     assert "I look." in await said(2, REQUESTS[dialect], 1)
     assert len(upstream.calls) == 2
     words = ScriptUpstream(replace(Script.of("Only words."), neutral=True))
-    sent = Call(id="c-1", dialect=dialect, body={"model": "m", **bare}, attempt="a", turn=1)
+    sent = ModelCall(id="c-1", dialect=dialect, body={"model": "m", **bare}, attempt="a", turn=1)
     assert "Only words." in (await read(await words.send(sent))).decode()
 
 

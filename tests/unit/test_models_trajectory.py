@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from chargehand.core.errors import UsageError
-from chargehand.models._replay import load_script
-from chargehand.models._script_tools import fitted
-from chargehand.models._talk import Offer
+from chargehand.models.dialects.conversation import OfferedTool
+from chargehand.models.replay import load_script
+from chargehand.models.scripts import fit_tools
 
-SHELL = (Offer(name="shell", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}),)
+SHELL = (OfferedTool(name="shell", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}),)
 STATE = "{'open_file': 'n/a', 'working_dir': '/testbed'}"
 STEPS: list[tuple[str, str]] = [
     ("create new.py", "[File: new.py (1 lines total)]"),
@@ -54,7 +54,7 @@ def test_the_same_files_come_out(tmp_path: Path) -> None:
     assert script.neutral
     assert len(script.lines) == len(STEPS)
     for line in script.lines:
-        for made in fitted(line.reply, SHELL).tools:
+        for made in fit_tools(line.reply, SHELL).tools:
             assert isinstance(made.arguments, dict)
             subprocess.run(["sh", "-ec", made.arguments["cmd"]], cwd=work, check=True, capture_output=True)
     files = {str(path.relative_to(work)): path.read_text() for path in work.rglob("*") if path.is_file()}

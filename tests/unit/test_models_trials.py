@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.provider_kit import Provider, serving
 
 from chargehand.cli._root import chargehand
-from chargehand.models._trials import red_square
+from chargehand.models.probes import red_square
 
 
 class Able(Provider):

@@ -6,7 +6,7 @@ import asyncio
 
 from chargehand.app._gateways import Standings
 from chargehand.core.clock import SystemClock
-from chargehand.models._health import ProviderLimits
+from chargehand.models.providers import ProviderLimits
 
 PLACE = "https://a.example"
 
@@ -14,7 +14,7 @@ PLACE = "https://a.example"
 async def test_missions_with_the_same_limits_share_what_is_known() -> None:
     standings, clock = Standings(), SystemClock()
     known = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
-    known.of(PLACE).bad()
+    known.of(PLACE).note_failure()
     again = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
     assert again is known
     assert again.of(PLACE) is known.of(PLACE)

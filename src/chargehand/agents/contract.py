@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, Protocol
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.core.config import AgentKind
 from chargehand.core.messages import Message
-from chargehand.models._contract import Dialect, QuotaRest
+from chargehand.models.contract import Dialect, QuotaRest
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetResult, SnippetSpec

@@ -38,7 +38,7 @@ from chargehand.core.records import Reason
 from chargehand.durable.actions import ActionLocation, ActionLock, ActionOutput, ActionRegistry, OutputLine
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.supervisor import OutputStream
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.workspace.merge import MergeConflictError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from chargehand.core.errors import ConfigError
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.network.allow_list import parse_rule
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")

@@ -18,14 +18,14 @@ from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
 from chargehand.core.ports import KeySource, Ledger, Spent
-from chargehand.models._contract import CallRecord, QuotaRest, ServedModel
+from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.models._gateway import Gateway
-    from chargehand.models._health import ProviderLimits, Providers
-    from chargehand.models._replay import Divergence
+    from chargehand.models.gateway import Gateway
+    from chargehand.models.providers import ProviderLimits, Providers
+    from chargehand.models.replay import Divergence
 
 _OPEN_FILES = 16_384
 
@@ -41,7 +41,7 @@ class Standings:
 
     def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
         """Return what is known of providers that are given these limits."""
-        from chargehand.models._health import Providers
+        from chargehand.models.providers import Providers
 
         known = self._known.setdefault(asyncio.get_running_loop(), {})
         return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
@@ -78,9 +78,9 @@ class AttemptGateways:
         on_diverged: Callable[[Divergence], None] | None = None,
     ) -> AsyncIterator[Endpoint]:
         """Serve the models of these names for the block; see `OpenGateway`."""
-        from chargehand.models._call_log import CallLog
-        from chargehand.models._gateway import Gateway, new_token
-        from chargehand.models._redact import Redactor
+        from chargehand.models.gateway import Gateway, new_token
+        from chargehand.models.redaction import Redactor
+        from chargehand.models.replay_cache import ReplayCache
 
         _make_room()
         served = [self._served(name, attempt, number) for name in models]
@@ -90,7 +90,7 @@ class AttemptGateways:
         async with contextlib.AsyncExitStack() as stack:
             calls = None
             if kept is not None:
-                calls = CallLog(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
+                calls = ReplayCache(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
                 stack.callback(calls.close)
             for model in every(served):
                 stack.push_async_callback(model.upstream.close)
@@ -145,7 +145,7 @@ class AttemptGateways:
         )
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
-        from chargehand.models._prices import find_context
+        from chargehand.models.catalogue import find_context
 
         config = model_config(self.config, model.name)
         tried = kept_reports(self.environ).of(model.provider, model.model) if model.provider else None

@@ -14,7 +14,7 @@ from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
-from chargehand.models._contract import Call, Dialect, ServedModel, UpstreamReply
+from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
 
 _TOKENS = 64
 _LARGEST_REPLY = 1 << 20
@@ -95,7 +95,7 @@ async def probe_model(
 
 async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:
     body = _body(served, config)
-    call = Call(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
+    call = ModelCall(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
     reply = await served.upstream.send(call)
     return reply.status, await _read(reply)
 
@@ -115,7 +115,7 @@ async def _read(reply: UpstreamReply) -> dict[str, Any]:
 
 def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
     if served.dialect in ("responses", "gemini"):
-        from chargehand.models._probe import small_request
+        from chargehand.models.probes import small_request
 
         tool, words = (_TOOL, _ASK) if config.tools is not False else (None, _ASK_PLAIN)
         return small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
@@ -134,7 +134,7 @@ def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
 def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
     """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
     if dialect in ("responses", "gemini"):
-        from chargehand.models._probe import small_answer
+        from chargehand.models.probes import small_answer
 
         answer = small_answer(dialect, said)
         return answer.message, answer.called, "length" if answer.cut else ""
@@ -176,7 +176,7 @@ def _reason(said: Mapping[str, Any]) -> str:
 
 def safe_words(text: str, key: str | None) -> str:
     """Return text from outside, short and without the key: some providers repeat what they were sent."""
-    from chargehand.models._redact import Redactor
+    from chargehand.models.redaction import Redactor
 
     text = Redactor({"key": key} if key else {}).text(text)
     shown = " ".join(printable(text).split())

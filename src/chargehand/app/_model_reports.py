@@ -16,7 +16,7 @@ from chargehand.app._config_files import state_home
 from chargehand.core.codec import convert_to
 
 if TYPE_CHECKING:
-    from chargehand.models._catalogue import Reported
+    from chargehand.models.catalogue import Reported
 
 _FILE = "models.json"
 
@@ -33,7 +33,7 @@ class Reports:
 
     def of(self, address: str, model: str) -> Reported | None:
         """Return what the latest probe of a model found out, `None` where there was none."""
-        from chargehand.models._catalogue import Reported
+        from chargehand.models.catalogue import Reported
 
         if self._known is None:
             self._known = self._read()

@@ -16,7 +16,7 @@ from chargehand.core.errors import UpstreamError
 from chargehand.core.ports import KeySource
 
 if TYPE_CHECKING:
-    from chargehand.models._catalogue import Reported
+    from chargehand.models.catalogue import Reported
 
 _PLACES = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
 _OUTPUTS = ("max_output_tokens", "outputTokenLimit", "max_completion_tokens")
@@ -40,8 +40,8 @@ async def try_model(
     """
     if not probe.answered or config.provider == "script":
         return None
-    from chargehand.models._catalogue import Reported
-    from chargehand.models._trials import TRIALS, try_out
+    from chargehand.models.catalogue import Reported
+    from chargehand.models.probes import TRIALS, try_out
 
     name, key = probe.name, require_key(probe.name, config, keys)
     address = address_of(name, config, environ=environ)

@@ -19,11 +19,11 @@ from chargehand.app._scripts import scripted_model
 from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.ports import KeySource
-from chargehand.models._contract import Dialect, ServedModel
+from chargehand.models.contract import Dialect, ServedModel
 
 if TYPE_CHECKING:
-    from chargehand.models._catalogue import Abilities, ModelFacts
-    from chargehand.models._health import ProviderLimits
+    from chargehand.models.catalogue import Capabilities, ModelFacts
+    from chargehand.models.providers import ProviderLimits
 
 _OWN_ADDRESS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
@@ -104,7 +104,7 @@ def every(models: Iterable[ServedModel]) -> list[ServedModel]:
 
 def provider_limits(config: Config, environ: Mapping[str, str]) -> dict[str, ProviderLimits]:
     """Return what each provider is given: the least that an entry of `[models]` says."""
-    from chargehand.models._health import ProviderLimits
+    from chargehand.models.providers import ProviderLimits
 
     found: dict[str, ProviderLimits] = {}
     for name, entry in config.models.items():
@@ -189,7 +189,7 @@ def facts_of(
     assume: float | None = None,
 ) -> ModelFacts:
     """Return what is known of the model of an entry as `model_config` returns it, and who says so."""
-    from chargehand.models._catalogue import find_facts
+    from chargehand.models.catalogue import find_facts
 
     model, reported = config.model or name, None
     if reports is not None and config.provider != "script":
@@ -219,9 +219,9 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     )
 
 
-def _longest(config: ModelConfig, able: Abilities) -> int | None:
+def _longest(config: ModelConfig, able: Capabilities) -> int | None:
     """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
-    from chargehand.models._meter import DEFAULT_OUTPUT
+    from chargehand.models.metering import DEFAULT_OUTPUT
 
     if config.max_output is not None or able.max_output is None:
         return config.max_output
@@ -247,9 +247,8 @@ def served_model(
     """
     if config.provider == "script":
         return scripted_model(name, config, attempts=attempts or {})
-    from chargehand.models._catalogue import find_abilities
-    from chargehand.models._http_upstream import HttpUpstream
-    from chargehand.models._prices import find_price
+    from chargehand.models.catalogue import find_capabilities, find_price
+    from chargehand.models.http_upstream import HttpUpstream
 
     address, key, dialect = (
         address_of(name, config, environ=environ),
@@ -258,7 +257,7 @@ def served_model(
     )
     model = config.model or name
     reported = None if reports is None else reports.of(address, model)
-    able = find_abilities(config.provider, model, config, reported=reported)
+    able = find_capabilities(config.provider, model, config, reported=reported)
     return ServedModel(
         name=name,
         dialect=dialect,

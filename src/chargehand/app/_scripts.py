@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chargehand.core.config import ModelConfig
 from chargehand.core.errors import ConfigError
-from chargehand.models._contract import Price, ServedModel
+from chargehand.models.contract import Price, ServedModel
 
 
 def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int]) -> ServedModel:
@@ -15,9 +15,9 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
 
     It costs what the entry says, nothing by default. Raises `ConfigError` (`no_script`), `UsageError`.
     """
-    from chargehand.models._prices import find_price
-    from chargehand.models._replay import load_script
-    from chargehand.models._script import ScriptUpstream
+    from chargehand.models.catalogue import find_price
+    from chargehand.models.replay import load_script
+    from chargehand.models.scripts import ScriptUpstream
 
     if config.script is None:
         raise ConfigError(

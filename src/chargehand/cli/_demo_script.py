@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chargehand.missions._fork import Edit, ForkPoint
-from chargehand.models._contract import Usage
-from chargehand.models._render import ScriptedCall, ScriptedReply
-from chargehand.models._script import Script
+from chargehand.models.contract import Usage
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
+from chargehand.models.scripts import Script
 
 MODEL = "scripted"
 PRICE_IN, PRICE_OUT = 3.0, 15.0

@@ -22,18 +22,18 @@ from chargehand.cli._output import Output
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models._contract import CallRecord, Dialect, Price, ServedModel, Upstream
-from chargehand.models._faults import Faults, FaultyUpstream
-from chargehand.models._gateway import Gateway
-from chargehand.models._health import ProviderLimits, Providers
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models._redact import Redactor
-from chargehand.models._replay import ReplayUpstream, load_script
-from chargehand.models._script import ScriptUpstream
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderLimits, Providers
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import ReplayUpstream, load_script
+from chargehand.models.scripts import ScriptUpstream
 
 if TYPE_CHECKING:
-    from chargehand.models._replay import Divergence
+    from chargehand.models.replay import Divergence
 
 _ATTEMPT = "gateway"
 _SCRIPTED, _RECORDED = "scripted", "recorded"
@@ -124,7 +124,7 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
 
 
 def _offline(options: GatewayOptions, redactor: Redactor, out: Output) -> tuple[ServedModel, ...]:
-    upstream: Upstream
+    upstream: ModelUpstream
     if options.script is not None:
         upstream = ScriptUpstream(load_script(options.script))
         known: dict[str, set[Dialect]] = {_SCRIPTED: set(get_args(Dialect))}
@@ -157,9 +157,9 @@ def _recorded_models(recording: Recording) -> dict[str, set[Dialect]]:
 def _recorded(offer: _Offer, record: Path | None, faults: Faults | None) -> Iterator[tuple[ServedModel, ...]]:
     """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)
-    wrapped: dict[int, Upstream] = {}
+    wrapped: dict[int, ModelUpstream] = {}
     for upstream in (model.upstream for model in every(offer.models)):
-        around: Upstream = upstream if faults is None else FaultyUpstream(upstream, faults)
+        around: ModelUpstream = upstream if faults is None else FaultyUpstream(upstream, faults)
         around = around if writer is None else RecordingUpstream(around, writer, offer.redactor)
         wrapped.setdefault(id(upstream), around)
     try:
@@ -169,7 +169,7 @@ def _recorded(offer: _Offer, record: Path | None, faults: Faults | None) -> Iter
             writer.close()
 
 
-def _wrapped(model: ServedModel, upstreams: Mapping[int, Upstream]) -> ServedModel:
+def _wrapped(model: ServedModel, upstreams: Mapping[int, ModelUpstream]) -> ServedModel:
     behind = tuple(_wrapped(other, upstreams) for other in model.fallback)
     return replace(model, upstream=upstreams[id(model.upstream)], fallback=behind)
 

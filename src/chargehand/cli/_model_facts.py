@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chargehand.models._catalogue import Fact, ModelFacts
-from chargehand.models._contract import Price
-from chargehand.models._modelsdev import Listed
+from chargehand.models.catalogue import ModelFacts, ModelListing, SourcedFact
+from chargehand.models.contract import Price
 
 _NAMES = (
     "context",
@@ -51,7 +50,7 @@ def facts_document(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def _pair(fact: Fact[Any]) -> dict[str, Any]:
+def _pair(fact: SourcedFact[Any]) -> dict[str, Any]:
     return {"value": fact.value, "source": fact.source}
 
 
@@ -66,7 +65,7 @@ def facts_rows(facts: ModelFacts) -> Iterator[tuple[str, str, str]]:
     yield ("price", price_words(facts.price), facts.price.source if facts.price else "")
 
 
-def _row(name: str, fact: Fact[Any]) -> tuple[str, str, str]:
+def _row(name: str, fact: SourcedFact[Any]) -> tuple[str, str, str]:
     return name, _shown(fact.value), fact.source or ""
 
 
@@ -95,7 +94,7 @@ def price_words(price: Price | None) -> str:
     return f"{', '.join([f'${price.input:g} in', f'${price.output:g} out', *more])} per million tokens"
 
 
-def listed_document(provider: str, model: str, listed: Listed) -> dict[str, Any]:
+def listed_document(provider: str, model: str, listed: ModelListing) -> dict[str, Any]:
     """Return one model of the data of models.dev; what that does not say is null."""
     return {
         "provider": provider,
@@ -114,7 +113,7 @@ def listed_document(provider: str, model: str, listed: Listed) -> dict[str, Any]
     }
 
 
-def listed_row(provider: str, model: str, listed: Listed) -> tuple[str, ...]:
+def listed_row(provider: str, model: str, listed: ModelListing) -> tuple[str, ...]:
     """Return one model of the data of models.dev as a row."""
     takes = "unknown" if listed.takes is None else " ".join(listed.takes)
     context = "unknown" if listed.context is None else f"{listed.context:,}"

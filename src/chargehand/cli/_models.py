@@ -22,9 +22,8 @@ from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import NotFoundError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
-from chargehand.models._catalogue import ModelFacts, Reported
-from chargehand.models._contract import Price
-from chargehand.models._modelsdev import listed_models, listed_providers
+from chargehand.models.catalogue import ModelFacts, Reported, listed_models, listed_providers
+from chargehand.models.contract import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from chargehand.missions._queue import Queue
 from chargehand.missions._received import once
 from chargehand.missions._services import Services
 from chargehand.missions._watching import PACE, Watching
-from chargehand.models._replay import Divergence
+from chargehand.models.replay import Divergence
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import Scan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.models._contract import CallRecord
+from chargehand.models.contract import CallRecord
 from chargehand.store.ledger import BookedCall
 
 

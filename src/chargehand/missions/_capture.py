@@ -15,7 +15,7 @@ from chargehand.core.events import encode_json
 from chargehand.missions._control import Control
 from chargehand.missions._journal import Journal
 from chargehand.missions._services import Services
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.sandbox.contract import OnOutput, RunningProcess, Sandbox, ShowsProcesses, Stream
 from chargehand.workspace.workspace import Workspace
 

@@ -24,7 +24,7 @@ from chargehand.missions._journal import Journal
 from chargehand.missions._policy import Judge
 from chargehand.missions._services import Services
 from chargehand.missions._sleep import asleep
-from chargehand.models._contract import QuotaRest
+from chargehand.models.contract import QuotaRest
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.scan import Scan

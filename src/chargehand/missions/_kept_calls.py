@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chargehand.core.attempt_events import ReplayDiverged
-from chargehand.models._replay import Divergence
+from chargehand.models.replay import Divergence
 from chargehand.store.store import Store
 
 

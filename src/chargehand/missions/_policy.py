@@ -11,7 +11,7 @@ from chargehand.core.text import printable
 from chargehand.missions._journal import Journal, Notes
 from chargehand.missions._policy_scripts import scripts_of
 from chargehand.missions._services import Services
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.policy.actions import (
     Action,
     Command,

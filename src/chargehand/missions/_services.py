@@ -19,8 +19,8 @@ from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.models._contract import CallRecord
-from chargehand.models._replay import Divergence
+from chargehand.models.contract import CallRecord
+from chargehand.models.replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec

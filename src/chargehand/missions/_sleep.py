@@ -11,7 +11,7 @@ from chargehand.core.errors import WaitingError
 from chargehand.core.mission_events import CLOCK, QuestionAsked
 from chargehand.core.state import Question, quota_reason
 from chargehand.missions._journal import Journal
-from chargehand.models._contract import QuotaRest
+from chargehand.models.contract import QuotaRest
 
 GO_ON = "go on"
 """What lets a mission go on that waits for quota, whoever says it."""

@@ -42,7 +42,7 @@ from chargehand.agents.programs.running import (
 )
 from chargehand.core.config import AgentKind, CliName
 from chargehand.core.messages import ClarificationRequest
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 from chargehand.sandbox.contract import WORKSPACE, Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1

@@ -19,7 +19,7 @@ from chargehand.agents.native.compaction import compact
 from chargehand.agents.native.conversation import ConversationEntry, to_messages
 from chargehand.agents.recorded import dump_reply
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
-from chargehand.models._contract import Dialect
+from chargehand.models.contract import Dialect
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError

@@ -8,7 +8,7 @@ from typing import Any
 from chargehand.agents._json_rpc import content_text, count_at, object_at, objects_at, text_at
 from chargehand.agents.clis import OutputForm
 from chargehand.agents.programs.events import AgentEvent
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 ReadLine = Callable[[Mapping[str, Any]], Iterator[AgentEvent]]
 

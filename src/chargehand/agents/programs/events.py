@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from chargehand.agents.contract import MeteredUsage
-from chargehand.models._contract import Usage
+from chargehand.models.contract import Usage
 
 EventKind = Literal["session", "text", "thought", "call", "result", "usage", "error", "end"]
 

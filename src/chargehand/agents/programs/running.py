@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog
-from chargehand.models._redact import Redactor
+from chargehand.models.redaction import Redactor
 from chargehand.policy.actions import Run
 from chargehand.policy.judgement import denied
 from chargehand.sandbox.contract import ExecResult, OnOutput, Stream

@@ -14,10 +14,10 @@ import msgspec
 
 from chargehand.agents.contract import Agent, Assignment, Endpoint, EndpointModel, MeteredUsage, Resumed, Snippets
 from chargehand.core.errors import WaitingError
-from chargehand.models._contract import CallRecord, Price, QuotaRest, ServedModel
-from chargehand.models._gateway import Gateway
-from chargehand.models._ledger import MemoryLedger
-from chargehand.models._script import Script, ScriptUpstream
+from chargehand.models.contract import CallRecord, Price, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.scripts import Script, ScriptUpstream
 from chargehand.policy.actions import Action, Effect, Judgement, Run
 from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
 from chargehand.testing.sandbox.kit import OpenedSandbox

@@ -1,0 +1,332 @@
+"""Whether a request is one that was asked before, aside from what differs between runs.
+
+Ids, hashes, moments and durations are recognised by their form (decision 0033).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
+from typing import Any, Literal
+
+from chargehand.models.redaction import Redactor
+
+MarkKind = Literal["text", "id", "moment", "span", "header"]
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},?[ ])"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?"
+_TIME = r"\d{1,2}[:-]\d\d(?:[:-]\d\d(?:[.,-]\d+)?)?(?:[ \u202f]?[AaPp][Mm]\b)?"
+_ZONE = r"(?:[ ]?(?:Z|UTC|GMT)?(?:[+-]\d\d:?\d\d)?)"
+_FORM = re.compile(
+    r"(?<![0-9A-Za-z])(?:"
+    # A header among the words is of the program and its run: claude's billing mark is one.
+    r"(?P<header>(?m:^)x-[a-z0-9-]+:[^\n]*)"
+    r"|(?P<uuid>[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})"
+    rf"|(?P<moment>(?:(?P<iso>\d{{4}}-\d\d-\d\d)|(?P<slashes>\d{{1,2}}/\d{{1,2}}/\d{{4}})"
+    rf"|{_WEEKDAY}?(?P<named>{_MONTH}[ ]+\d{{1,2}}(?:st|nd|rd|th)?\b|\d{{1,2}}[ ]{_MONTH}))"
+    rf"(?:(?:T|,?[ ]|-|[ ]at[ ])(?:{_TIME}))?(?:,?[ ](?P<year>\d{{4}})\b)?(?:[ ](?:{_TIME}))?{_ZONE})"
+    rf"|(?P<clock>\d{{1,2}}:\d\d:\d\d(?:\.\d+)?(?:[ \u202f]?[AaPp][Mm]\b)?)"
+    r"|(?P<epoch>1\d{9}(?:\d{3}|\.\d+)?(?![0-9A-Za-z]))"
+    r"|(?P<hex>[0-9a-f]{7,64})(?![0-9A-Za-z])"
+    r"|(?P<labelled>(?i:id)\"?[ ]?[:=][ ]?\"?[0-9a-f]{6,})(?![0-9A-Za-z])"
+    r"|(?P<pid>(?i:pid)\"?[ ]?[:=]?[ ]?\d+)(?![0-9A-Za-z])"
+    r"|(?P<random>[a-z]{2,12}[_-](?=[A-Za-z]*\d)[0-9A-Za-z]{16,})(?![0-9A-Za-z])"
+    r"|(?P<span>\d+[.]\d+[ ]?(?:ms|s|secs?|seconds?|m|min|minutes?)|\d+[ ]?ms"
+    r"|(?i:time|took|elapsed|duration(?:_ms)?)\"?[:=]?[ ]\d+(?:[.]\d+)?(?:[ ]?(?:s|secs?|seconds?))?)"
+    r"(?![0-9A-Za-z])"
+    r"|(?P<port>(?:127\.0\.0\.1|localhost):\d{4,5})(?![0-9A-Za-z])"
+    r")|(?P<scratch>(?<=/tmp/)[A-Za-z0-9._-]{6,})"
+)
+_KINDS: dict[str, MarkKind] = {
+    "uuid": "id",
+    "hex": "id",
+    "labelled": "id",
+    "random": "id",
+    "scratch": "id",
+    "moment": "moment",
+    "epoch": "moment",
+    "clock": "span",
+    "span": "span",
+    "pid": "span",
+    "port": "span",
+    "header": "header",
+}
+_NEAR = timedelta(days=2)
+_DIGITS = re.compile(r"[0-9]+(?:[.][0-9]+)?")
+_ID = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
+_MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
+_NAMED = re.compile(r"\{\{chargehand-id-[0-9]+\}\}")
+_VOLATILE = frozenset(
+    {
+        "client_metadata",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "metadata",
+        "model",
+        "prompt_cache_key",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "user",
+    }
+)
+"""Fields of a request that may differ: who asks, under what name, and how much the budget lets through."""
+_LONGEST_SHOWN = 80
+_BEFORE = 30
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A piece of a text: `text` is the same in every run, all else may be another one in another run.
+
+    `days` are those that a moment may mean.
+    """
+
+    kind: MarkKind
+    form: str
+    text: str
+    days: tuple[datetime, ...] = ()
+
+
+class RunPairs:
+    """Which ids of one run are which of another, found out by putting their texts side by side.
+
+    `then` and `now` are when the runs were: a moment may differ only where each text says that of its own run,
+    give or take two days. An id keeps its partner. Without `then` every moment of then may differ.
+    """
+
+    def __init__(self, *, then: datetime | None, now: datetime) -> None:
+        self._then, self._now = then, now
+        self._todays: dict[str, str] = {}
+        self._thens: dict[str, str] = {}
+        self._found: list[tuple[str, str]] = []
+
+    @property
+    def todays(self) -> dict[str, str]:
+        """The ids of then that are others now, with those of now."""
+        return self._todays
+
+    def is_alike(self, recorded: str, sent: str) -> bool:
+        """Return whether two texts differ only as two runs do; ids that it pairs are confirmed by `confirm`."""
+        if recorded == sent:
+            return True
+        # No mark spans lines, and of a long prompt one or two lines differ.
+        lines, others = recorded.split("\n"), sent.split("\n")
+        return len(lines) == len(others) and all(map(self._is_alike_line, lines, others))
+
+    def confirm(self) -> None:
+        """Hold on to the pairs that were found since: the two requests are one."""
+        for was, now in self._found:
+            self._todays[was], self._thens[now] = now, was
+        self._found.clear()
+
+    def forget(self) -> None:
+        """Let go of the pairs that were found since: the two requests are not one."""
+        self._found.clear()
+
+    def _is_alike_line(self, recorded: str, sent: str) -> bool:
+        if recorded == sent:
+            return True
+        was, now = (list(find_marks(text, at)) for text, at in ((recorded, self._then), (sent, self._now)))
+        return len(was) == len(now) and all(map(self._is_same, was, now))
+
+    def _is_same(self, was: Mark, now: Mark) -> bool:
+        if was.text == now.text:
+            return True
+        if was.form != now.form or was.kind == "text":
+            return False
+        match was.kind:
+            case "id":
+                return self._pair(was, now)
+            case "moment":
+                return _is_near(was, self._then) and _is_near(now, self._now)
+            case "header":
+                return was.text.partition(":")[0] == now.text.partition(":")[0]
+            case _:
+                return _DIGITS.sub("", was.text) == _DIGITS.sub("", now.text)
+
+    def _pair(self, was: Mark, now: Mark) -> bool:
+        if len(was.text) != len(now.text) or _split_label(was.text) != _split_label(now.text):
+            return False
+        if was.form == "hex" and (was.text + now.text).isdecimal():
+            return False  # two numbers
+        one, other = (mark.text.removeprefix(_split_label(mark.text)) for mark in (was, now))
+        pending, back = dict(self._found), {now: was for was, now in self._found}
+        known = self._todays.get(one, pending.get(one))
+        known_back = self._thens.get(other, back.get(other))
+        if (known, known_back) == (None, None):
+            self._found.append((one, other))
+            return True
+        return (known, known_back) == (other, one)
+
+
+def find_marks(text: str, at: datetime | None) -> Iterator[Mark]:
+    """Yield the pieces of a text in order; `at` is when it was written, for moments that name no year."""
+    last = 0
+    for found in _FORM.finditer(text):
+        if found.start() > last:
+            yield Mark(kind="text", form="text", text=text[last : found.start()])
+        form = found.lastgroup or ""
+        days = tuple(_read_days(found, at)) if _KINDS[form] == "moment" else ()
+        yield Mark(kind=_KINDS[form], form=form, text=found[0], days=days)
+        last = found.end()
+    if last < len(text):
+        yield Mark(kind="text", form="text", text=text[last:])
+
+
+def _split_label(text: str) -> str:
+    """Return what stands before the last word of an id: a label, the kind of the id."""
+    return text[: max(text.rfind(sign) for sign in ':=" _') + 1]
+
+
+def _is_near(mark: Mark, at: datetime | None) -> bool:
+    return at is None or any(abs(day - at) <= _NEAR for day in mark.days)
+
+
+def _read_days(found: re.Match[str], at: datetime | None) -> Iterator[datetime]:
+    """Yield the days that a moment may mean: 3/4/2026 is one of two."""
+    if found["epoch"]:
+        yield datetime.fromtimestamp(int(found["epoch"][:10]), UTC)
+        return
+    year = int(found["year"] or (at.year if at else 1))
+    if found["iso"]:
+        year, month, day = map(int, found["iso"].split("-"))
+        tries = [(year, month, day)]
+    elif found["slashes"]:
+        one, two, year = map(int, found["slashes"].split("/"))
+        tries = [(year, one, two), (year, two, one)]
+    else:
+        month = next(n for n, name in enumerate(_MONTHS, 1) if name in found["named"].lower())
+        day = int("".join(filter(str.isdecimal, found["named"])))
+        # The last days of one year are near the first of the next.
+        tries = [(each, month, day) for each in ((year,) if found["year"] else (year - 1, year, year + 1))]
+    for each, month, day in tries:
+        with contextlib.suppress(ValueError):
+            yield datetime(each, month, day, 12, tzinfo=UTC)
+
+
+class RunNames:
+    """Names for the ids of one run: the first that a request holds is `{{chargehand-id-1}}`, and so on.
+
+    A program that does the same in another run shows its ids in the same order, so that equal requests are equal
+    under these names, and a reply kept under them gets the ids of the run that it is given to.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def name_request(self, value: Any) -> Any:
+        """Return decoded JSON of a request under names; ids that are new get one."""
+        return _change_texts(value, self._name_new)
+
+    def name_reply(self, value: Any) -> Any:
+        """Return decoded JSON of a reply with names for those ids that some request held."""
+        if not self._names:
+            return value
+        return _change_texts(value, lambda text: _replace_ids(text, lambda real: self._names.get(real, real)))
+
+    def expand(self, value: Any) -> Any:
+        """Return decoded JSON with the ids of this run in place of their names."""
+        real = {name: found for found, name in self._names.items()}
+        return _change_texts(value, lambda text: _NAMED.sub(lambda found: real.get(found[0], found[0]), text))
+
+    def _name_new(self, text: str) -> str:
+        def name(id: str) -> str:
+            return self._names.setdefault(id, f"{{{{chargehand-id-{len(self._names) + 1}}}}}")
+
+        return _replace_ids(text, name)
+
+
+def _replace_ids(text: str, name: Callable[[str], str]) -> str:
+    return _ID.sub(lambda found: name(found[0]), text) if _MIDDLE.search(text) else text
+
+
+def _change_texts(value: Any, change: Any) -> Any:
+    """Return decoded JSON with every text changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _change_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_change_texts(item, change) for item in value]
+    return value
+
+
+def normalise_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request without what may differ from run to run."""
+    kept = {key: value for key, value in request.items() if key not in _VOLATILE and value is not None}
+    config = kept.get("generationConfig")
+    if isinstance(config, Mapping):
+        kept["generationConfig"] = {key: value for key, value in config.items() if key != "maxOutputTokens"}
+    return {**kept, "stream": request.get("stream") is True}
+
+
+def find_difference(
+    recorded: Any, sent: Any, pointer: str = "", *, alike: Callable[[str, str], bool] = operator.eq
+) -> tuple[str, Any, Any] | None:
+    """Return the JSON pointer of the first place where two trees differ, and what stands there in each.
+
+    `alike` says which texts count as the same.
+    """
+    if isinstance(recorded, Mapping) and isinstance(sent, Mapping):
+        keys = [*recorded, *(key for key in sent if key not in recorded)]
+        pairs = [(str(key), recorded.get(key, _ABSENT), sent.get(key, _ABSENT)) for key in keys]
+    elif isinstance(recorded, list) and isinstance(sent, list):
+        longest = zip_longest(recorded, sent, fillvalue=_ABSENT)
+        pairs = [(str(number), was, now) for number, (was, now) in enumerate(longest)]
+    elif isinstance(recorded, str) and isinstance(sent, str):
+        return None if alike(recorded, sent) else (pointer, recorded, sent)
+    else:
+        same = recorded == sent and isinstance(recorded, bool) == isinstance(sent, bool)
+        return None if same else (pointer, recorded, sent)
+    for key, was, now in pairs:
+        escaped = key.replace("~", "~0").replace("/", "~1")
+        found = find_difference(was, now, f"{pointer}/{escaped}", alike=alike)
+        if found is not None:
+            return found
+    return None
+
+
+def describe_difference(
+    recorded: Any, sent: Any, *, alike: Callable[[str, str], bool] = operator.eq
+) -> tuple[str, str, str]:
+    """Return where two trees differ first, and what stands there in each, shortened."""
+    pointer, was, now = find_difference(recorded, sent, alike=alike) or ("", recorded, sent)
+    return pointer, *shorten_pair(was, now)
+
+
+def shorten_pair(was: Any, now: Any) -> tuple[str, str]:
+    """Return two values shortened; of long texts, from shortly before the place where they part."""
+    if isinstance(was, str) and isinstance(now, str):
+        same = next((n for n, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), _BEFORE)
+        start = max(0, same - _BEFORE)
+        if start and max(len(was), len(now)) > _LONGEST_SHOWN:
+            was, now = f"…{was[start:]}", f"…{now[start:]}"
+    return _short(was), _short(now)
+
+
+def _short(value: Any) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def update_ids(reply: dict[str, Any], todays: Mapping[str, str]) -> dict[str, Any]:
+    """Return a reply with the ids of this run in place of those of then, also where a stream spreads them."""
+    if not todays:
+        return reply
+    names = {f"chargehand-run-{number}": was for number, was in enumerate(todays)}
+    then = Redactor(templates=names)
+    named = {"sse": then.stream(reply["sse"])} if "sse" in reply else then.tree(reply)
+    made: dict[str, Any] = Redactor(templates={name: todays[was] for name, was in names.items()}).expand(named)
+    return made

@@ -1,0 +1,450 @@
+"""What is known of a model, and who says so: capabilities, limits and prices.
+
+The sources are the configuration, what a probe found, genai-prices, and models.dev, whose data is in
+`catalogue.json.gz` (made by `scripts/make-catalogue`). Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from chargehand.core.config import ModelConfig
+from chargehand.models.contract import Price
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+
+T = TypeVar("T")
+MODALITIES = ("text", "image", "pdf", "audio", "video")
+"""What a model may take; text is taken by all that answer."""
+_CONFIGURED = "configured"
+_LETTERS = {"t": "text", "i": "image", "p": "pdf", "a": "audio", "v": "video"}
+_PUBLISHERS = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
+_LISTED_HOSTS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "google",
+    "api.groq.com": "groq",
+    "api.together.xyz": "togetherai",
+    "api.together.ai": "togetherai",
+    "api.mistral.ai": "mistral",
+    "api.x.ai": "xai",
+    "api.cerebras.ai": "cerebras",
+    "api.perplexity.ai": "perplexity",
+    "api.cohere.ai": "cohere",
+    "api.cohere.com": "cohere",
+    "api.deepinfra.com": "deepinfra",
+}
+"""Hosts of providers for which models.dev names none: their clients know their own."""
+_PRICED_HOSTS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "openrouter.ai": "openrouter",
+    "api.groq.com": "groq",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.deepseek.com": "deepseek",
+    "api.mistral.ai": "mistral",
+    "api.x.ai": "x-ai",
+    "api.fireworks.ai": "fireworks",
+    "api.cerebras.ai": "cerebras",
+    "api.moonshot.ai": "moonshotai",
+    "api.moonshot.cn": "moonshotai",
+    "api.perplexity.ai": "perplexity",
+    "api.novita.ai": "novita",
+    "api.cohere.ai": "cohere",
+    "api.cohere.com": "cohere",
+    "api.minimax.io": "minimax",
+    "api.z.ai": "zai",
+    "open.bigmodel.cn": "zhipuai",
+    "generativelanguage.googleapis.com": "google",
+}
+"""Hosts that speak a dialect of ours, and what the published prices call who runs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelListing:
+    """A model as models.dev has it; `None` is what it does not say. `day` is that of the data."""
+
+    day: str
+    context: int | None = None
+    max_output: int | None = None
+    tools: bool | None = None
+    reasoning: bool | None = None
+    structured: bool | None = None
+    takes: tuple[str, ...] | None = None
+    gives: tuple[str, ...] | None = None
+    status: str | None = None
+    released: str | None = None
+    price: Price | None = None
+
+    @property
+    def source(self) -> str:
+        """Who says so, and as of when."""
+        return f"models.dev {self.day}"
+
+
+_NOTHING_LISTED = ModelListing(day="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedFact(Generic[T]):
+    """A value and who says so; both are `None` where nobody does."""
+
+    value: T | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
+
+    `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
+    """
+
+    day: str
+    context: int | None = None
+    max_output: int | None = None
+    tools: bool | None = None
+    streams: bool | None = None
+    images: bool | None = None
+    reasoning: bool | None = None
+    embeddings: bool | None = None
+    output_kept: bool | None = None
+    tried: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Who says so, and when."""
+        return f"probe {self.day}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """All that is known of one model; tokens, USD per million of them, days in ISO 8601.
+
+    `takes` has an entry for each of `MODALITIES`. `status` is `alpha`, `beta` or `deprecated` where that is said.
+    """
+
+    context: SourcedFact[int]
+    max_output: SourcedFact[int]
+    tools: SourcedFact[bool]
+    streams: SourcedFact[bool]
+    reasoning: SourcedFact[bool]
+    structured: SourcedFact[bool]
+    embeddings: SourcedFact[bool]
+    takes: Mapping[str, SourcedFact[bool]]
+    gives: SourcedFact[tuple[str, ...]]
+    released: SourcedFact[str]
+    status: SourcedFact[str]
+    price: Price | None
+
+
+def find_facts(
+    provider: str, model: str, config: ModelConfig, *, reported: Reported | None, assume: float | None
+) -> ModelFacts:
+    """Return what is known of a model, each value from the first source that has it.
+
+    In this order: `config`, what a probe `reported`, the data of genai-prices, that of models.dev. Of what answers
+    on this machine only the first two know anything. Nothing is fetched.
+    """
+    tried, listed = (
+        reported or Reported(day=""),
+        _find_listing(provider, model, config.base_url) or _NOTHING_LISTED,
+    )
+    published = _find_published(provider, model, config.base_url)
+    context = published.context_window if published is not None else None
+    deprecated = "deprecated" if published is not None and published.deprecated else None
+    own, probe, prices, data = _CONFIGURED, tried.source, "genai-prices", listed.source
+    return ModelFacts(
+        context=_pick((config.context, own), (tried.context, probe), (context, prices), (listed.context, data)),
+        max_output=_pick((config.max_output, own), (tried.max_output, probe), (listed.max_output, data)),
+        tools=_pick((config.tools, own), (tried.tools, probe), (listed.tools, data)),
+        streams=_pick((tried.streams, probe)),
+        reasoning=_pick((config.reasoning, own), (tried.reasoning, probe), (listed.reasoning, data)),
+        structured=_pick((listed.structured, data)),
+        embeddings=_pick((tried.embeddings, probe)),
+        takes={each: _find_modality(each, config, tried, listed) for each in MODALITIES},
+        gives=_pick((listed.gives, data)),
+        released=_pick((listed.released, data)),
+        status=_pick((deprecated, prices), (listed.status, data)),
+        price=find_price(provider, model, config, assume=assume),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a call may hold, as far as it is known: tools, pictures, other files, tokens of its reply."""
+
+    tools: bool | None
+    images: bool | None
+    files: bool | None
+    max_output: int | None
+
+
+def find_capabilities(
+    provider: str, model: str, config: ModelConfig, *, reported: Reported | None
+) -> Capabilities:
+    """Return what a model takes by the sources of `find_facts`; faster, since prices are not looked at.
+
+    `files` are PDFs first of all: what takes them takes others, and what does not gets text files as text. That a
+    model with eyes takes no PDF is not believed of models.dev: providers turn pages into pictures for it.
+    """
+    tried = reported or Reported(day="")
+    looks = config.images is not None or bool(config.modalities)
+    said = looks and config.tools is not None and config.max_output is not None
+    listed = _NOTHING_LISTED if said else _find_listing(provider, model, config.base_url) or _NOTHING_LISTED
+    return Capabilities(
+        tools=_pick((config.tools, ""), (tried.tools, ""), (listed.tools, "")).value,
+        images=_find_modality("image", config, tried, listed).value,
+        files=_find_files(config, tried, listed),
+        max_output=_pick((config.max_output, ""), (tried.max_output, ""), (listed.max_output, "")).value,
+    )
+
+
+def _find_files(config: ModelConfig, tried: Reported, listed: ModelListing) -> bool | None:
+    fact = _find_modality("pdf", config, tried, listed)
+    doubted = fact.source == listed.source and fact.value is False and "image" in (listed.takes or ())
+    return None if doubted else fact.value
+
+
+def _pick(*said: tuple[T | None, str]) -> SourcedFact[T]:
+    return next(
+        (SourcedFact(value=value, source=source) for value, source in said if value is not None), SourcedFact()
+    )
+
+
+def _find_modality(modality: str, config: ModelConfig, tried: Reported, listed: ModelListing) -> SourcedFact[bool]:
+    named = modality == "text" or modality in config.modalities
+    flag = config.images if modality in ("image", "pdf") else None
+    return _pick(
+        (flag, _CONFIGURED),
+        (named if config.modalities else None, _CONFIGURED),
+        (tried.images if modality == "image" else None, tried.source),
+        (None if listed.takes is None else modality in listed.takes, listed.source),
+    )
+
+
+def find_price(provider: str, model: str, config: ModelConfig, *, assume: float | None) -> Price | None:
+    """Return what a model costs, `None` where nobody knows; `Price.source` tells who says so.
+
+    In this order: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices
+    that genai-prices carries with it (`genai-prices`; nothing is fetched), those of models.dev (`models.dev`),
+    `assume` in USD per million tokens (`assumed`). What else answers on this machine may pass calls on to anyone:
+    only `config` can say its price. Where a published price depends on the hour, the length of the prompt or how
+    long a cache keeps, it is the highest: what is reserved by it is enough.
+    """
+    read = config.price if config.price_in is None else config.price_in
+    written = config.price if config.price_out is None else config.price_out
+    # Anthropic charges a quarter more for what it writes to its cache.
+    cache_write = 1.25 * read if read is not None and provider.startswith("anthropic") else None
+    if read is not None and written is not None:
+        return Price(input=read, output=written, cache_write=cache_write, source="configured")
+    found = _find_unconfigured_price(provider, model, config.base_url, assume)
+    if found is None or (read is None and written is None):
+        return found
+    if read is None:
+        return replace(found, output=written or 0.0, source=f"configured, {found.source}")
+    return Price(input=read, output=found.output, cache_write=cache_write, source=f"configured, {found.source}")
+
+
+def find_context(provider: str, model: str, *, base_url: str | None = None) -> int | None:
+    """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
+    info, listed = _find_published(provider, model, base_url), _find_listing(provider, model, base_url)
+    return (info and info.context_window) or (listed and listed.context) or None
+
+
+def _find_unconfigured_price(
+    provider: str, model: str, base_url: str | None, assume: float | None
+) -> Price | None:
+    if _is_local(provider, base_url):
+        return Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
+    info = _find_published(provider, model, base_url)
+    found = read_published_price(info, datetime.now(UTC).date()) if info else None
+    listed = _find_listing(provider, model, base_url) if info is None else None
+    if listed is not None and listed.price is not None:
+        return listed.price
+    if found is None and assume is not None:
+        return Price(input=assume, output=assume, source="assumed")
+    return found
+
+
+def _is_local(provider: str, base_url: str | None) -> bool:
+    """Tell whether the endpoint is on this machine; Ollama's own address is."""
+    if base_url is None:
+        return provider == "ollama"
+    host = _read_host(base_url)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    # `::ffff:127.0.0.1` is this machine, too.
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+def _read_host(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:  # such as an IPv6 address that is not closed
+        return ""
+
+
+def _find_published(provider: str, model: str, base_url: str | None) -> ModelInfo | None:
+    """Return what genai-prices has on a model, `None` for one on this machine.
+
+    A well-known host says more than `provider`, which may be chosen for its dialect.
+    """
+    if _is_local(provider, base_url):
+        return None
+    publisher = _PRICED_HOSTS.get(_read_host(base_url)) if base_url is not None else None
+    publisher = publisher or _PUBLISHERS.get(provider)
+    if publisher is None or not model:
+        return None
+    # Takes 0.4 s, which only those pay who work with a model of which the configuration does not say the price.
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        return get_snapshot().find_provider_model(model, None, publisher, None)[1]
+    except LookupError:
+        return None
+
+
+def read_published_price(info: ModelInfo, day: date) -> Price | None:
+    """Return the highest price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
+    prices = _select_prices(info, day)
+    read = _find_highest(info, prices, "input_mtok")
+    written = _find_highest(info, prices, "output_mtok", "output_reasoning_mtok")
+    # A price per request as well is nothing that tokens could pay for.
+    if read is None or written is None or _find_highest(info, prices, "requests_kcount"):
+        return None
+    return Price(
+        input=read,
+        output=written,
+        cached=_find_highest(info, prices, "cache_read_mtok"),
+        cache_write=_find_highest(info, prices, "cache_write_mtok", "cache_write_5m_mtok", "cache_write_1h_mtok"),
+        source="genai-prices",
+    )
+
+
+def _select_prices(info: ModelInfo, day: date) -> list[ModelPrice]:
+    """Return the prices of a day: the last ones that began, and those of its hours that come after them."""
+    from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
+
+    if not isinstance(info.prices, list):
+        return [info.prices]
+    found: list[ModelPrice] = []
+    for each in info.prices:
+        if isinstance(each.constraint, TimeOfDateConstraint):
+            found.append(each.prices)
+        elif not isinstance(each.constraint, StartDateConstraint) or each.constraint.start_date <= day:
+            found = [each.prices]
+    return found
+
+
+def _find_highest(info: ModelInfo, prices: list[ModelPrice], *names: str) -> float | None:
+    found = [getattr(each, name) for each in prices for name in names]
+    return max((_read_top_price(each, info.context_window) for each in found if each is not None), default=None)
+
+
+def _read_top_price(price: Decimal | TieredPrices, context: int | None) -> float:
+    """Return the price of the longest prompt that the model takes; tiers beyond that are of the past."""
+    from genai_prices.types import TieredPrices
+
+    if not isinstance(price, TieredPrices):
+        return float(price)
+    reached = [tier.price for tier in price.tiers if context is None or tier.start < context]
+    return float(max([price.base, *reached]))
+
+
+def listed_models(provider: str | None = None) -> Iterator[tuple[str, str, ModelListing]]:
+    """Yield provider, name and facts of all models that are listed, or of one provider by our name or its own.
+
+    Nothing comes for a provider that it does not list.
+    """
+    wanted = _PUBLISHERS.get(provider, provider) if provider is not None else None
+    known = _load_document()["providers"]
+    for publisher in known if wanted is None else [wanted] if wanted in known else []:
+        for name, row in _load_models(publisher).items():
+            yield publisher, name, _read_listing(row)
+
+
+def listed_providers() -> list[str]:
+    """Return the providers that models.dev lists."""
+    return list(_load_document()["providers"])
+
+
+def _find_listing(provider: str, model: str, base_url: str | None) -> ModelListing | None:
+    """Return what models.dev has on a model, `None` for one on this machine; a host says more than `provider`."""
+    if _is_local(provider, base_url):
+        return None
+    host = "" if base_url is None else _read_host(base_url)
+    publisher = _LISTED_HOSTS.get(host) or _map_hosts().get(host) if host else None
+    publisher = publisher or _PUBLISHERS.get(provider)
+    row = _load_models(publisher).get(model) if publisher is not None else None
+    return None if row is None else _read_listing(row)
+
+
+def _read_listing(row: Sequence[Any]) -> ModelListing:
+    _, context, output, tools, reasoning, structured, takes, gives, status, released, prices = row
+    return ModelListing(
+        day=_load_document()["day"],
+        context=context,
+        max_output=output,
+        tools=None if tools is None else bool(tools),
+        reasoning=None if reasoning is None else bool(reasoning),
+        structured=None if structured is None else bool(structured),
+        takes=None if takes is None else tuple(_LETTERS[letter] for letter in takes),
+        gives=None if gives is None else tuple(_LETTERS[letter] for letter in gives),
+        status=status,
+        released=released,
+        price=_read_listed_price(prices or (), context),
+    )
+
+
+def _read_listed_price(tiers: Sequence[Sequence[float | None]], context: int | None) -> Price | None:
+    """Return the highest price of the prompts that a model takes; tiers beyond that are of the past."""
+    reached = [tier for tier in tiers if context is None or (tier[4] or 0) < context]
+    if not reached:
+        return None
+    read, written, cached, cache_write = (
+        max((tier[at] or 0.0 for tier in reached if tier[at] is not None), default=None) for at in range(4)
+    )
+    if read is None or written is None:
+        return None
+    return Price(input=read, output=written, cached=cached, cache_write=cache_write, source="models.dev")
+
+
+@cache
+def _load_document() -> Mapping[str, Any]:
+    # Takes 0.05 s, which only those pay who ask for what neither the user nor the provider said.
+    packed = files("chargehand.models").joinpath("catalogue.json.gz").read_bytes()
+    document: Mapping[str, Any] = json.loads(gzip.decompress(packed))
+    return document
+
+
+@cache
+def _load_models(publisher: str) -> Mapping[str, Sequence[Any]]:
+    return {row[0]: row for row in _load_document()["providers"][publisher]["models"]}
+
+
+@cache
+def _map_hosts() -> Mapping[str, str]:
+    """Return whose a host is; of several offers at one host the plain one, not its subscriptions."""
+    found: dict[str, str] = {}
+    for name, entry in _load_document()["providers"].items():
+        host = entry["host"]
+        if host is not None and (host not in found or len(name) < len(found[host])):
+            found[host] = name
+    return found

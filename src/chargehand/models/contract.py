@@ -1,0 +1,289 @@
+"""What the gateway passes on and to whom: calls, upstreams, prices, usage, and why it refuses a call.
+
+Nothing heavy is imported here: every package may import these records for its annotations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from chargehand.core.errors import UpstreamError
+
+Dialect = Literal["openai", "anthropic", "responses", "gemini"]
+"""OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own."""
+Operation = Literal["reply", "count", "embed"]
+"""What is asked of a model: a reply, the number of tokens in a request, or embeddings."""
+StopReason = Literal["end", "tools", "length", "refusal"]
+"""Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined."""
+CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
+REPLY_BYTES = 64 * 1_048_576
+"""The largest reply that is held in memory whole; far above what any model writes in one go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
+
+    `turn` counts the calls of the attempt from 1, separately for each operation. `seconds` bounds the wait for
+    each piece of the reply. Gemini's body also holds `model` and `stream`, which stand in the path on the wire.
+    `path` replaces the dialect's own path on the provider's host. `bare` is how many of the calls counted before
+    this one offered no tool.
+    """
+
+    id: str
+    dialect: Dialect
+    body: Mapping[str, Any]
+    attempt: str
+    turn: int
+    seconds: float = 600.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    operation: Operation = "reply"
+    path: str = ""
+    bare: int = 0
+
+    @property
+    def stream(self) -> bool:
+        """Whether the reply is to come in pieces, as server-sent events."""
+        return self.body.get("stream") is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The tokens of one call as its provider reports them; input includes what was cached or written to a cache.
+
+    `cost_usd` is the cost that the provider itself reports, `None` where it reports none.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    cache_write: int | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeteredUsage:
+    """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, at twice the price."""
+
+    usage: Usage
+    hour_writes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamReply:
+    """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
+
+    `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
+    no longer says all of it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+    meter: Callable[[], MeteredUsage] | None = None
+
+    @property
+    def lower_headers(self) -> dict[str, str]:
+        """The headers with their names in lower case."""
+        return {name.lower(): value for name, value in self.headers.items()}
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is one of success."""
+        return 200 <= self.status < 300
+
+    @contextlib.asynccontextmanager
+    async def closing(self) -> AsyncGenerator[None, None]:
+        """Close what is left of the body after the block."""
+        try:
+            yield
+        finally:
+            await close_chunks(self.chunks)
+
+    async def read_all(self, most: int = REPLY_BYTES) -> bytes:
+        """Return the whole body and close it.
+
+        Raises `UpstreamError`: `upstream_malformed` where the body is larger than `most` bytes, else what reading
+        raises.
+        """
+        body = bytearray()
+        async with self.closing():
+            async for chunk in self.chunks:
+                body += chunk
+                if len(body) > most:
+                    raise UpstreamError(f"the reply is larger than {most} B", code="upstream_malformed")
+        return bytes(body)
+
+
+async def close_chunks(chunks: AsyncIterator[bytes]) -> None:
+    """Close the body of a reply, where it can be closed."""
+    close: Callable[[], Awaitable[None]] | None = getattr(chunks, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def reply_from_pieces(
+    status: int,
+    pieces: Iterable[bytes],
+    *,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+    meter: Callable[[], MeteredUsage] | None = None,
+) -> UpstreamReply:
+    """Return pieces that are already there as an upstream's reply."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    known = {"content-type": content_type, **(headers or {})}
+    return UpstreamReply(status=status, headers=known, chunks=chunks(), meter=meter)
+
+
+class ModelUpstream(Protocol):
+    """Whoever answers calls: a provider, a script, a recording, or one of them with something around it."""
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send one call and return as soon as the head of its reply is there.
+
+        Raises `UpstreamError` where none comes; reading `chunks` raises it where the reply breaks off.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and files. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens; `cached` and `cache_write` are input read from and written to a provider's cache."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    cache_write: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
+
+    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. Models
+    with the same `provider` share its faults and quotas; empty means none. `tools`, `images` and `files` say
+    whether it takes them. `ollama` marks a model of Ollama, which has endpoints of its own. `fallback` is who
+    answers, in order, where this one cannot.
+    """
+
+    name: str
+    dialect: Dialect
+    model: str
+    upstream: ModelUpstream
+    price: Price | None
+    max_output: int | None = None
+    provider: str = ""
+    images: bool = True
+    files: bool = True
+    tools: bool = True
+    ollama: bool = False
+    fallback: tuple[ServedModel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRest:
+    """A client was refused because nobody behind its model has quota before `until` (UTC).
+
+    `model` is the client's name for it, `provider` the first one to have quota again.
+    """
+
+    model: str
+    provider: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` is what the limits count.
+
+    `reported_usd` is the provider's own word on the cost and `computed_usd` the cost by tokens and our price, each
+    `None` where unknown; the provider's word counts. A `replayed` call got its reply from an earlier life of the
+    attempt, for nothing: `call` was paid for then. `provider` is the address that was asked, empty for a script.
+    `first_seconds` is the time until the client got the first piece of a stream, or the head of a whole reply.
+    `skipped` says which models before this one do not take the request, and why; `converted` what of the request
+    was put into another form for this one; `bare` that it offered no tool.
+    """
+
+    call: str
+    attempt: str
+    turn: int
+    model: str
+    upstream: str
+    status: CallStatus
+    http_status: int
+    seconds: float
+    usage: Usage
+    cost_usd: float | None
+    booked_usd: float
+    reason: str = ""
+    reported_usd: float | None = None
+    computed_usd: float | None = None
+    provider: str = ""
+    operation: Operation = "reply"
+    first_seconds: float | None = None
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
+    bare: bool = False
+
+
+FAULT_STATUS: dict[str, int] = {
+    "bad_request": 400,
+    "uncarried": 400,
+    "token_invalid": 401,
+    "token_revoked": 401,
+    "budget_exhausted": 402,
+    "price_unknown": 402,
+    "not_found": 404,
+    "model_not_found": 404,
+    "not_kept": 404,
+    "method_not_allowed": 405,
+    "too_large": 413,
+    "unsupported_encoding": 415,
+    "quota_exhausted": 429,
+    "upstream_unreachable": 502,
+    "upstream_cut": 502,
+    "upstream_malformed": 502,
+    "upstream_resting": 503,
+    "upstream_timeout": 504,
+}
+"""The stable codes with which the gateway refuses or breaks off, and the HTTP status of each."""
+
+
+class GatewayFault(Exception):
+    """A refusal by the gateway itself: a stable code and a sentence for the client.
+
+    `wait` is in how many seconds asking again makes sense, `None` where that is not known.
+    """
+
+    def __init__(self, code: str, message: str, *, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.wait = wait
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the refusal, where no head went out yet."""
+        return FAULT_STATUS.get(self.code, 500)
+
+
+class LostReply(GatewayFault):
+    """Reply lost after the request was sent; the provider may charge for it. Retry under a new reservation."""
+
+
+class NextModel(GatewayFault):
+    """A model gave no reply and its call is settled; the next model of the chain is to be asked."""

@@ -1,0 +1,217 @@
+"""Anthropic messages: https://docs.anthropic.com/en/api/messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.anthropic_messages import (
+    AnthropicReader,
+    AnthropicWriter,
+    read_messages_request,
+    write_messages_request,
+)
+from chargehand.models.dialects.base import (
+    ContentPart,
+    ModelDialect,
+    StreamMeter,
+    error_message,
+    offered_tools,
+    require_client_tools,
+)
+from chargehand.models.dialects.conversation import NeutralRequest
+
+_VERSION = "2023-06-01"
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_FIELDS = frozenset(
+    {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
+    | {"tools", "tool_choice", "thinking", "reasoning", "system", "stop_sequences", "cache_control"}
+    | {"context_management", "output_config", "output_format"}
+)
+_CLIENT_TOOLS = ("custom", "bash_2", "text_editor_2", "computer_2", "memory_2")
+"""Types of tools that the client runs; dated ones by how they begin."""
+_BETAS = (
+    "computer-use-",
+    "context-management-",
+    "effort-",
+    "extended-cache-ttl-",
+    "fine-grained-tool-streaming-",
+    "interleaved-thinking-",
+    "output-128k-",
+    "prompt-caching-",
+    "structured-outputs-",
+    "token-efficient-tools-",
+)
+"""Beta features that change no price."""
+
+
+class AnthropicDialect(ModelDialect):
+    """Messages."""
+
+    name = "anthropic"
+    endpoints: ClassVar[Mapping[str, Operation]] = {"/messages": "reply", "/messages/count_tokens": "count"}
+    reply_path = "/v1/messages"
+    key_header = "x-api-key"
+    reset_header = "anthropic-ratelimit-unified-reset"
+    reset_windows = tuple(
+        (f"anthropic-ratelimit-{window}-reset", f"anthropic-ratelimit-{window}-remaining")
+        for window in ("requests", "tokens", "input-tokens", "output-tokens")
+    )
+
+    def claims_path(self, path: str, place: str) -> bool:
+        """Claim what lies below `/messages`."""
+        return place.startswith("/messages")
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return `{"type": "error", "error": {...}}`; the code is ours, on top of the dialect's own fields."""
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return dump_json({"type": "error", "error": {"type": kind, "message": message, "code": code}})
+
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return an `error` event."""
+        return b"event: error\ndata: " + self.write_error(status, code, message) + b"\n\n"
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return `max_tokens`."""
+        return as_tokens(body.get("max_tokens"))
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with model and limit replaced."""
+        capped = {} if limit is None else {"max_tokens": limit}
+        return {**body, "model": model, **capped}
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usage`; what was cached or written to the cache is added to the input."""
+        usage = as_mapping(document.get("usage"))
+        plain, output = as_tokens(usage.get("input_tokens")), as_tokens(usage.get("output_tokens"))
+        cached = as_tokens(usage.get("cache_read_input_tokens"))
+        written = as_tokens(usage.get("cache_creation_input_tokens"))
+        whole = None if plain is None else plain + (cached or 0) + (written or 0)
+        hours = as_tokens(as_mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")) or 0
+        return MeteredUsage(
+            usage=Usage(input=whole, output=output, cached=cached, cache_write=written),
+            hour_writes=min(hours, written or 0),
+        )
+
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return the meter of one stream."""
+        return _AnthropicStreamMeter(self)
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields, without reasoning that has no signature: the provider refuses another's."""
+        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        require_client_tools(offered_tools(kept), _CLIENT_TOOLS)
+        edits = as_mappings(as_mapping(kept.get("context_management")).get("edits"))
+        if any(not str(edit.get("type")).startswith("clear_") for edit in edits):
+            message = "context_management may only clear: compacting costs calls of its own"
+            raise GatewayFault("bad_request", message)
+        messages = kept.get("messages")
+        if isinstance(messages, list):
+            kept["messages"] = [_drop_unsigned(message) for message in messages]
+        return kept
+
+    def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the version, and the beta features that change no price."""
+        betas = (beta.strip() for beta in headers.get("anthropic-beta", "").split(","))
+        kept = {
+            "anthropic-version": headers.get("anthropic-version", ""),
+            "anthropic-beta": ",".join(beta for beta in betas if beta.startswith(_BETAS)),
+        }
+        return {name: value for name, value in kept.items() if value}
+
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return what an `image` or a `document` holds."""
+        source = as_mapping(part.get("source"))
+        kind = part.get("type")
+        if kind not in ("image", "document") or source.get("type") in ("text", "content"):
+            return None  # words, or pages that are looked at one by one
+        return ContentPart(
+            kind="image" if kind == "image" else "file",
+            media_type=str(source.get("media_type") or ""),
+            data=str(source.get("data") or "") if source.get("type") == "base64" else "",
+            name=str(part.get("title") or ""),
+        )
+
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a block of type `text`."""
+        return {"type": "text", "text": text}
+
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read `messages`, `system`, `tools` and what shapes the reply."""
+        return read_messages_request(body)
+
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request; a limit is put in where there is none, which this dialect requires."""
+        return write_messages_request(request, model)
+
+    def reply_reader(self, seed: str) -> AnthropicReader:
+        """Return the reader of one reply."""
+        return AnthropicReader(self)
+
+    def reply_writer(self, model: str, id: str) -> AnthropicWriter:
+        """Return the writer of one reply."""
+        return AnthropicWriter(self, model, id)
+
+    def provider_headers(self, key: str | None) -> dict[str, str]:
+        """Return the version that we read and write, and the key."""
+        return {"anthropic-version": _VERSION, **super().provider_headers(key)}
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return the path of the operation, and the body as it is."""
+        return "/v1/messages/count_tokens" if call.operation == "count" else self.reply_path, call.body
+
+
+def _drop_unsigned(message: Any) -> Any:
+    """Return a message without thinking blocks that have no signature."""
+    content = as_mapping(message).get("content")
+    if not isinstance(content, list):
+        return message
+    kept = []
+    for part in content:
+        block = as_mapping(part)
+        if block.get("type") != "thinking" or block.get("signature"):
+            kept.append(part)
+    return message if len(kept) == len(content) else {**message, "content": kept}
+
+
+class _AnthropicStreamMeter(StreamMeter):
+    """Meters named events; what a later one reports counts over earlier ones."""
+
+    def __init__(self, dialect: AnthropicDialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._usage: dict[str, Any] = {}
+
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in one event; all of them go on to the client."""
+        match content.get("type"):
+            case "content_block_delta":
+                self.deltas += as_mapping(content.get("delta")).get("type") != "signature_delta"
+            case "message_start":
+                self._add_usage(as_mapping(content.get("message")), without="output_tokens")
+            case "message_delta":
+                self.finished = self.finished or bool(as_mapping(content.get("delta")).get("stop_reason"))
+                self._add_usage(content)
+            case "message_stop":
+                self.ended = True
+            case "error":
+                self.failed = error_message(content, "error")
+        return True
+
+    def _add_usage(self, holder: Mapping[str, Any], *, without: str = "") -> None:
+        # What a message has written when it starts says nothing of what it will have in the end.
+        usage = as_mapping(holder.get("usage"))
+        self._usage |= {name: value for name, value in usage.items() if value is not None and name != without}
+        self.metered = self._dialect.read_usage({"usage": self._usage})

@@ -1,0 +1,342 @@
+"""What one dialect must answer for, in one place: everything else asks a `ModelDialect` and never compares names.
+
+A further dialect is one module with a subclass of `ModelDialect`, one line in `table.py`, and its name in
+`contract.Dialect`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
+from chargehand.models.contract import Dialect, GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.conversation import NeutralRequest, ReplyReader, ReplyWriter
+from chargehand.models.dialects.events import event_data
+
+_BYTES_A_TOKEN = 4
+UNKNOWN_USAGE = MeteredUsage(usage=Usage())
+
+
+class StreamMeter(ABC):
+    """What is known of one streamed reply so far.
+
+    `deltas` counts pieces of output, at least one token each; `finished`: the model said that it is done; `ended`:
+    the last event is there; `failed` is what the provider reported as an error inside the stream; `metered` is the
+    usage reported so far.
+    """
+
+    def __init__(self) -> None:
+        self.metered = UNKNOWN_USAGE
+        self.deltas = 0
+        self.finished = False
+        self.ended = False
+        self.failed = ""
+
+    def see(self, event: bytes) -> bool:
+        """Take in one event; return whether it goes on to the client."""
+        data = event_data(event)
+        if not data or data.startswith(b"[DONE]"):
+            self.ended = self.ended or (bool(data) and self.ends_with_done)
+            return True
+        try:
+            content = as_mapping(parse_json(data))
+        except ValueError:
+            # The client's own reader decides about it; one token at least was paid for.
+            self.deltas += 1
+            return True
+        return self.take(content)
+
+    ends_with_done: ClassVar[bool] = False
+    """Whether `data: [DONE]` ends a stream."""
+
+    @abstractmethod
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in the decoded data of one event; return whether it goes on to the client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRoute:
+    """What a path asks for; `named` holds what Gemini's path says beside it: model and stream."""
+
+    dialect: Dialect
+    operation: Operation
+    named: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentPart:
+    """A picture or file as one dialect writes it; `data` is base64, empty where the part only points to it."""
+
+    kind: Literal["image", "file"]
+    media_type: str = ""
+    data: str = ""
+    name: str = ""
+
+    @classmethod
+    def from_url(cls, url: object, kind: Literal["image", "file"], name: object = "") -> ContentPart:
+        """Return what a `data:` address holds; any other address only points to it."""
+        head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+        if head.startswith("data:") and comma and head.endswith(";base64"):
+            return cls(kind=kind, media_type=head[5:].partition(";")[0], data=data, name=str(name or ""))
+        return cls(kind=kind, name=str(name or ""))
+
+
+class RequestFormat(ABC):
+    """How requests of one kind spell limits, usage, errors and streams."""
+
+    name: ClassVar[Dialect]
+
+    @abstractmethod
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return the body of an error reply; `code` is our stable one."""
+
+    @abstractmethod
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return the event that breaks a stream off."""
+
+    @abstractmethod
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return the output tokens that the client asks for at most, `None` where it does not say."""
+
+    def count_choices(self, body: Mapping[str, Any]) -> int:
+        """Return how many replies are asked for, each of that length; raises `GatewayFault`."""
+        return 1
+
+    @abstractmethod
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body for the upstream: its model name, the output limit in tokens, usage asked for."""
+
+    @abstractmethod
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return the usage that a whole reply reports."""
+
+    @abstractmethod
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return the meter of one stream, for the client's own body."""
+
+
+class ModelDialect(RequestFormat):
+    """One dialect: its paths and headers, what of a request is served, and how it is read and written."""
+
+    endpoints: ClassVar[Mapping[str, Operation]]
+    """What the gateway serves: path without its version, and what is asked there."""
+    reply_path: ClassVar[str]
+    """Where replies are asked for, with its version; shown to clients that ask elsewhere."""
+    list_path: ClassVar[str] = "/v1/models"
+    """Where a provider lists its models; costs nothing, so that it also tells whether the provider answers."""
+    key_header: ClassVar[str] = "authorization"
+    """The header that holds the key; `authorization` takes it as a bearer token."""
+    count_field: ClassVar[str] = "input_tokens"
+    """Where a count of tokens stands in its document."""
+    usage_on_request: ClassVar[bool] = False
+    """Whether a stream reports its usage only to clients that ask for it."""
+    reset_header: ClassVar[str] = ""
+    """The header of an error reply that says when the account may ask again, whatever window is used up."""
+    reset_windows: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Headers of the account's single windows: when each begins anew, and how much of it is left."""
+    embeddings: EmbeddingsFormat | None = None
+    """How this dialect's models are asked for embeddings, `None` where they make none."""
+
+    def find_route(self, place: str) -> RequestRoute | None:
+        """Return what a path without its version and query asks for, `None` where it is not this dialect's."""
+        operation = self.endpoints.get(place)
+        return None if operation is None else RequestRoute(dialect=self.name, operation=operation, named={})
+
+    def claims_path(self, path: str, place: str) -> bool:
+        """Tell whether errors at a path that is no endpoint are said in this dialect; `place` has no version."""
+        return False
+
+    def write_model_list(self, names: Iterable[str]) -> bytes:
+        """Return the list of served models, as the clients of both OpenAI and Anthropic read it."""
+        entries = [
+            {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "chargehand",
+                "type": "model",
+                "display_name": name,
+                "created_at": "1970-01-01T00:00:00Z",
+            }
+            for name in names
+        ]
+        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
+        return dump_json({"object": "list", "data": entries, "has_more": False, **ends})
+
+    def write_count(self, count: int) -> bytes:
+        """Return a count of tokens."""
+        return dump_json({self.count_field: count})
+
+    @abstractmethod
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request without what has no place here: what is priced beside tokens, or leads past the models.
+
+        Unknown fields are dropped (`models`, `plugins`, `api_base`, `speed`, `mcp_servers`, `container` …). Raises
+        `GatewayFault` for tools that the provider would run: they have prices of their own and reach the network.
+        """
+
+    def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return which of a client's headers go on to the provider."""
+        return {}
+
+    @abstractmethod
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return the picture or file that a content part is, `None` where it is neither."""
+
+    @abstractmethod
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a content part of plain text."""
+
+    @abstractmethod
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read a request; raises `UntranslatableError` for what no other dialect has a place for."""
+
+    @abstractmethod
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request; raises `UntranslatableError` for what this dialect has no place for."""
+
+    @abstractmethod
+    def reply_reader(self, seed: str) -> ReplyReader:
+        """Return the reader of one reply; `seed` goes into ids that the provider leaves out."""
+
+    @abstractmethod
+    def reply_writer(self, model: str, id: str) -> ReplyWriter:
+        """Return the writer of one reply."""
+
+    def provider_headers(self, key: str | None) -> dict[str, str]:
+        """Return the headers that every request to a provider carries."""
+        if not key:
+            return {}
+        return {self.key_header: f"Bearer {key}" if self.key_header == "authorization" else key}
+
+    @abstractmethod
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return path, with its version, and body of a call as they go to a provider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingTexts:
+    """What is to be embedded; `packed`: as base64 of little-endian floats, `single`: Gemini's form of one."""
+
+    texts: tuple[str, ...]
+    dimensions: int | None = None
+    packed: bool = False
+    single: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingVectors:
+    """The vectors in the order of their texts; `used` is the input tokens, `None` where not known."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    used: int | None
+
+
+class EmbeddingsFormat(RequestFormat):
+    """How one dialect asks for embeddings; errors are those of the dialect. They cost input only."""
+
+    def __init__(self, dialect: ModelDialect) -> None:
+        self._dialect = dialect
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return the dialect's error."""
+        return self._dialect.write_error(status, code, message)
+
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return the dialect's error event."""
+        return self._dialect.write_error_event(status, code, message)
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return 0: nothing is written."""
+        return 0
+
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return the dialect's meter, for a provider that streams what nobody asked it to stream."""
+        return self._dialect.stream_meter({})
+
+    @abstractmethod
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request without what has no place here; raises `GatewayFault`."""
+
+    @abstractmethod
+    def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
+        """Read a request; raises `UntranslatableError`."""
+
+    @abstractmethod
+    def write_texts(self, asked: EmbeddingTexts) -> dict[str, Any]:
+        """Write a request without its model."""
+
+    @abstractmethod
+    def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
+        """Read a reply; raises `UpstreamError` (`upstream_malformed`)."""
+
+    @abstractmethod
+    def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
+        """Write a reply."""
+
+
+def is_bare(body: Mapping[str, Any]) -> bool:
+    """Tell whether a request offers no tool, as those for a title, a summary or a look at the quota do."""
+    return not body.get("tools")
+
+
+def estimate_tokens(body: Mapping[str, Any]) -> int:
+    """Return about how many tokens a request has: one for four bytes of it, rounded up."""
+    said = {name: value for name, value in body.items() if name not in ("model", "stream")}
+    return -(-len(dump_json(said)) // _BYTES_A_TOKEN)
+
+
+def error_message(holder: Mapping[str, Any], default: str) -> str:
+    """Return the message of an `error` inside a reply."""
+    return str(as_mapping(holder.get("error")).get("message") or default)
+
+
+def offered_tools(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the tools that a request offers, those that its messages add on the way included."""
+    yield from as_mappings(body.get("tools"))
+    for message in as_mappings(body.get("messages")):
+        yield from (part for part in as_mappings(message.get("content")) if part.get("type") == "tool_addition")
+
+
+def require_client_tools(tools: Iterable[Mapping[str, Any]], own: tuple[str, ...]) -> None:
+    """Raise `GatewayFault` for a tool whose type begins with none of `own`: the client does not run it."""
+    for tool in tools:
+        kind = tool.get("type") or "custom"
+        if not isinstance(kind, str) or not kind.startswith(own):
+            raise GatewayFault("bad_request", f"tool type {kind!r:.60} is not served: the provider would run it")
+
+
+def read_cost(usage: Mapping[str, Any]) -> float | None:
+    """Return the cost in USD that a provider reports with its usage, `None` where it reports none that can be."""
+    cost = usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost < 1e6:
+        return None
+    return float(cost)
+
+
+def read_range(value: object, name: str, most: int) -> int:
+    """Return how many replies are asked for, 1 where nothing is said; raises `GatewayFault` out of range."""
+    if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
+        raise GatewayFault("bad_request", f"`{name}` must be a whole number from 1 to {most}")
+    return 1 if value is None else int(value)
+
+
+def read_vector(row: object) -> tuple[float, ...]:
+    """Return the numbers of one vector; raises `UpstreamError` (`upstream_malformed`)."""
+    if isinstance(row, str):  # some providers send base64 unasked
+        try:
+            packed = base64.b64decode(row, validate=True)
+            return struct.unpack(f"<{len(packed) // 4}f", packed)
+        except (ValueError, struct.error):
+            message = "a vector of the reply is no base64 of floats"
+            raise UpstreamError(message, code="upstream_malformed") from None
+    if not isinstance(row, list) or not all(isinstance(one, int | float) for one in row):
+        raise UpstreamError("a vector of the reply is no list of numbers", code="upstream_malformed")
+    return tuple(float(one) for one in row)

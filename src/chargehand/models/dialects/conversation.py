@@ -1,0 +1,330 @@
+"""Requests and replies in a dialect-neutral form: what each dialect is read into and written from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from chargehand.models.contract import StopReason, Usage
+
+ConversationRole = Literal["user", "assistant"]
+ToolChoice = Literal["auto", "none", "required", "tool"]
+
+
+class UntranslatableError(ValueError):
+    """A request holds what a dialect or a model has no place for; `what` names it in one or two words."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it."""
+
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+    name: str = ""
+    kind: Literal["image", "file"] = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallPart:
+    """A call of a tool; `arguments` is JSON text as the model wrote it, of a `custom` tool plain text.
+
+    `unchecked` arguments may be anything: scripts send wrong ones on purpose.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    custom: bool = False
+    unchecked: bool = False
+
+    def value(self) -> Mapping[str, Any] | str:
+        """Return the arguments as an object; raises `UntranslatableError` where they are none."""
+        try:
+            found = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        if self.unchecked:
+            return self.arguments
+        message = f"the arguments of tool call {self.id!r:.80} are no JSON object"
+        raise UntranslatableError("tool arguments", message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResultPart:
+    """What a tool call came to; `name` is the tool's, empty where only the call says it."""
+
+    id: str
+    content: tuple[TextPart | FilePart, ...] = ()
+    failed: bool = False
+    name: str = ""
+    custom: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words of the result."""
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def blobs(self) -> tuple[FilePart, ...]:
+        """The pictures and files of the result."""
+        return tuple(part for part in self.content if isinstance(part, FilePart))
+
+
+ConversationPart = TextPart | FilePart | ToolCallPart | ToolResultPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationTurn:
+    """What one side said in one go."""
+
+    role: ConversationRole
+    parts: tuple[ConversationPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedTool:
+    """A tool that the model may call; a `custom` one takes plain text and has no schema."""
+
+    name: str
+    description: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeutralRequest:
+    """One request; `left_out` names what of it means nothing to another provider: hints, reasoning."""
+
+    turns: tuple[ConversationTurn, ...]
+    system: tuple[str, ...] = ()
+    tools: tuple[OfferedTool, ...] = ()
+    choice: ToolChoice | None = None
+    chosen: str = ""
+    parallel: bool | None = None
+    limit: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    json: bool = False
+    effort: str | None = None
+    stream: bool = False
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """The names of the tools that take plain text."""
+        return frozenset(tool.name for tool in self.tools if tool.custom)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """More words of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingDelta:
+    """More of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallStart:
+    """A tool call begins; what comes of its arguments has the same `index`."""
+
+    index: int
+    id: str
+    name: str
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """More of the arguments of a tool call."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyEnd:
+    """The reply is whole."""
+
+    stop: StopReason
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyError:
+    """The provider reports an error inside its reply."""
+
+    message: str
+
+
+ReplyDelta = TextDelta | ThinkingDelta | ToolCallStart | ToolCallDelta | ReplyEnd | ReplyError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeutralReply:
+    """A whole reply."""
+
+    text: str = ""
+    thoughts: str = ""
+    calls: tuple[ToolCallPart, ...] = ()
+    stop: StopReason = "end"
+    usage: Usage = field(default_factory=Usage)
+    broken: str = ""
+    ended: bool = False
+
+
+class ReplyReader(Protocol):
+    """Reads one reply of a provider."""
+
+    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+        """Return what one event of a stream says."""
+        ...
+
+    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+        """Return what a reply in one piece says, its end included."""
+        ...
+
+    def finish(self) -> list[ReplyDelta]:
+        """Return what is known only now that the stream is over."""
+        ...
+
+
+class ReplyWriter(Protocol):
+    """Writes one reply for a client."""
+
+    def write_delta(self, delta: ReplyDelta) -> bytes:
+        """Return the events that say one delta, empty where more has to come first."""
+        ...
+
+    def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
+        """Return a reply in one piece."""
+        ...
+
+
+def merge_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
+    """Return turns with neighbours of one role made one, and empty ones left out."""
+    kept: list[ConversationTurn] = []
+    for turn in turns:
+        if not turn.parts:
+            continue
+        if kept and kept[-1].role == turn.role:
+            kept[-1] = replace(kept[-1], parts=kept[-1].parts + turn.parts)
+        else:
+            kept.append(turn)
+    return tuple(kept)
+
+
+def name_tool_results(turns: Sequence[ConversationTurn]) -> tuple[ConversationTurn, ...]:
+    """Return turns whose tool results know the name and kind of their tool, from the calls before them."""
+    calls: dict[str, ToolCallPart] = {}
+    found = []
+    for turn in turns:
+        parts: list[ConversationPart] = []
+        for part in turn.parts:
+            if isinstance(part, ToolCallPart):
+                calls[part.id] = part
+            elif isinstance(part, ToolResultPart) and part.id in calls:
+                part = replace(part, name=calls[part.id].name, custom=calls[part.id].custom)
+            parts.append(part)
+        found.append(replace(turn, parts=tuple(parts)))
+    return tuple(found)
+
+
+def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
+    """Return the whole reply that deltas make."""
+    texts, thoughts = list[str](), list[str]()
+    starts: dict[int, ToolCallStart] = {}
+    arguments: dict[int, list[str]] = {}
+    end: ReplyEnd | None = None
+    broken = ""
+    for delta in deltas:
+        match delta:
+            case TextDelta():
+                texts.append(delta.text)
+            case ThinkingDelta():
+                thoughts.append(delta.text)
+            case ToolCallStart():
+                starts[delta.index], arguments[delta.index] = delta, []
+            case ToolCallDelta():
+                arguments[delta.index].append(delta.text)
+            case ReplyEnd():
+                end = delta
+            case ReplyError():
+                broken = delta.message
+    return NeutralReply(
+        text="".join(texts),
+        thoughts="".join(thoughts),
+        calls=tuple(
+            ToolCallPart(id=call.id, name=call.name, arguments="".join(arguments[index]), custom=call.custom)
+            for index, call in starts.items()
+        ),
+        stop="end" if end is None else end.stop,
+        usage=(end and end.usage) or Usage(),
+        broken=broken,
+        ended=end is not None,
+    )
+
+
+def reply_deltas(reply: NeutralReply) -> list[ReplyDelta]:
+    """Return a whole reply as the deltas that make it."""
+    found: list[ReplyDelta] = []
+    if reply.thoughts:
+        found.append(ThinkingDelta(text=reply.thoughts))
+    if reply.text:
+        found.append(TextDelta(text=reply.text))
+    for index, call in enumerate(reply.calls):
+        found.append(ToolCallStart(index=index, id=call.id, name=call.name, custom=call.custom))
+        found.append(ToolCallDelta(index=index, text=call.arguments))
+    if reply.broken:
+        return [*found, ReplyError(message=reply.broken)]
+    return [*found, ReplyEnd(stop=reply.stop, usage=reply.usage)]
+
+
+def wrap_custom_tools(tools: Iterable[OfferedTool]) -> tuple[OfferedTool, ...]:
+    """Return tools with custom ones as functions of one text, for dialects that know no others."""
+    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return tuple(replace(tool, schema=text, custom=False) if tool.custom else tool for tool in tools)
+
+
+def as_function_call(call: ToolCallPart) -> ToolCallPart:
+    """Return a custom tool's call as that of the function `wrap_custom_tools` makes of it."""
+    return replace(call, arguments=json.dumps({"input": call.arguments}), custom=False) if call.custom else call
+
+
+def data_url(file: FilePart) -> str:
+    """Return where a picture is, or itself as a `data:` address."""
+    return file.url or f"data:{file.media_type};base64,{file.data}"
+
+
+def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name: str = "") -> FilePart:
+    """Return the file behind an address, or in a `data:` address; raises `UntranslatableError` without one."""
+    if not isinstance(url, str) or not url:
+        raise UntranslatableError(kind, f"an {kind} without data or an address cannot go to another provider")
+    head, comma, data = url.partition(",")
+    if url.startswith("data:") and comma and head.endswith(";base64"):
+        return FilePart(media_type=head[5:].partition(";")[0], data=data, kind=kind, name=name)
+    return FilePart(url=url, kind=kind, name=name)

@@ -1,0 +1,143 @@
+"""Embeddings: asked for in OpenAI's form or in Gemini's, made by OpenAI's, Gemini's or Ollama's models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models._json import as_mapping, as_tokens, dump_json, parse_json
+from chargehand.models.contract import (
+    Dialect,
+    MeteredUsage,
+    ModelCall,
+    ModelUpstream,
+    ServedModel,
+    UpstreamReply,
+    Usage,
+    reply_from_pieces,
+)
+from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
+from chargehand.models.dialects.conversation import UntranslatableError
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import LEFT_OUT, read_error_message
+
+_ABSENT = frozenset({404, 405, 501})
+"""How an Ollama without OpenAI's endpoint answers there."""
+
+
+def embeddings_format(dialect: Dialect) -> EmbeddingsFormat:
+    """Return the form in which clients of a dialect that has an endpoint for embeddings ask for them."""
+    form = DIALECTS[dialect].embeddings
+    assert form is not None
+    return form
+
+
+def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
+    """Return why a model does not make the embeddings that a client of `dialect` asks for, empty where it does."""
+    form = DIALECTS[served.dialect].embeddings
+    if form is None:
+        return f"models that speak the dialect {served.dialect} have no embeddings"
+    try:
+        if form.name != dialect:
+            embeddings_format(dialect).read_texts(body)
+    except UntranslatableError as error:
+        return str(error)
+    return ""
+
+
+def embeddings_upstream(served: ServedModel, dialect: Dialect) -> ModelUpstream:
+    """Return who makes the embeddings of a model, for a client that asks in the form of `dialect`."""
+    form = embeddings_format(served.dialect)
+    upstream = OllamaEmbeddings(served.upstream) if served.ollama else served.upstream
+    return upstream if form.name == dialect else TranslatingEmbeddings(upstream, form)
+
+
+class TranslatingEmbeddings:
+    """Puts calls for embeddings into the form of `inner`, and the vectors back into that of the call."""
+
+    def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat) -> None:
+        self._inner = inner
+        self._form = form
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
+        client = embeddings_format(call.dialect)
+        try:
+            asked = client.read_texts(call.body)
+        except UntranslatableError as error:
+            raise UpstreamError(str(error), code="uncarried") from None
+        body = self._form.prepare(self._form.write_texts(asked), str(call.body.get("model", "")), None)
+        reply = await self._inner.send(replace(call, dialect=self._form.name, body=body, headers={}))
+        headers = {name: value for name, value in reply.lower_headers.items() if name != "content-type"}
+        if asked.left_out:
+            headers[LEFT_OUT] = ", ".join(asked.left_out)
+        content = await reply.read_all()
+        if not reply.is_success:
+            message = read_error_message(content) or f"the provider answered with HTTP {reply.status}"
+            refusal = client.write_error(reply.status, "upstream_error", message)
+            return reply_from_pieces(reply.status, [refusal], headers=headers)
+        return _write_reply(call, self._form.read_vectors(_parse(content)), asked, headers)
+
+    async def close(self) -> None:
+        """Close the inner upstream."""
+        await self._inner.close()
+
+
+class OllamaEmbeddings:
+    """Asks Ollama in OpenAI's form, and a version too old for that by its own `/api/embed`.
+
+    https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
+    """
+
+    def __init__(self, inner: ModelUpstream) -> None:
+        self._inner = inner
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
+        reply = await self._inner.send(call)
+        if reply.status not in _ABSENT:
+            return reply
+        refusal = await reply.read_all()
+        client = embeddings_format(call.dialect)
+        try:
+            asked = client.read_texts(call.body)
+        except UntranslatableError:
+            return reply_from_pieces(reply.status, [refusal])
+        body: dict[str, Any] = {"model": call.body.get("model"), "input": list(asked.texts)}
+        if asked.dimensions is not None:
+            body["dimensions"] = asked.dimensions
+        reply = await self._inner.send(replace(call, body=body, path="/api/embed"))
+        content = await reply.read_all()
+        if not reply.is_success:
+            message = read_error_message(content) or read_error_message(refusal)
+            message = message or f"Ollama answered with HTTP {reply.status}"
+            return reply_from_pieces(reply.status, [client.write_error(reply.status, "upstream_error", message)])
+        document = _parse(content)
+        rows = document.get("embeddings")
+        vectors = tuple(map(read_vector, rows)) if isinstance(rows, list) else ()
+        made = EmbeddingVectors(vectors=vectors, used=as_tokens(document.get("prompt_eval_count")))
+        return _write_reply(call, made, asked, {})
+
+    async def close(self) -> None:
+        """Close the inner upstream."""
+        await self._inner.close()
+
+
+def _write_reply(
+    call: ModelCall, made: EmbeddingVectors, asked: EmbeddingTexts, headers: Mapping[str, str]
+) -> UpstreamReply:
+    if len(made.vectors) != len(asked.texts):
+        message = f"{len(made.vectors)} vectors came for {len(asked.texts)} texts"
+        raise UpstreamError(message, code="upstream_malformed")
+    document = embeddings_format(call.dialect).write_vectors(made, asked, str(call.body.get("model", "")))
+    metered = MeteredUsage(usage=Usage(input=made.used, output=0))
+    return reply_from_pieces(200, [dump_json(document)], headers=headers, meter=lambda: metered)
+
+
+def _parse(content: bytes) -> Mapping[str, Any]:
+    try:
+        return as_mapping(parse_json(content))
+    except ValueError:
+        raise UpstreamError("the provider's reply is not JSON", code="upstream_malformed") from None

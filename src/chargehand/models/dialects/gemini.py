@@ -1,0 +1,301 @@
+"""Gemini's own dialect: https://ai.google.dev/api/generate-content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote
+
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.base import (
+    UNKNOWN_USAGE,
+    ContentPart,
+    EmbeddingsFormat,
+    EmbeddingTexts,
+    EmbeddingVectors,
+    ModelDialect,
+    RequestRoute,
+    StreamMeter,
+    error_message,
+    read_range,
+    read_vector,
+)
+from chargehand.models.dialects.conversation import NeutralRequest, UntranslatableError
+from chargehand.models.dialects.gemini_messages import (
+    GeminiReader,
+    GeminiWriter,
+    read_contents_request,
+    write_contents_request,
+)
+
+_ERROR_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    402: "RESOURCE_EXHAUSTED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_MOST_CHOICES = 8
+_VERBS: Mapping[str, Operation] = {
+    "generateContent": "reply",
+    "streamGenerateContent": "reply",
+    "countTokens": "count",
+    "embedContent": "embed",
+    "batchEmbedContents": "embed",
+}
+_FIELDS = frozenset(
+    {"model", "stream", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig"}
+    | {"safetySettings", "labels"}
+)
+_EMBED_FIELDS = ("content", "taskType", "title", "outputDimensionality")
+_UNDERSCORE = re.compile(r"_([a-z])")
+_OWN_NAMES = frozenset(
+    {"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "labels"}
+)
+"""Fields whose content has the user's own names, which are not respelt."""
+
+
+class GeminiDialect(ModelDialect):
+    """`generateContent`; the body holds `model` and `stream` here, which on the wire stand in the path."""
+
+    name = "gemini"
+    endpoints: ClassVar[Mapping[str, Operation]] = {}
+    reply_path = "/v1beta/models/{model}:generateContent"
+    list_path = "/v1beta/models"
+    key_header = "x-goog-api-key"
+    count_field = "totalTokens"
+
+    def __init__(self) -> None:
+        self.embeddings = GeminiEmbeddings(self)
+
+    def find_route(self, place: str) -> RequestRoute | None:
+        """Return what `/models/MODEL:VERB` asks for."""
+        model, colon, verb = unquote(place).removeprefix("/models/").rpartition(":")
+        if not place.startswith("/models/") or not colon or verb not in _VERBS:
+            return None
+        named = {"model": model, "stream": verb == "streamGenerateContent"}
+        return RequestRoute(dialect="gemini", operation=_VERBS[verb], named=named)
+
+    def claims_path(self, path: str, place: str) -> bool:
+        """Claim what has a version of Gemini's."""
+        return path.startswith(("/v1beta/", "/v1alpha/"))
+
+    def write_model_list(self, names: Iterable[str]) -> bytes:
+        """Return the list of models as Gemini's clients read it."""
+        verbs = list(_VERBS)
+        entries = [
+            {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": verbs} for name in names
+        ]
+        return dump_json({"models": entries})
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return `{"error": {...}}`; our code stands among its details."""
+        kind = _ERROR_STATUS.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+        info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "chargehand"}
+        return dump_json({"error": {"code": status, "message": message, "status": kind, "details": [info]}})
+
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return a data event with the error."""
+        return b"data: " + self.write_error(status, code, message) + b"\n\n"
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return `generationConfig.maxOutputTokens`."""
+        return as_tokens(as_mapping(body.get("generationConfig")).get("maxOutputTokens"))
+
+    def count_choices(self, body: Mapping[str, Any]) -> int:
+        """Return `generationConfig.candidateCount`."""
+        count = as_mapping(body.get("generationConfig")).get("candidateCount")
+        return read_range(count, "candidateCount", _MOST_CHOICES)
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with model and limit replaced."""
+        ready = {**body, "model": model}
+        if limit is not None:
+            ready["generationConfig"] = {**as_mapping(body.get("generationConfig")), "maxOutputTokens": limit}
+        return ready
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usageMetadata`; reasoning counts as output, what tools brought in as input."""
+        usage = as_mapping(document.get("usageMetadata"))
+        given, brought = as_tokens(usage.get("promptTokenCount")), as_tokens(usage.get("toolUsePromptTokenCount"))
+        written, thought = as_tokens(usage.get("candidatesTokenCount")), as_tokens(usage.get("thoughtsTokenCount"))
+        total = as_tokens(usage.get("totalTokenCount"))
+        if given is None:
+            return UNKNOWN_USAGE
+        read = given + (brought or 0)
+        known = written is not None or thought is not None
+        # A reply without a word has no count of its own, only the total.
+        output = (written or 0) + (thought or 0) if known else None if total is None else max(0, total - read)
+        cached = as_tokens(usage.get("cachedContentTokenCount"))
+        return MeteredUsage(usage=Usage(input=read, output=output, cached=cached))
+
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return the meter of one stream."""
+        return _GeminiStreamMeter(self, choices=self.count_choices(body))
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields; raises `GatewayFault` for what the provider keeps or runs."""
+        body = _spell_camel(body)
+        if body.get("cachedContent"):
+            raise GatewayFault("bad_request", "`cachedContent` is not served: nothing is kept at the provider")
+        for tool in as_mappings(body.get("tools")):
+            others = sorted(name for name in tool if name != "functionDeclarations" and tool[name] is not None)
+            if others:
+                message = f"tool {others[0]!r:.60} is not served: the provider would run it"
+                raise GatewayFault("bad_request", message)
+        return {name: value for name, value in body.items() if name in _FIELDS}
+
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return what `inlineData` or `fileData` holds."""
+        given = as_mapping(part.get("inlineData") or part.get("fileData"))
+        if not given:
+            return None
+        media = str(given.get("mimeType") or "")
+        return ContentPart(
+            kind="image" if media.startswith("image/") else "file",
+            media_type=media,
+            data=str(given.get("data") or ""),
+            name=str(given.get("displayName") or ""),
+        )
+
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a part that is text."""
+        return {"text": text}
+
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read `contents`, `tools` and what shapes the reply."""
+        return read_contents_request(body)
+
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request."""
+        return write_contents_request(request, model)
+
+    def reply_reader(self, seed: str) -> GeminiReader:
+        """Return the reader of one reply; calls without an id get one with `seed` in it."""
+        return GeminiReader(self, seed)
+
+    def reply_writer(self, model: str, id: str) -> GeminiWriter:
+        """Return the writer of one reply."""
+        return GeminiWriter(self, model, id)
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return a path with model and verb, and the body without what stands in the path."""
+        body = {name: value for name, value in call.body.items() if name not in ("model", "stream")}
+        verb = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
+        if call.operation == "count":
+            verb = "countTokens"
+        elif call.operation == "embed":
+            verb = "batchEmbedContents" if "requests" in body else "embedContent"
+        return f"/v1beta/models/{quote(str(call.body.get('model', '')), safe='')}:{verb}", body
+
+
+def _spell_camel(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with its fields spelt as documented: Gemini takes both `inlineData` and `inline_data`."""
+
+    def spelt(name: str, value: Any) -> Any:
+        if name in _OWN_NAMES:
+            return value
+        if isinstance(value, dict):
+            return _spell_camel(value)
+        return [spelt("", one) for one in value] if isinstance(value, list) else value
+
+    names = {key: _UNDERSCORE.sub(lambda found: found[1].upper(), key) for key in body}
+    return {names[key]: spelt(names[key], value) for key, value in body.items()}
+
+
+class _GeminiStreamMeter(StreamMeter):
+    """Meters chunks; there is no last event: the connection's end is the end."""
+
+    def __init__(self, dialect: GeminiDialect, *, choices: int) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._choices = choices
+        self._done: set[object] = set()
+
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in one chunk; all of them go on to the client."""
+        if content.get("error"):
+            self.failed = error_message(content, "error")
+        for candidate in as_mappings(content.get("candidates")):
+            parts = as_mappings(as_mapping(candidate.get("content")).get("parts"))
+            self.deltas += any(part.get("text") or part.get("functionCall") for part in parts)
+            if candidate.get("finishReason"):
+                self._done.add(candidate.get("index", 0))
+        blocked = bool(as_mapping(content.get("promptFeedback")).get("blockReason"))
+        self.finished = blocked or len(self._done) >= self._choices
+        if as_mapping(content.get("usageMetadata")):
+            self.metered = self._dialect.read_usage(content)
+        return True
+
+
+class GeminiEmbeddings(EmbeddingsFormat):
+    """`embedContent` and `batchEmbedContents`: https://ai.google.dev/api/embeddings."""
+
+    name = "gemini"
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields; raises `GatewayFault` for what is no text."""
+        body = _spell_camel(body)
+        many = "requests" in body
+        asked = [
+            {name: one[name] for name in _EMBED_FIELDS if name in one}
+            for one in (as_mappings(body["requests"]) if many else [body])
+        ]
+        parts = (part for one in asked for part in _list_parts(one))
+        if any(set(part) - {"text"} or not isinstance(part.get("text"), str) for part in parts):
+            raise GatewayFault("bad_request", "embeddings are made of text only here")
+        model = {"model": body.get("model")}
+        return {**model, "requests": asked} if many else {**model, **asked[0]}
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with the model replaced, which each part of a batch names anew."""
+        if "requests" not in body:
+            return {**body, "model": model}
+        requests = [{**one, "model": f"models/{model}"} for one in as_mappings(body["requests"])]
+        return {**body, "model": model, "requests": requests}
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usageMetadata.promptTokenCount`, which older models do not report."""
+        usage = as_mapping(document.get("usageMetadata"))
+        return MeteredUsage(usage=Usage(input=as_tokens(usage.get("promptTokenCount")), output=0))
+
+    def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
+        """Read one request or a batch; all must have one size."""
+        many = "requests" in body
+        asked = as_mappings(body["requests"]) if many else [body]
+        sizes = {one.get("outputDimensionality") for one in asked}
+        if len(sizes) > 1:
+            message = "other providers make all vectors of one call of one size"
+            raise UntranslatableError("outputDimensionality", message)
+        return EmbeddingTexts(
+            texts=tuple("".join(str(part.get("text", "")) for part in _list_parts(one)) for one in asked),
+            dimensions=as_limit(next(iter(sizes), None)),
+            single=not many,
+            left_out=tuple(name for name in ("taskType", "title") if any(one.get(name) for one in asked)),
+        )
+
+    def write_texts(self, asked: EmbeddingTexts) -> dict[str, Any]:
+        """Write a batch."""
+        size = {} if asked.dimensions is None else {"outputDimensionality": asked.dimensions}
+        return {"requests": [{"content": {"parts": [{"text": text}]}, **size} for text in asked.texts]}
+
+    def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
+        """Read `embeddings`, or the only `embedding`."""
+        used = as_tokens(as_mapping(document.get("usageMetadata")).get("promptTokenCount"))
+        rows = as_mappings(document.get("embeddings")) or as_mappings([document.get("embedding")])
+        return EmbeddingVectors(vectors=tuple(read_vector(row.get("values")) for row in rows), used=used)
+
+    def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
+        """Write `embedding` for one, `embeddings` for a batch."""
+        usage = {} if made.used is None else {"usageMetadata": {"promptTokenCount": made.used}}
+        rows = [{"values": vector} for vector in made.vectors]
+        return {"embedding": rows[0], **usage} if asked.single else {"embeddings": rows, **usage}
+
+
+def _list_parts(asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return as_mappings(as_mapping(asked.get("content")).get("parts"))

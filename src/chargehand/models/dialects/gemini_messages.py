@@ -1,0 +1,370 @@
+"""Gemini's own dialect: conversations and replies, to and from their dialect-neutral form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
+from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects.base import ModelDialect, error_message
+from chargehand.models.dialects.conversation import (
+    ConversationPart,
+    ConversationTurn,
+    FilePart,
+    NeutralReply,
+    NeutralRequest,
+    OfferedTool,
+    ReplyDelta,
+    ReplyEnd,
+    ReplyError,
+    TextDelta,
+    TextPart,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallPart,
+    ToolCallStart,
+    ToolChoice,
+    ToolResultPart,
+    UntranslatableError,
+    as_function_call,
+    merge_turns,
+    name_tool_results,
+    wrap_custom_tools,
+)
+
+_CARRIED = frozenset(
+    {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "stream"}
+)
+_CONFIG = frozenset(
+    {"maxOutputTokens", "temperature", "topP", "stopSequences", "responseMimeType", "responseSchema"}
+    | {"responseJsonSchema", "candidateCount"}
+)
+_CHOICES: Mapping[str, ToolChoice] = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto"}
+_MODES: Mapping[ToolChoice, str] = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_ANY_SIGNATURE = "skip_thought_signature_validator"
+"""What stands for a signature where another model made the call, by Google's page on thought signatures."""
+_JSON = "application/json"
+_STOPS: Mapping[str, StopReason] = {"STOP": "end", "MAX_TOKENS": "length"}
+_FINISH_REASONS: Mapping[StopReason, str] = {
+    "end": "STOP",
+    "tools": "STOP",
+    "length": "MAX_TOKENS",
+    "refusal": "SAFETY",
+}
+_UNUSABLE = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"})
+
+
+def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
+    """Read a request; reasoning is left out: it is signed for its own provider."""
+    config = as_mapping(body.get("generationConfig"))
+    if config.get("candidateCount") not in (None, 1):
+        message = "several replies at once cannot be asked of another dialect"
+        raise UntranslatableError("candidateCount", message)
+    system = as_mappings(as_mapping(body.get("systemInstruction")).get("parts"))
+    choice, chosen = _read_choice(as_mapping(as_mapping(body.get("toolConfig")).get("functionCallingConfig")))
+    schema = config.get("responseJsonSchema") or _read_schema(config.get("responseSchema"))
+    contents = as_mappings(body.get("contents"))
+    declared = (as_mappings(tool.get("functionDeclarations")) for tool in as_mappings(body.get("tools")))
+    thought = any(part.get("thought") for content in contents for part in as_mappings(content.get("parts")))
+    left = [name for name in body if name not in _CARRIED]
+    left += [*(name for name in config if name not in _CONFIG), *(["reasoning"] if thought else [])]
+    return NeutralRequest(
+        turns=name_tool_results(merge_turns(_read_contents(contents))),
+        system=tuple(str(part["text"]) for part in system if part.get("text")),
+        tools=tuple(_read_tool(one) for some in declared for one in some),
+        choice=choice,
+        chosen=chosen,
+        limit=as_limit(config.get("maxOutputTokens")),
+        temperature=as_number(config.get("temperature")),
+        top_p=as_number(config.get("topP")),
+        stop=as_texts(config.get("stopSequences")),
+        schema=as_mapping(schema) or None,
+        json=config.get("responseMimeType") == _JSON,
+        stream=body.get("stream") is True,
+        left_out=tuple(sorted(left)),
+    )
+
+
+def write_contents_request(request: NeutralRequest, model: str) -> dict[str, Any]:
+    """Write a request."""
+    contents = [
+        {"role": "model" if turn.role == "assistant" else "user", "parts": list(_write_parts(turn, model))}
+        for turn in request.turns
+    ]
+    body: dict[str, Any] = {"contents": contents, "model": model, "stream": request.stream}
+    if request.system:
+        body["systemInstruction"] = {"parts": [{"text": text} for text in request.system]}
+    if request.tools:
+        tools = wrap_custom_tools(request.tools)
+        body["tools"] = [{"functionDeclarations": [_write_tool(tool) for tool in tools]}]
+        if request.choice == "tool":
+            chosen = {"mode": "ANY", "allowedFunctionNames": [request.chosen]}
+            body["toolConfig"] = {"functionCallingConfig": chosen}
+        elif request.choice is not None:
+            body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[request.choice]}}
+    config: dict[str, Any] = {
+        "maxOutputTokens": request.limit,
+        "temperature": request.temperature,
+        "topP": request.top_p,
+        "stopSequences": list(request.stop) or None,
+        "responseMimeType": _JSON if request.json else None,
+        "responseJsonSchema": request.schema,
+    }
+    config = {name: value for name, value in config.items() if value is not None}
+    return body | ({"generationConfig": config} if config else {})
+
+
+def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[ConversationTurn]:
+    """Yield the turns; calls without an id get one, and their results the same by name and order."""
+    unanswered: dict[str, list[str]] = {}
+    count = 0
+    for content in contents:
+        parts: list[ConversationPart] = []
+        for part in as_mappings(content.get("parts")):
+            call = as_mapping(part.get("functionCall"))
+            if part.get("functionCall"):
+                count += 1
+                own, name = str(call.get("id") or f"call_{count}"), str(call.get("name", ""))
+                unanswered.setdefault(name, []).append(own)
+                parts.append(ToolCallPart(id=own, name=name, arguments=json.dumps(call.get("args") or {})))
+            elif part.get("functionResponse"):
+                parts.append(_read_result(as_mapping(part["functionResponse"]), unanswered))
+            else:
+                parts.extend(_read_part(part))
+        yield ConversationTurn(role="assistant" if content.get("role") == "model" else "user", parts=tuple(parts))
+
+
+def _read_result(given: Mapping[str, Any], unanswered: dict[str, list[str]]) -> ToolResultPart:
+    name = str(given.get("name", ""))
+    waiting = unanswered.get(name, [])
+    own = str(given.get("id") or (waiting[0] if waiting else ""))
+    if own in waiting:
+        waiting.remove(own)
+    if not own:
+        raise UntranslatableError("functionResponse", f"a result of {name!r:.80} answers no call")
+    said = as_mapping(given.get("response"))
+    content: list[TextPart | FilePart] = []
+    (key, value), *more = said.items() or [("output", "")]
+    if not more and key in ("output", "result", "error") and isinstance(value, str):
+        content = [TextPart(text=value)] if value else []
+    else:
+        content = [TextPart(text=json.dumps(said, ensure_ascii=False))]
+    content += [file for part in as_mappings(given.get("parts")) for file in _read_part(part)]
+    return ToolResultPart(id=own, name=name, content=tuple(content), failed=not more and key == "error")
+
+
+def _read_part(part: Mapping[str, Any]) -> Iterator[TextPart | FilePart]:
+    if part.get("thought"):
+        return
+    if isinstance(part.get("text"), str):
+        if part["text"]:
+            yield TextPart(text=part["text"])
+    elif part.get("inlineData") or part.get("fileData"):
+        data = as_mapping(part.get("inlineData") or part.get("fileData"))
+        media, url = str(data.get("mimeType", "")), str(data.get("fileUri", ""))
+        if url.startswith("https://generativelanguage.googleapis.com/"):
+            raise UntranslatableError("fileData", "a file kept by Google cannot go to another provider")
+        content = str(data.get("data", ""))
+        is_image = media.startswith("image/")
+        yield FilePart(media_type=media, data=content, url=url, kind="image" if is_image else "file")
+    elif set(part) - {"thoughtSignature"}:
+        names = ", ".join(sorted(part))
+        raise UntranslatableError(names, f"a part with {names[:80]!r} means nothing to another dialect")
+
+
+def _read_tool(declared: Mapping[str, Any]) -> OfferedTool:
+    schema = declared.get("parametersJsonSchema") or _read_schema(declared.get("parameters"))
+    return OfferedTool(
+        name=str(declared.get("name", "")),
+        description=str(declared.get("description") or ""),
+        schema=as_mapping(schema),
+    )
+
+
+def _read_schema(schema: object) -> Any:
+    """Return a schema with its types as JSON Schema spells them, in lower case."""
+    if isinstance(schema, list):
+        return [_read_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "type" and isinstance(value, str):
+            plain[key] = value.lower()
+        elif key == "properties" and isinstance(value, dict):
+            plain[key] = {name: _read_schema(inner) for name, inner in value.items()}
+        elif key in ("enum", "required", "example", "default"):
+            plain[key] = value
+        elif key != "propertyOrdering":
+            plain[key] = _read_schema(value)
+    if plain.pop("nullable", False) is True and isinstance(plain.get("type"), str):
+        plain["type"] = [plain["type"], "null"]
+    return plain
+
+
+def _read_choice(config: Mapping[str, Any]) -> tuple[ToolChoice | None, str]:
+    if not config:
+        return None, ""
+    names = as_texts(config.get("allowedFunctionNames"))
+    mode = _CHOICES.get(str(config.get("mode", "AUTO")), "auto")
+    if len(names) > 1:
+        message = "a choice among some of the tools means nothing to another dialect"
+        raise UntranslatableError("toolConfig", message)
+    return ("tool", names[0]) if names and mode == "required" else (mode, "")
+
+
+def _write_tool(tool: OfferedTool) -> dict[str, Any]:
+    described = {"description": tool.description} if tool.description else {}
+    shape = tool.schema or {"type": "object", "properties": {}}
+    return {"name": tool.name, **described, "parametersJsonSchema": shape}
+
+
+def _write_parts(turn: ConversationTurn, model: str) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a turn; of a user's, results of tools first: they belong right behind their calls."""
+    behind: list[ConversationPart] = []
+    signed = False
+    for part in turn.parts:
+        match part:
+            case ToolCallPart():
+                made = _write_call(as_function_call(part))
+                # The first call of a turn must be signed, by the models that sign.
+                if model.startswith("gemini-3") and not signed:
+                    made["thoughtSignature"] = _ANY_SIGNATURE
+                signed = True
+                yield made
+            case ToolResultPart():
+                if not part.name:
+                    raise UntranslatableError("tool result", f"the result {part.id!r:.80} answers no call")
+                said = {"error" if part.failed else "output": part.text}
+                yield {"functionResponse": {"id": part.id, "name": part.name, "response": said}}
+                if part.blobs:
+                    note = TextPart(text=f"What tool call {part.id} returned beside its text:")
+                    behind += [note, *part.blobs]
+            case _ if turn.role == "assistant":
+                yield _write_part(part)
+            case _:
+                behind.append(part)
+    yield from map(_write_part, behind)
+
+
+def _write_part(part: ConversationPart) -> dict[str, Any]:
+    match part:
+        case TextPart():
+            return {"text": part.text}
+        case FilePart() if part.url:
+            media = {"mimeType": part.media_type} if part.media_type else {}
+            return {"fileData": {"fileUri": part.url, **media}}
+        case FilePart():
+            return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+    raise UntranslatableError("part", "a tool's part stands where words belong")
+
+
+def _write_call(call: ToolCallPart) -> dict[str, Any]:
+    return {"functionCall": {"id": call.id, "name": call.name, "args": call.value()}}
+
+
+class GeminiReader:
+    """Reads one reply: candidates, whole or in chunks that each look like a whole reply."""
+
+    def __init__(self, dialect: ModelDialect, seed: str) -> None:
+        self._dialect = dialect
+        self._seed = seed
+        self._count = 0
+        self._word = ""
+        self._usage: Usage | None = None
+
+    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+        """Return what a chunk says."""
+        if data.get("error"):
+            return [ReplyError(message=error_message(data, "error"))]
+        if as_mapping(data.get("usageMetadata")):
+            self._usage = self._dialect.read_usage(data).usage
+        if as_mapping(data.get("promptFeedback")).get("blockReason"):
+            self._word = "SAFETY"
+        found: list[ReplyDelta] = []
+        for candidate in as_mappings(data.get("candidates"))[:1]:
+            for part in as_mappings(as_mapping(candidate.get("content")).get("parts")):
+                found += self._read_part(part)
+            self._word = str(candidate.get("finishReason") or self._word)
+        return [ReplyError(message=f"the reply ended with {self._word}")] if self._word in _UNUSABLE else found
+
+    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+        """Return what a body says."""
+        return [*self.read_event(document), *self.finish()]
+
+    def finish(self) -> list[ReplyDelta]:
+        """Return the end, where the model said that it is done."""
+        if not self._word:
+            return []
+        stop = _STOPS.get(self._word, "refusal")
+        return [ReplyEnd(stop="tools" if self._count and stop == "end" else stop, usage=self._usage)]
+
+    def _read_part(self, part: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+        text, call = part.get("text"), as_mapping(part.get("functionCall"))
+        if isinstance(text, str) and text:
+            yield ThinkingDelta(text=text) if part.get("thought") else TextDelta(text=text)
+        elif call:
+            index, self._count = self._count, self._count + 1
+            own = str(call.get("id") or f"call_{self._seed}_{self._count}")
+            yield ToolCallStart(index=index, id=own, name=str(call.get("name", "")))
+            yield ToolCallDelta(index=index, text=json.dumps(call.get("args") or {}))
+        elif part.get("inlineData"):
+            message = "a picture that a model made cannot go to a client of another dialect"
+            raise UntranslatableError("image", message)
+
+
+class GeminiWriter:
+    """Writes one reply; a call goes out when it is whole, for this dialect knows no half ones."""
+
+    def __init__(self, dialect: ModelDialect, model: str, id: str) -> None:
+        self._dialect = dialect
+        self._head = {"modelVersion": model, "responseId": id}
+        self._calls: dict[int, ToolCallStart] = {}
+        self._texts: dict[int, str] = {}
+
+    def write_delta(self, delta: ReplyDelta) -> bytes:
+        """Return the chunks that say one delta; raises `UntranslatableError` for arguments that are no object."""
+        match delta:
+            case TextDelta():
+                return self._write_chunk([{"text": delta.text}])
+            case ThinkingDelta():
+                return self._write_chunk([{"text": delta.text, "thought": True}])
+            case ToolCallStart():
+                self._calls[delta.index], self._texts[delta.index] = delta, ""
+                return b""
+            case ToolCallDelta():
+                self._texts[delta.index] += delta.text
+                return b""
+            case ReplyEnd():
+                calls = [
+                    _write_call(ToolCallPart(id=call.id, name=call.name, arguments=self._texts[index]))
+                    for index, call in self._calls.items()
+                ]
+                return self._write_chunk(calls, _FINISH_REASONS[delta.stop], delta.usage)
+            case ReplyError():
+                return self._dialect.write_error_event(502, "upstream_error", delta.message)
+
+    def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
+        """Return a reply in one piece; raises `UntranslatableError` for arguments that are no object."""
+        parts: list[dict[str, Any]] = [{"text": reply.thoughts, "thought": True}] if reply.thoughts else []
+        parts += [{"text": reply.text}] if reply.text else []
+        return self._write_document(
+            [*parts, *map(_write_call, reply.calls)], _FINISH_REASONS[reply.stop], reply.usage
+        )
+
+    def _write_chunk(self, parts: list[dict[str, Any]], finish: str = "", usage: Usage | None = None) -> bytes:
+        return b"data: " + dump_json(self._write_document(parts, finish, usage)) + b"\n\n"
+
+    def _write_document(self, parts: list[dict[str, Any]], finish: str, usage: Usage | None) -> dict[str, Any]:
+        candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
+        if finish:
+            candidate["finishReason"] = finish
+        document = {"candidates": [candidate], **self._head}
+        if usage is None:
+            return document
+        read, written = usage.input or 0, usage.output or 0
+        cached = {} if usage.cached is None else {"cachedContentTokenCount": usage.cached}
+        counts = {"promptTokenCount": read, "candidatesTokenCount": written, "totalTokenCount": read + written}
+        return {**document, "usageMetadata": {**counts, **cached}}

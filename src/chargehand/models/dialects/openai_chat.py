@@ -1,0 +1,247 @@
+"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models.contract import MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.base import (
+    UNKNOWN_USAGE,
+    ContentPart,
+    EmbeddingsFormat,
+    EmbeddingTexts,
+    EmbeddingVectors,
+    ModelDialect,
+    StreamMeter,
+    offered_tools,
+    read_cost,
+    read_range,
+    read_vector,
+    require_client_tools,
+)
+from chargehand.models.dialects.conversation import NeutralRequest, UntranslatableError
+from chargehand.models.dialects.openai_chat_messages import (
+    OpenAIChatReader,
+    OpenAIChatWriter,
+    read_chat_request,
+    write_chat_request,
+)
+
+_LIMITS = ("max_completion_tokens", "max_tokens")
+_NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
+"""Models that take only `max_completion_tokens`; other providers often know only `max_tokens`."""
+_ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
+_OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
+_MOST_CHOICES = 128
+_FIELDS = frozenset(
+    {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
+    | {"tools", "tool_choice", "thinking", "reasoning", "function_call", "functions", "parallel_tool_calls"}
+    | {"frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs"}
+    | {"response_format", "max_completion_tokens", "n", "min_p", "seed", "user", "verbosity", "stream_options"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"}
+    | {"reasoning_effort", "reasoning_format", "include_reasoning", "enable_thinking", "chat_template_kwargs"}
+)
+_EMBED_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
+
+
+class OpenAIChatDialect(ModelDialect):
+    """Chat completions, as OpenAI and most other providers speak them."""
+
+    name = "openai"
+    endpoints: ClassVar[Mapping[str, Operation]] = {"/chat/completions": "reply", "/embeddings": "embed"}
+    reply_path = "/v1/chat/completions"
+    usage_on_request = True
+    reset_windows = (
+        ("x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"),
+        ("x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens"),
+    )
+
+    def __init__(self) -> None:
+        self.embeddings = OpenAIEmbeddings(self)
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return `{"error": {...}}`."""
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        return dump_json({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return a data event with the error; no `[DONE]` comes after it."""
+        return b"data: " + self.write_error(status, code, message) + b"\n\n"
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return the smaller of `max_completion_tokens` and `max_tokens`."""
+        given = [limit for name in _LIMITS if (limit := as_tokens(body.get(name))) is not None]
+        return min(given, default=None)
+
+    def count_choices(self, body: Mapping[str, Any]) -> int:
+        """Return `n`; the provider refuses what is out of its range."""
+        return read_range(body.get("n"), "n", _MOST_CHOICES)
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with one field for the limit, and usage asked for in streams."""
+        ready = {**body, "model": model}
+        if limit is not None:
+            for name in _LIMITS:
+                ready.pop(name, None)
+            # Not in the client's own field: a provider that does not know it would write without end.
+            ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = limit
+        if body.get("stream") is True:
+            ready["stream_options"] = {**as_mapping(body.get("stream_options")), "include_usage": True}
+        return ready
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usage`, as OpenAI, OpenRouter (`cost`), DeepSeek and xAI report it."""
+        usage = as_mapping(document.get("usage"))
+        if not usage:
+            return UNKNOWN_USAGE
+        details = as_mapping(usage.get("prompt_tokens_details"))
+        cached = as_tokens(details.get("cached_tokens"))
+        output, given = as_tokens(usage.get("completion_tokens")), as_tokens(usage.get("prompt_tokens"))
+        total = as_tokens(usage.get("total_tokens"))
+        if output is not None and total is not None and given is not None:
+            # Some providers leave reasoning out of `completion_tokens`, and charge for it.
+            output = max(output, total - given)
+        return MeteredUsage(
+            usage=Usage(
+                input=given,
+                output=output,
+                cached=cached if cached is not None else as_tokens(usage.get("prompt_cache_hit_tokens")),
+                cache_write=as_tokens(details.get("cache_write_tokens")),
+                # With a key of the user's own at its provider, `cost` is only the router's fee.
+                cost_usd=None if usage.get("is_byok") else read_cost(usage),
+            )
+        )
+
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return a meter that hides the usage chunk from a client that did not ask for it."""
+        asked = as_mapping(body.get("stream_options")).get("include_usage") is True
+        return _ChatStreamMeter(self, asked=asked, choices=self.count_choices(body))
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields; tools are functions or take plain text."""
+        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        require_client_tools(offered_tools(kept), ("function", "custom"))
+        return kept
+
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return what an `image_url` or a `file` holds."""
+        match part.get("type"):
+            case "image_url":
+                return ContentPart.from_url(as_mapping(part.get("image_url")).get("url"), "image")
+            case "file":
+                file = as_mapping(part.get("file"))
+                return ContentPart.from_url(file.get("file_data"), "file", file.get("filename"))
+        return None
+
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a part of type `text`."""
+        return {"type": "text", "text": text}
+
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read `messages`, `tools` and what shapes the reply."""
+        return read_chat_request(body, self.output_limit(body))
+
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request; pictures of tool results follow in a message of the user."""
+        return self.prepare(write_chat_request(request), model, request.limit)
+
+    def reply_reader(self, seed: str) -> OpenAIChatReader:
+        """Return the reader of one reply; calls without an id get one with `seed` in it."""
+        return OpenAIChatReader(self, seed)
+
+    def reply_writer(self, model: str, id: str) -> OpenAIChatWriter:
+        """Return the writer of one reply."""
+        return OpenAIChatWriter(self, model, id)
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return the path of the operation, and the body as it is."""
+        return "/v1/embeddings" if call.operation == "embed" else self.reply_path, call.body
+
+
+class _ChatStreamMeter(StreamMeter):
+    """Meters chunks; `asked`: the client wants the chunk that holds nothing but usage."""
+
+    ends_with_done = True
+
+    def __init__(self, dialect: OpenAIChatDialect, *, asked: bool, choices: int) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._asked = asked
+        self._choices = choices
+        self._done: set[object] = set()
+
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in one chunk."""
+        if content.get("error"):
+            self.failed = str(as_mapping(content["error"]).get("message") or content["error"])
+        choices = as_mappings(content.get("choices"))
+        for choice in choices:
+            delta = as_mapping(choice.get("delta"))
+            self.deltas += any(delta.get(name) for name in _OUTPUT)
+            if choice.get("finish_reason"):
+                self._done.add(str(choice.get("index")))
+        self.finished = len(self._done) >= self._choices
+        if not as_mapping(content.get("usage")):
+            return True
+        self.metered = self._dialect.read_usage(content)
+        return self._asked or bool(choices)
+
+
+class OpenAIEmbeddings(EmbeddingsFormat):
+    """Embeddings: https://platform.openai.com/docs/api-reference/embeddings."""
+
+    name = "openai"
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields."""
+        return {name: value for name, value in body.items() if name in _EMBED_FIELDS}
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with the model replaced."""
+        return {**body, "model": model}
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usage.prompt_tokens`."""
+        usage = as_mapping(document.get("usage"))
+        return MeteredUsage(usage=Usage(input=as_tokens(usage.get("prompt_tokens")), output=0))
+
+    def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
+        """Read `input`, which must be text: tokens mean nothing to another provider."""
+        given = body.get("input")
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            message = "embeddings of tokens mean nothing to another provider: send the text"
+            raise UntranslatableError("input", message)
+        return EmbeddingTexts(
+            texts=tuple(texts),
+            dimensions=as_limit(body.get("dimensions")),
+            packed=body.get("encoding_format") == "base64",
+            left_out=("user",) if "user" in body else (),
+        )
+
+    def write_texts(self, asked: EmbeddingTexts) -> dict[str, Any]:
+        """Write `input` and `dimensions`."""
+        size = {} if asked.dimensions is None else {"dimensions": asked.dimensions}
+        return {"input": list(asked.texts), **size}
+
+    def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
+        """Read `data`, in the order of its indexes."""
+        rows = sorted(as_mappings(document.get("data")), key=lambda row: as_tokens(row.get("index")) or 0)
+        used = as_tokens(as_mapping(document.get("usage")).get("prompt_tokens"))
+        return EmbeddingVectors(vectors=tuple(read_vector(row.get("embedding")) for row in rows), used=used)
+
+    def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
+        """Write `data`, as base64 where it was asked for."""
+        data = []
+        for index, vector in enumerate(made.vectors):
+            packed = (
+                base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if asked.packed else vector
+            )
+            data.append({"object": "embedding", "index": index, "embedding": packed})
+        usage = {} if made.used is None else {"usage": {"prompt_tokens": made.used, "total_tokens": made.used}}
+        return {"object": "list", "data": data, "model": model, **usage}

@@ -1,0 +1,167 @@
+"""OpenAI responses: https://platform.openai.com/docs/api-reference/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.dialects.base import (
+    ContentPart,
+    ModelDialect,
+    StreamMeter,
+    error_message,
+    offered_tools,
+    read_cost,
+    require_client_tools,
+)
+from chargehand.models.dialects.conversation import NeutralRequest
+from chargehand.models.dialects.openai_chat import OpenAIChatDialect
+from chargehand.models.dialects.openai_responses_messages import (
+    TOOL_GROUP,
+    ResponsesReader,
+    ResponsesWriter,
+    read_responses_request,
+    write_responses_request,
+)
+
+_FIELDS = frozenset(
+    {"model", "stream", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text"}
+    | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include", "prompt_cache_key", "user"}
+    | {"prompt_cache_retention", "truncation", "metadata", "safety_identifier", "top_logprobs", "stream_options"}
+    | {"client_metadata"}
+)
+_KEPT_THERE = ("previous_response_id", "conversation", "prompt", "background")
+"""What leads to something that a provider keeps: this gateway sends whole conversations only."""
+_DROPPED_TOOLS = ("web_search", "image_generation")
+"""What clients of responses offer without being asked; they do well without it."""
+_INCLUDED = ("reasoning.encrypted_content", "message.output_text.logprobs")
+
+
+class ResponsesDialect(ModelDialect):
+    """Responses; errors and keys are as in chat completions."""
+
+    name = "responses"
+    endpoints: ClassVar[Mapping[str, Operation]] = {"/responses": "reply"}
+    reply_path = "/v1/responses"
+
+    def __init__(self, chat: OpenAIChatDialect) -> None:
+        self._chat = chat
+        # Whoever speaks responses makes embeddings in OpenAI's older form.
+        self.embeddings = chat.embeddings
+
+    def write_error(self, status: int, code: str, message: str) -> bytes:
+        """Return `{"error": {...}}`, as chat completions have it."""
+        return self._chat.write_error(status, code, message)
+
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return an `error` event."""
+        error = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0}
+        return b"event: error\ndata: " + dump_json(error) + b"\n\n"
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return `max_output_tokens`."""
+        return as_tokens(body.get("max_output_tokens"))
+
+    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
+        """Return the body with model and limit replaced; the provider keeps nothing of it."""
+        capped = {} if limit is None else {"max_output_tokens": limit}
+        # What the provider keeps is out of reach of our own redaction and deletion.
+        return {**body, "model": model, "store": False, **capped}
+
+    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+        """Return `usage`."""
+        usage = as_mapping(document.get("usage"))
+        return MeteredUsage(
+            usage=Usage(
+                input=as_tokens(usage.get("input_tokens")),
+                output=as_tokens(usage.get("output_tokens")),
+                cached=as_tokens(as_mapping(usage.get("input_tokens_details")).get("cached_tokens")),
+                cost_usd=read_cost(usage),
+            )
+        )
+
+    def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
+        """Return the meter of one stream."""
+        return _ResponsesStreamMeter(self)
+
+    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known fields; raises `GatewayFault` for what the provider would have to keep."""
+        kept_there = next((name for name in _KEPT_THERE if body.get(name)), None)
+        if kept_there is not None:
+            message = f"`{kept_there}` is not served: no conversation is kept here, send all of it as `input`"
+            raise GatewayFault("bad_request", message)
+        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        if "tools" in kept:
+            tools = as_mappings(kept["tools"])
+            kept["tools"] = [tool for tool in tools if not str(tool.get("type")).startswith(_DROPPED_TOOLS)]
+        included = kept.get("include")
+        wanted = [one for one in included if one in _INCLUDED] if isinstance(included, list) else []
+        if wanted:
+            kept["include"] = wanted
+        require_client_tools(_ungrouped(kept), ("function", "custom"))
+        return kept
+
+    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+        """Return what an `input_image`, a screenshot or an `input_file` holds."""
+        match part.get("type"):
+            case "input_image" | "computer_screenshot":
+                return ContentPart.from_url(part.get("image_url"), "image")
+            case "input_file":
+                return ContentPart.from_url(part.get("file_data"), "file", part.get("filename"))
+        return None
+
+    def text_part(self, text: str) -> Mapping[str, Any]:
+        """Return a part of type `input_text`."""
+        return {"type": "input_text", "text": text}
+
+    def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
+        """Read `input`, `tools` and what shapes the reply."""
+        return read_responses_request(body)
+
+    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+        """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which are not known."""
+        return write_responses_request(request, model)
+
+    def reply_reader(self, seed: str) -> ResponsesReader:
+        """Return the reader of one reply."""
+        return ResponsesReader(self)
+
+    def reply_writer(self, model: str, id: str) -> ResponsesWriter:
+        """Return the writer of one reply."""
+        return ResponsesWriter(self, model, id)
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return the path of replies, and the body as it is."""
+        return self.reply_path, call.body
+
+
+def _ungrouped(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the offered tools; a group is no tool: each of its own is held to the same rule."""
+    for tool in offered_tools(body):
+        group = as_mappings(tool.get("tools")) if tool.get("type") == TOOL_GROUP else []
+        yield from group or [tool]
+
+
+class _ResponsesStreamMeter(StreamMeter):
+    """Meters named events; the last one holds the usage."""
+
+    def __init__(self, dialect: ResponsesDialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+
+    def take(self, content: Mapping[str, Any]) -> bool:
+        """Take in one event; all of them go on to the client."""
+        kind = str(content.get("type", ""))
+        self.deltas += kind.endswith(".delta")
+        response = as_mapping(content.get("response"))
+        match kind:
+            case "error":
+                self.failed = str(content.get("message") or error_message(content, "error"))
+            case "response.completed" | "response.incomplete":
+                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, True
+            case "response.failed":
+                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, False
+                self.failed = error_message(response, "the response failed")
+        return True

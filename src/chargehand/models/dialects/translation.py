@@ -1,0 +1,221 @@
+"""Calls of one dialect, answered by an upstream that speaks another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models._json import as_mapping, dump_json, parse_json
+from chargehand.models.contract import Dialect, MeteredUsage, ModelCall, ModelUpstream, UpstreamReply, close_chunks
+from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
+from chargehand.models.dialects.conversation import (
+    NeutralRequest,
+    ReplyDelta,
+    ReplyEnd,
+    ReplyError,
+    ToolCallDelta,
+    ToolCallStart,
+    UntranslatableError,
+    fold_reply,
+)
+from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, event_data
+from chargehand.models.dialects.table import DIALECTS
+
+LEFT_OUT = "x-chargehand-left-out"
+"""The header that names what of a request means nothing to another provider: hints, reasoning."""
+
+
+class TranslatingUpstream:
+    """Puts calls into the dialect `to` of `inner`, and its replies back into that of the call.
+
+    What `to` has no place for raises `UpstreamError` (`uncarried`); what means nothing to another provider is
+    named in the reply's header `x-chargehand-left-out`.
+    """
+
+    def __init__(self, inner: ModelUpstream, to: Dialect) -> None:
+        self._inner = inner
+        self._to = DIALECTS[to]
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send one call; raises `UpstreamError` as the inner upstream does."""
+        model = str(call.body.get("model", ""))
+        client = DIALECTS[call.dialect]
+        try:
+            asked = client.read_request(call.body)
+            body = self._to.write_request(asked, model)
+        except UntranslatableError as error:
+            raise UpstreamError(str(error), code="uncarried") from None
+        # The client's headers name versions and features of its own dialect, which mean nothing there.
+        body = self._to.prepare(body, model, asked.limit)
+        reply = await self._inner.send(replace(call, dialect=self._to.name, body=body, headers={}))
+        headers = reply.lower_headers
+        if asked.left_out:
+            headers[LEFT_OUT] = ", ".join(name for name in asked.left_out if name.isascii() and name.isprintable())
+        translated = _TranslatedReply(reply, call, client=client, provider=self._to, asked=asked)
+        if not reply.is_success:
+            kept = {**headers, "content-type": "application/json"}
+            return UpstreamReply(status=reply.status, headers=kept, chunks=translated)
+        headers["content-type"] = EVENT_STREAM if call.stream else "application/json"
+        return UpstreamReply(
+            status=reply.status, headers=headers, chunks=translated, meter=lambda: translated.metered
+        )
+
+    async def close(self) -> None:
+        """Close the inner upstream."""
+        await self._inner.close()
+
+
+class _TranslatedReply:
+    """The pieces of a reply in the client's dialect; usage is metered in the provider's.
+
+    Not a generator: `aclose` has to close the provider's reply also where nothing was read.
+    """
+
+    def __init__(
+        self,
+        reply: UpstreamReply,
+        call: ModelCall,
+        *,
+        client: ModelDialect,
+        provider: ModelDialect,
+        asked: NeutralRequest,
+    ) -> None:
+        self.metered: MeteredUsage = UNKNOWN_USAGE
+        self._reply = reply
+        self._stream = call.stream
+        self._client = client
+        self._provider = provider
+        self._reader = provider.reply_reader(call.id)
+        self._writer = client.reply_writer(str(call.body.get("model", "")), call.id)
+        self._unwrapper = CustomToolUnwrapper(asked.custom)
+        self._pieces = self._translate() if reply.is_success else self._translate_error()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Close this and the provider's reply."""
+        await self._pieces.aclose()
+        await close_chunks(self._reply.chunks)
+
+    async def _translate_error(self) -> AsyncGenerator[bytes, None]:
+        status = self._reply.status
+        message = read_error_message(await self._reply.read_all()) or f"the provider answered with HTTP {status}"
+        yield self._client.write_error(status, "upstream_error", message)
+
+    async def _translate(self) -> AsyncGenerator[bytes, None]:
+        streamed = self._reply.lower_headers.get("content-type", "").lower().startswith(EVENT_STREAM)
+        try:
+            if streamed and self._stream:
+                async for out in self._translate_events():
+                    yield out
+                return
+            # Some providers stream unasked, or do not although asked: the client gets what it asked for.
+            deltas = await self._read_deltas(streamed=streamed)
+            if self._stream:
+                for delta in deltas:
+                    yield self._writer.write_delta(delta)
+                return
+            whole = fold_reply(deltas)
+            if whole.broken or not whole.ended:
+                raise _malformed(whole.broken or "the provider's reply does not say how it ended")
+            yield dump_json(self._writer.write_whole(whole))
+        except (UntranslatableError, TypeError, AttributeError, KeyError) as error:
+            # A provider's reply of another shape than its dialect's; our own readers are held by property tests.
+            raise _malformed(f"the provider's reply cannot be read: {error}") from None
+
+    async def _read_deltas(self, *, streamed: bool) -> list[ReplyDelta]:
+        body = await self._reply.read_all()
+        if not streamed:
+            content = as_mapping(_parse(body))
+            self.metered = self._provider.read_usage(content)
+            return list(self._unwrapper.unwrap(self._reader.read_whole(content)))
+        split, meter = EventSplitter(), self._provider.stream_meter({})
+        found = [delta for event in [*split.feed(body), split.rest()] for delta in self._read_event(event, meter)]
+        return [*found, *self._unwrapper.unwrap(self._reader.finish())]
+
+    async def _translate_events(self) -> AsyncIterator[bytes]:
+        split, meter = EventSplitter(), self._provider.stream_meter({})
+        async for chunk in self._reply.chunks:
+            for event in split.feed(chunk):
+                for delta in self._read_event(event, meter):
+                    if out := self._writer.write_delta(delta):
+                        yield out
+        for delta in self._read_event(split.rest(), meter):
+            if out := self._writer.write_delta(delta):
+                yield out
+        for delta in self._unwrapper.unwrap(self._reader.finish()):
+            yield self._writer.write_delta(delta)
+
+    def _read_event(self, event: bytes, meter: StreamMeter) -> Iterator[ReplyDelta]:
+        content = read_event_data(event)
+        meter.take(content)
+        self.metered = meter.metered
+        return self._unwrapper.unwrap(self._reader.read_event(content))
+
+
+class CustomToolUnwrapper:
+    """Turns calls of functions that stand for plain-text tools back into what the client offered."""
+
+    def __init__(self, custom: frozenset[str]) -> None:
+        self._custom = custom
+        self._held: dict[int, str] = {}
+
+    def unwrap(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
+        """Yield what goes on now; the text of a wrapped call is known when all of it is there."""
+        for delta in deltas:
+            if isinstance(delta, ToolCallDelta) and delta.index in self._held:
+                self._held[delta.index] += delta.text
+                continue
+            if isinstance(delta, ToolCallStart | ReplyEnd | ReplyError):
+                held, self._held = self._held, {}
+                yield from (ToolCallDelta(index=index, text=_unwrap_input(text)) for index, text in held.items())
+            if isinstance(delta, ToolCallStart) and delta.name in self._custom and not delta.custom:
+                self._held[delta.index] = ""
+                yield replace(delta, custom=True)
+            else:
+                yield delta
+
+
+def _unwrap_input(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    given = found.get("input") if isinstance(found, dict) else None
+    return given if isinstance(given, str) else text
+
+
+def read_event_data(event: bytes) -> Mapping[str, Any]:
+    """Return the decoded data of an event, empty where it has none; raises `UpstreamError`."""
+    data = event_data(event) if event else b""
+    return {} if not data or data.startswith(b"[DONE]") else as_mapping(_parse(data))
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return parse_json(data)
+    except ValueError:
+        raise _malformed("the provider's reply is not JSON") from None
+
+
+def _malformed(message: str) -> UpstreamError:
+    return UpstreamError(message, code="upstream_malformed")
+
+
+def read_error_message(body: bytes) -> str:
+    """Return the message in the body of an error reply of any dialect, empty where there is none."""
+    try:
+        found = parse_json(body)
+    except ValueError:
+        return body[:500].decode("utf-8", "replace").strip()
+    if isinstance(found, list) and found:
+        found = found[0]
+    error = as_mapping(found).get("error", as_mapping(found).get("message", ""))
+    return str(as_mapping(error).get("message", "") if isinstance(error, dict) else error or "")

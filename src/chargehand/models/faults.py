@@ -1,0 +1,236 @@
+"""Faults of a provider on purpose: what an agent and a gateway have to survive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from chargehand.core.errors import UpstreamError, UsageError, nearest
+from chargehand.models.contract import (
+    ModelCall,
+    ModelUpstream,
+    UpstreamReply,
+    close_chunks,
+    reply_from_pieces,
+)
+from chargehand.models.dialects.conversation import UntranslatableError
+from chargehand.models.dialects.events import EVENT_STREAM
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
+
+_KINDS = ("cut", "drip", "malformed", "twin-ids", "big", "stall")
+_WITH_ARGUMENT = ("cut", "big", "stall")
+_ENTRY = re.compile(r"([a-z0-9-]+)(?:/([0-9]+(?:\.[0-9]+)?))?(?:@([1-9][0-9]*)|%([0-9]+(?:\.[0-9]+)?))?")
+_BIG = 1_000_000
+_PIECE = 64_000
+_HINT = (
+    "write KIND@TURN or KIND%PROBABILITY, such as 429/7@2 or cut%0.1; kinds: an HTTP status from 400 to 599 "
+    "(/SECONDS: Retry-After), cut (/BYTES), drip, malformed, twin-ids, big (/BYTES), stall (/SECONDS)"
+)
+_Place = tuple[str, str, int]
+"""Attempt, operation and turn of a call."""
+_Ask = Callable[[], Awaitable[UpstreamReply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault: an HTTP status or a kind, on one turn of each attempt or with a probability for every call.
+
+    `argument` is the Retry-After of a status and of `stall` the time until the reply comes after all, in
+    seconds; of `cut` where the body breaks off and of `big` how long it is, in bytes.
+    """
+
+    kind: str
+    argument: float | None = None
+    turn: int | None = None
+    probability: float | None = None
+
+    @classmethod
+    def parse(cls, entry: str) -> Fault:
+        """Read `KIND[/ARGUMENT]`, with `@TURN` or `%PROBABILITY` or neither.
+
+        Raises `UsageError` (`faults_invalid`).
+        """
+        found = _ENTRY.fullmatch(entry.strip())
+        if found is None:
+            raise _invalid(f"{entry!r} is no fault")
+        kind, argument, turn, probability = found.groups()
+        if not _is_status(kind) and kind not in _KINDS:
+            raise _invalid(f"{kind!r} is no kind of fault", nearest(kind, [*_KINDS, "429", "500"]))
+        if argument is not None and not _is_status(kind) and kind not in _WITH_ARGUMENT:
+            raise _invalid(f"{entry!r}: {kind!r} takes no argument")
+        if probability is not None and not 0 < float(probability) <= 1:
+            raise _invalid(f"{entry!r}: a probability lies above 0 and is 1 at most")
+        return cls(
+            kind=kind,
+            argument=None if argument is None else float(argument),
+            turn=None if turn is None else int(turn),
+            probability=None if probability is None else float(probability),
+        )
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the call never gets to whoever would have answered it."""
+        return _is_status(self.kind) or self.kind == "malformed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The faults of one run, in order."""
+
+    entries: tuple[Fault, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str) -> Faults:
+        """Read entries separated by commas, each with its turn or its probability.
+
+        Raises `UsageError` (`faults_invalid`).
+        """
+        entries = tuple(Fault.parse(entry) for entry in spec.split(","))
+        for entry, text in zip(entries, spec.split(","), strict=True):
+            if entry.turn is None and entry.probability is None:
+                raise _invalid(f"{text.strip()!r} does not say when")
+        return cls(entries=entries)
+
+
+class FaultyUpstream:
+    """Puts faults before or into what another upstream answers.
+
+    An entry with a turn fires once in each attempt, so that a call that is tried again gets through; of two
+    entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
+    """
+
+    def __init__(self, inner: ModelUpstream, faults: Faults, *, seed: int = 0) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._chance = random.Random(seed)
+        self._tries: Counter[_Place] = Counter()
+        self._swallowed: set[_Place] = set()
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
+        fault = self._due(call)
+        place = (call.attempt, call.operation, call.turn)
+        if fault is not None and fault.replaces:
+            self._swallowed.add(place)
+        else:
+            self._swallowed.discard(place)
+        # Whoever is behind counts only what it is asked: a script goes on where it was.
+        earlier = sum(one[:2] == place[:2] and one[2] < call.turn for one in self._swallowed)
+        behind = replace(call, turn=call.turn - earlier)
+        if fault is None:
+            return await self._inner.send(behind)
+        return await answer_with_fault(fault, call, lambda: self._inner.send(behind))
+
+    async def close(self) -> None:
+        """Close the inner upstream."""
+        await self._inner.close()
+
+    def _due(self, call: ModelCall) -> Fault | None:
+        here = [fault for fault in self._faults.entries if fault.turn == call.turn]
+        tried = self._tries[call.attempt, call.operation, call.turn]
+        self._tries[call.attempt, call.operation, call.turn] += 1
+        if tried < len(here):
+            return here[tried]
+        for fault in self._faults.entries:
+            if fault.probability is not None and self._chance.random() < fault.probability:
+                return fault
+        return None
+
+
+async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> UpstreamReply:
+    """Answer a call with a fault; `ask` gets the reply that it spoils."""
+    if _is_status(fault.kind):
+        headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
+        message = f"the provider answers {fault.kind} on purpose"
+        return error_reply(call.dialect, int(fault.kind), "fault", message, headers=headers)
+    if fault.kind == "malformed":
+        half = b'{"id": "half", "choices": [{'
+        if call.stream:
+            return reply_from_pieces(200, [b"data: " + half + b"\n\n"], content_type=EVENT_STREAM)
+        return reply_from_pieces(200, [half])
+    reply = await ask()
+    if fault.kind in ("twin-ids", "big"):
+        return await _rewrite(fault, call, reply)
+    spoil = {"cut": _cut, "drip": _drip, "stall": _stall}[fault.kind]
+    return replace(reply, chunks=_SpoiltChunks(spoil(fault, call, reply.chunks), reply.chunks))
+
+
+async def _rewrite(fault: Fault, call: ModelCall, reply: UpstreamReply) -> UpstreamReply:
+    """Return a reply that says something else: a very long text, or tool calls that share one id."""
+    body = await reply.read_all()
+    stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
+    pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+    whole = replace(reply_from_pieces(reply.status, pieces), headers=reply.headers)
+    if reply.status != 200:
+        return whole
+    try:
+        said = decode_body(call.dialect, body, stream=stream)
+    except ValueError:
+        return whole
+    if fault.kind == "big":
+        size = _BIG if fault.argument is None else int(fault.argument)
+        said = replace(said, text="x" * size)
+    else:
+        tools = said.tools
+        with contextlib.suppress(UntranslatableError):  # a request that cannot be read offers nothing
+            offered = DIALECTS[call.dialect].read_request(call.body).tools
+            tools = tools or tuple(ScriptedCall(name=tool.name, arguments={}) for tool in offered)[:1]
+        tools = tools * 2 if len(tools) == 1 else tools
+        said = replace(
+            said, tools=tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools), stop=None
+        )
+    return render_for(call.dialect, said, call.body, id=call.id)
+
+
+class _SpoiltChunks:
+    """Spoilt pieces. A generator alone would not close what it reads from when it is closed unread."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
+        self._pieces, self._source = pieces, source
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._pieces.__anext__()
+
+    async def aclose(self) -> None:
+        """Close both."""
+        for chunks in (self._pieces, self._source):
+            await close_chunks(chunks)
+
+
+async def _cut(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Break off in the middle, which is known only when all of it came."""
+    body = b"".join([chunk async for chunk in chunks])
+    yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
+    raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
+
+
+async def _drip(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        for position in range(len(chunk)):
+            yield chunk[position : position + 1]
+
+
+async def _stall(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
+    await asyncio.sleep(wait)
+    if wait >= call.seconds:
+        raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
+    async for chunk in chunks:
+        yield chunk
+
+
+def _is_status(kind: str) -> bool:
+    return kind.isdecimal() and 400 <= int(kind) <= 599
+
+
+def _invalid(message: str, more: str = "") -> UsageError:
+    return UsageError(f"faults: {message}", code="faults_invalid", hint=f"{more}\n{_HINT}".strip())

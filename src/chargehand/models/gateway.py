@@ -1,0 +1,421 @@
+"""The endpoint that an agent talks to: its token, its models, its money."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import InfrastructureError, UpstreamError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Ledger, Spent
+from chargehand.models._json import as_mapping, as_tokens, parse_json
+from chargehand.models.contract import (
+    FAULT_STATUS,
+    CallRecord,
+    GatewayFault,
+    ModelCall,
+    ModelUpstream,
+    Operation,
+    QuotaRest,
+    ServedModel,
+)
+from chargehand.models.dialects.base import RequestFormat, RequestRoute, estimate_tokens, is_bare
+from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import TranslatingUpstream
+from chargehand.models.http.server import HttpAnswer, HttpLimits, HttpRequest, HttpServer
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
+from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
+from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.serving.admission import BudgetAdmission
+from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
+from chargehand.models.serving.fallback import FallbackChain
+from chargehand.models.serving.handler import JSON_HEADERS, UpstreamRequest
+from chargehand.models.serving.routes import (
+    Candidate,
+    dialect_at,
+    find_candidates,
+    find_chain,
+    find_embedders,
+    find_route,
+    shorten_path,
+)
+
+_COUNT_SECONDS = 10.0
+_CUT_SECONDS = 1.0
+_BACKLOG = 1_024
+"""Connecting to a unix socket fails at once where more than that wait."""
+_MOST_PIECES = 1_000_000
+"""A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile."""
+_KEY_HEADERS = tuple({dialect.key_header for dialect in DIALECTS.values()} - {"authorization"})
+_CODES = {status: code for code, status in reversed(FAULT_STATUS.items())}
+"""The code of a refusal that is known by its HTTP status only, such as one of the HTTP server."""
+
+
+class Gateway:
+    """The model endpoint of one attempt, on that attempt's own socket or on a loopback TCP port.
+
+    Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
+    `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
+    request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
+    `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
+    event loop, which saves a call the way there and back, and must not. `on_quota` is called on the event loop
+    before a client is refused for want of quota. The upstreams belong to the caller; `providers` knows who is down
+    and is best shared. `calls` has what an earlier life of the attempt was answered and keeps what this one is;
+    `token` is what it was made with.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        ledger: Ledger,
+        attempt: str,
+        on_call: Callable[[CallRecord], None],
+        first_turn: int = 1,
+        on_alert: Callable[[Spent], None] = lambda _: None,
+        on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_loop: bool = False,
+        call_seconds: float = 600.0,
+        quiet_seconds: float = QUIET_SECONDS,
+        retries: int = 3,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        redact: Callable[[str], str] = str,
+        limits: HttpLimits | None = None,
+        providers: Providers | None = None,
+        calls: ReplayCache | None = None,
+        token: str = "",
+    ) -> None:
+        self.token = token or new_token()
+        self._cache = None if calls is None else CacheWorker(calls)
+        self._models = tuple(models)
+        self._clock = clock or SystemClock()
+        self._admission = BudgetAdmission(
+            ledger,
+            self._clock,
+            attempt=attempt,
+            on_call=on_call,
+            on_alert=on_alert,
+            on_quota=on_quota,
+            on_loop=on_loop,
+        )
+        self._attempt = attempt
+        self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
+        self._bares = 0
+        self._providers = providers or Providers(clock=self._clock)
+        self._call_seconds = call_seconds
+        self._quiet_seconds = quiet_seconds
+        self._retries = retries
+        self._sleep = sleep
+        self._redact = redact
+        self._revoked = False
+        self._running: dict[FallbackChain | CachedReplyHandler, asyncio.Task[Any] | None] = {}
+        self._http = HttpServer(self._handle, _write_refusal, limits=limits or HttpLimits())
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[Path] = []
+
+    async def __aenter__(self) -> Gateway:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def listen_unix(self, path: Path) -> None:
+        """Listen on a unix socket of any path length; raises `InfrastructureError` (`gateway_socket`)."""
+        try:
+            listener = _bind_socket(path)
+        except OSError as error:
+            raise _unlistenable(str(path), error) from error
+        self._sockets.append(path)
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._http.protocol, sock=listener, backlog=_BACKLOG))
+
+    async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen on TCP and return the port; raises `InfrastructureError` (`gateway_socket`)."""
+        try:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(self._http.protocol, host, port, backlog=_BACKLOG)
+        except OSError as error:
+            raise _unlistenable(f"{host}:{port}", error) from error
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    def revoke(self) -> None:
+        """Make the token worthless: running streams end in an error event, later calls get a 401."""
+        self._revoked = True
+        for running in self._running:
+            running.cut(_revocation())
+
+    async def close(self) -> None:
+        """Revoke, cut every connection, and return once every call is settled. Idempotent."""
+        self.revoke()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        running = [task for task in self._running.values() if task is not None]
+        if running:
+            # Time for a last error event: a connection that only breaks looks like a fault to be retried.
+            await asyncio.wait(running, timeout=_CUT_SECONDS)
+        await self._http.close()
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+        self._sockets.clear()
+        if self._cache is not None:
+            self._cache.close()
+        await self._admission.close()
+
+    async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        try:
+            self._check_token(request)
+            found = await self._prepare_answer(request, answer)
+        except GatewayFault as fault:
+            body = _write_refusal(request.path, fault.status, fault.message, code=fault.code)
+            await answer.send(fault.status, JSON_HEADERS, body)
+            return
+        if isinstance(found, bytes):
+            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else found)
+            return
+        self._running[found] = asyncio.current_task()
+        try:
+            await found.run()
+        finally:
+            del self._running[found]
+
+    def _check_token(self, request: HttpRequest) -> None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
+        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
+        # All are compared, so that the time taken tells nothing of which one is close.
+        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
+        if not any(right):
+            raise GatewayFault("token_invalid", "this token is not the one of this gateway")
+        if self._revoked:
+            raise _revocation()
+
+    async def _prepare_answer(
+        self, request: HttpRequest, answer: HttpAnswer
+    ) -> FallbackChain | CachedReplyHandler | bytes:
+        """Return a whole answer, or who gives it; raises `GatewayFault`."""
+        if shorten_path(request.path) == "/models":
+            if request.method not in ("GET", "HEAD"):
+                raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
+            names = dict.fromkeys(served.name for served in self._models)
+            return dialect_at(request.path).write_model_list(names)
+        route = find_route(request.path)
+        if request.method != "POST":
+            raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
+        if route.operation == "count":
+            return await self._count_tokens(route, request)
+        requests = self._prepare_requests(route, request)
+        if self._cache is not None:
+            return await self._look_up(self._cache, requests, request, answer)
+        return self._chain(requests, answer)
+
+    async def _look_up(
+        self, cache: CacheWorker, requests: list[UpstreamRequest], request: HttpRequest, answer: HttpAnswer
+    ) -> FallbackChain | CachedReplyHandler:
+        """Return who gives again what an earlier life was answered, else who asks and keeps the answer."""
+        first = requests[0]
+        entry = CacheEntry(
+            dialect=first.rules.name, operation=first.operation, body=first.body, turn=first.turn, worker=cache
+        )
+        kept = await cache.look_up(entry)
+        if kept is not None:
+            return CachedReplyHandler(cache.cache, kept, answer, self._admission, turn=first.turn, bare=first.bare)
+        if request.headers.get(ONLY_KEPT) == "only":
+            self._turns[first.operation] -= 1  # it is asked again, and that is the turn
+            self._bares -= first.bare
+            raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
+        return self._chain([replace(one, entry=entry) for one in requests], answer)
+
+    def _chain(self, requests: list[UpstreamRequest], answer: HttpAnswer) -> FallbackChain:
+        return FallbackChain(
+            requests,
+            answer,
+            self._admission,
+            retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
+            redact=self._redact,
+            sleep=self._sleep,
+        )
+
+    def _prepare_requests(self, route: RequestRoute, request: HttpRequest) -> list[UpstreamRequest]:
+        """Return the request to each model that may answer it; raises `GatewayFault`."""
+        given = {**_decode_body(request), **route.named}
+        chain = find_chain(self._models, route.dialect, given.get("model"))
+        # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
+        rules: RequestFormat
+        if route.operation == "reply":
+            rules = DIALECTS[route.dialect]
+            body = DIALECTS[route.dialect].screen(given)
+            candidates = find_candidates(chain, route.dialect, body)
+            bare = is_bare(body)
+        else:
+            rules = embeddings_format(route.dialect)
+            candidates = find_embedders(chain, route.dialect, given)
+            bare = False
+        # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
+        # script or a recording finds the turn of the attempt's work without them.
+        turn, bares = self._turns[route.operation], self._bares
+        self._turns[route.operation] += 1
+        self._bares += bare
+        return [
+            UpstreamRequest(
+                served=one.served,
+                rules=rules,
+                body=one.body,
+                bound=_bound_call(one, rules, request),
+                turn=turn,
+                seconds=self._call_seconds,
+                quiet=self._quiet_seconds,
+                headers=_screen_headers(request.headers),
+                operation=route.operation,
+                upstream=_select_upstream(one.served, route),
+                health=self._providers.of(one.served.provider) if one.served.provider else None,
+                shown=_describe(one, many=len(chain) > 1),
+                skipped=one.skipped,
+                converted=one.converted,
+                bare=bare,
+                bares=bares,
+            )
+            for one in candidates
+        ]
+
+    async def _count_tokens(self, route: RequestRoute, request: HttpRequest) -> bytes:
+        """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing."""
+        given = {**_decode_body(request), **route.named}
+        dialect = DIALECTS[route.dialect]
+        served = find_chain(self._models, route.dialect, given.get("model"))[0]
+        body = {**dialect.screen(given), "model": served.model}
+        body.pop("stream", None)
+        turn = self._turns["count"]
+        self._turns["count"] += 1
+        if served.dialect == route.dialect:
+            call = ModelCall(
+                id=new_id("call"),
+                dialect=route.dialect,
+                body=body,
+                attempt=self._attempt,
+                turn=turn,
+                seconds=_COUNT_SECONDS,
+                headers=_screen_headers(request.headers),
+                operation="count",
+            )
+            # Whatever is wrong with the provider's own count, there is an estimate.
+            with contextlib.suppress(UpstreamError, TimeoutError, ValueError):
+                async with asyncio.timeout(call.seconds):
+                    reply = await served.upstream.send(call)
+                    found = await reply.read_all()
+                known = as_tokens(as_mapping(parse_json(found)).get(dialect.count_field)) is not None
+                if reply.status == 200 and known:
+                    return found
+        return dialect.write_count(estimate_tokens(body))
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return f"cht-{secrets.token_urlsafe(32)}"
+
+
+def _bound_call(candidate: Candidate, rules: RequestFormat, request: HttpRequest) -> CallBound:
+    """Return the most that a request can use of a model."""
+    served = candidate.served
+    limit = rules.output_limit(candidate.body)
+    most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
+    return CallBound(
+        input=bound_input(request.body, candidate.body),
+        output=most if limit is None else min(limit, most),
+        asked=limit is not None or served.max_output is not None,
+        choices=rules.count_choices(candidate.body),
+        hour_cache=b'"1h"' in request.body,
+    )
+
+
+def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
+    if route.operation == "embed":
+        return embeddings_upstream(served, route.dialect)
+    if served.dialect == route.dialect:
+        return served.upstream
+    return TranslatingUpstream(served.upstream, served.dialect)
+
+
+def _describe(candidate: Candidate, *, many: bool) -> dict[str, str]:
+    """Return the headers that tell the client who answers, and what was done to its request."""
+    shown = {"x-chargehand-converted": str(len(candidate.converted))} if candidate.converted else {}
+    if candidate.skipped:
+        shown["x-chargehand-skipped"] = str(len(candidate.skipped))
+    if many:
+        shown["x-chargehand-model"] = candidate.served.name.encode("ascii", "replace").decode()
+    return shown
+
+
+def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for dialect in DIALECTS.values():
+        kept |= dialect.screen_headers(headers)
+    return kept
+
+
+def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise GatewayFault("unsupported_encoding", f"request bodies must be plain, not {encoding!r:.50}")
+    if sum(map(request.body.count, (b"[", b"{", b","))) > _MOST_PIECES:
+        raise GatewayFault("too_large", f"the request body has more than {_MOST_PIECES} values")
+    try:
+        body = msgspec.json.decode(request.body)
+    except (ValueError, RecursionError) as error:
+        raise GatewayFault("bad_request", f"the request body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise GatewayFault("bad_request", "the request body must be a JSON object")
+    return body
+
+
+def _write_refusal(path: str, status: int, message: str, *, code: str = "") -> bytes:
+    """Return the body of a refusal in the dialect that belongs to `path`."""
+    return dialect_at(path).write_error(status, code or _CODES.get(status, "gateway_error"), message)
+
+
+def _revocation() -> GatewayFault:
+    return GatewayFault("token_revoked", "the token of this attempt is revoked: its agent is to stop")
+
+
+def _unlistenable(place: str, error: OSError) -> InfrastructureError:
+    return InfrastructureError(
+        f"the model gateway cannot listen on {place!r}: {error.strerror or error}",
+        code="gateway_socket",
+        hint="its directory must exist and be writable, and the name or port must be free",
+    )
+
+
+def _bind_socket(path: Path) -> socket.socket:
+    """Return a bound socket at `path`, however long that is; a stale one there is replaced.
+
+    Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
+    """
+    with contextlib.ExitStack() as stack:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stack.callback(listener.close)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if path.is_socket():
+                path.unlink()
+            # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        finally:
+            os.close(directory)
+        path.chmod(0o666)
+        listener.setblocking(False)
+        stack.pop_all()
+    return listener

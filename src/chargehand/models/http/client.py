@@ -1,0 +1,384 @@
+"""Ways to one provider over HTTP/1.1: kept connections without anything between, or httpx through a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from chargehand.models.http.framing import (
+    BodyFraming,
+    Decompressor,
+    HttpError,
+    HttpHead,
+    find_framing,
+    parse_head,
+    take_head,
+    write_request,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+_IDLE_SECONDS = 60.0
+_KEPT = 32
+_AHEAD_BYTES = 262_144
+"""What may lie unread before the provider is told to wait."""
+_EYEBALLS_SECONDS = 0.25
+"""How long one address of a host may take before the next is tried beside it (RFC 8305)."""
+_PROXIED_CONNECTIONS = 512
+
+
+class HttpBody(Protocol):
+    """The pieces of a body; closing it early gives the connection up."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return itself."""
+        ...
+
+    async def __anext__(self) -> bytes:
+        """Return the next piece; raises `HttpError`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpReply:
+    """The head of a reply, names in lower case, and its body as it comes, uncompressed."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: HttpBody
+
+
+class HttpClient(Protocol):
+    """A way to one provider; it keeps its connections."""
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
+    ) -> HttpReply:
+        """Send one request and return once the head of its reply is there; redirects are not followed.
+
+        `seconds` bounds the wait for the head and for each piece behind it. Raises `HttpError`, and `ValueError`
+        for what cannot be sent; reading the body raises `HttpError`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where connections go; paths are put behind `prefix`, `certificates` is `None` without TLS."""
+
+    host: str
+    port: int
+    authority: str
+    prefix: str = ""
+    certificates: Callable[[], ssl.SSLContext] | None = None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: what came and was not taken yet, and whether more can come."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.ended = False
+        self.idle_since = 0.0
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if not self._paused and len(self.buffer) > _AHEAD_BYTES:
+            self._paused = True
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.ended = True  # the transport closes with it
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _expire(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
+
+    def take_all(self) -> bytes:
+        """Return all that came."""
+        data = bytes(self.buffer)
+        self.buffer.clear()
+        return data
+
+    async def wait_for_more(self, seconds: float) -> bool:
+        """Wait until more comes; false where none can. Raises `HttpError` when it takes too long."""
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+        if self.ended:
+            return False
+        self._waiter = self._loop.create_future()
+        # `asyncio.timeout` costs as much as all the rest of a piece.
+        timer = self._loop.call_later(seconds, self._expire)
+        try:
+            await self._waiter
+        except TimeoutError:
+            raise HttpError("upstream_timeout", f"nothing came for {seconds:g} s") from None
+        finally:
+            timer.cancel()
+            self._waiter = None
+        return bool(self.buffer) or not self.ended
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is as it was left: open, and nothing came since, not even the other side's close."""
+        if self.ended or self.buffer or self.transport.is_closing():
+            return False
+        # The loop may not have read a close that the kernel already has.
+        watch = select.poll()
+        watch.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not watch.poll(0)
+
+
+class DirectClient:
+    """An `HttpClient` on one event loop that keeps up to 32 idle connections for 60 s each."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._idle: deque[_Connection] = deque()
+        self._open: set[_Connection] = set()
+        self._ending: set[_Connection] = set()
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
+    ) -> HttpReply:
+        """Send one request; see `HttpClient`. One that was sent once is never sent again by itself."""
+        given = {"host": self._origin.authority, **headers}
+        data = write_request(method, self._origin.prefix + path, given, body)
+        connection = self._reuse() or await self._connect(connect)
+        try:
+            connection.transport.write(data)
+            head = await self._read_head(connection, seconds)
+            framing = find_framing(head, method=method)
+            reply = _DirectBody(self, connection, head, framing, seconds)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return HttpReply(status=head.status, headers=head.headers, body=reply)
+
+    async def _read_head(self, connection: _Connection, seconds: float) -> HttpHead:
+        while True:
+            while (raw := take_head(connection.buffer)) is None:
+                if not await connection.wait_for_more(seconds):
+                    raise HttpError("upstream_cut", "it closed before its head was whole")
+            head = parse_head(raw)
+            if head.status >= 200:  # what comes before is an interim reply
+                return head
+
+    def _reuse(self) -> _Connection | None:
+        oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
+        while self._idle and self._idle[0].idle_since < oldest:
+            self.drop(self._idle.popleft())
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_idle:
+                return connection
+            self.drop(connection)
+        return None
+
+    async def _connect(self, seconds: float) -> _Connection:
+        origin, loop = self._origin, asyncio.get_running_loop()
+        context = origin.certificates() if origin.certificates is not None else None
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    _Connection,
+                    origin.host,
+                    origin.port,
+                    ssl=context,
+                    server_hostname=origin.host if context is not None else None,
+                    happy_eyeballs_delay=_EYEBALLS_SECONDS,
+                )
+        except OSError as error:
+            what = f"{type(error).__name__}: {error}" if str(error) else f"no connection in {seconds:g} s"
+            raise HttpError("upstream_unreachable", what) from None
+        self._open.add(connection)
+        return connection
+
+    def keep(self, connection: _Connection) -> None:
+        """Take back a connection whose reply is whole."""
+        if len(self._idle) >= _KEPT or connection.ended or connection not in self._open:
+            self.drop(connection)
+            return
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def drop(self, connection: _Connection) -> None:
+        """Give a connection up."""
+        self._open.discard(connection)
+        connection.transport.abort()
+        if not connection.closed.done():  # the loop closes the socket in a later turn
+            self._ending.add(connection)
+            connection.closed.add_done_callback(lambda _: self._ending.discard(connection))
+
+    async def close(self) -> None:
+        """Close all connections, those in use too."""
+        self._idle.clear()
+        for connection in list(self._open):
+            self.drop(connection)
+        if self._ending:
+            await asyncio.wait([connection.closed for connection in self._ending])
+
+
+class _DirectBody:
+    """A body as it comes: each piece is all that is there, however many chunks it came in."""
+
+    def __init__(
+        self,
+        client: DirectClient,
+        connection: _Connection,
+        head: HttpHead,
+        framing: BodyFraming,
+        seconds: float,
+    ) -> None:
+        self._client = client
+        self._connection: _Connection | None = connection
+        self._reusable = head.reusable
+        self._framing = framing
+        self._seconds = seconds
+        self._decompressor = Decompressor(head.headers.get("content-encoding", ""))
+        self._return_connection()
+
+    def __aiter__(self) -> _DirectBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while (connection := self._connection) is not None:
+            piece = b""
+            try:
+                if connection.buffer or await connection.wait_for_more(self._seconds):
+                    piece = self._decompressor.decompress(self._framing.feed(connection.take_all()))
+                else:
+                    self._framing.end()
+            except BaseException:
+                await self.aclose()
+                raise
+            self._return_connection()
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+    def _return_connection(self) -> None:
+        """Give the connection back as soon as the body is whole, whether or not anybody asks for more."""
+        if self._framing.done and self._connection is not None:
+            connection, self._connection = self._connection, None
+            if self._reusable and not self._framing.excess and not connection.buffer:
+                self._client.keep(connection)
+            else:
+                self._client.drop(connection)
+
+    async def aclose(self) -> None:
+        """Close; the connection is used again only where all of the body was read."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._client.drop(connection)
+
+
+class ProxiedClient:
+    """An `HttpClient` by httpx, which knows the proxies of the environment; paths are put behind `base`."""
+
+    def __init__(self, base: str, certificates: ssl.SSLContext, *, trust_env: bool) -> None:
+        import httpx  # takes 60 ms, which only those pay whose way leads through a proxy
+
+        self._base = base
+        self._httpx = httpx
+        self._client = httpx.AsyncClient(
+            limits=httpx.Limits(
+                max_connections=_PROXIED_CONNECTIONS,
+                # httpx goes through all connections for each idle one whenever a call begins or ends.
+                max_keepalive_connections=_KEPT,
+                keepalive_expiry=_IDLE_SECONDS,
+            ),
+            follow_redirects=False,
+            trust_env=trust_env,
+            verify=certificates,
+        )
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
+    ) -> HttpReply:
+        """Send one request; see `HttpClient`."""
+        httpx = self._httpx
+        timeout = httpx.Timeout(seconds, connect=connect)
+        try:
+            request = self._client.build_request(
+                method, self._base + path, content=body, headers=dict(headers), timeout=timeout
+            )
+            response = await self._client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise _convert_error(httpx, error, begun=False) from None
+        except httpx.InvalidURL as error:
+            raise ValueError(type(error).__name__) from None
+        body_pieces = _ProxiedBody(httpx, response)
+        return HttpReply(status=response.status_code, headers=dict(response.headers), body=body_pieces)
+
+    async def close(self) -> None:
+        """Close the pool. Idempotent."""
+        await self._client.aclose()
+
+
+class _ProxiedBody:
+    """The body of a response; unlike a generator's, its `aclose` works also where nothing was read yet."""
+
+    def __init__(self, httpx: Any, response: httpx.Response) -> None:
+        self._httpx = httpx
+        self._response = response
+        self._pieces = response.aiter_bytes()
+
+    def __aiter__(self) -> _ProxiedBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._pieces)
+        except self._httpx.HTTPError as error:
+            raise _convert_error(self._httpx, error, begun=True) from None
+
+    async def aclose(self) -> None:
+        """Close the response; its connection is used again only where all of it was read."""
+        await self._response.aclose()
+
+
+def _convert_error(httpx: Any, error: Exception, *, begun: bool) -> HttpError:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+    malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+    if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):
+        return HttpError("upstream_unreachable", what)
+    if isinstance(error, httpx.TimeoutException):
+        return HttpError("upstream_timeout", what)
+    return HttpError("upstream_cut", what)

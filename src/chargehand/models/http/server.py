@@ -1,0 +1,353 @@
+"""A small, strict HTTP/1.1 server on asyncio streams: bodies up to a limit, keep-alive, replies in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import h11
+
+_log = logging.getLogger(__name__)
+_PIECE = 65_536
+_LINGER_SECONDS = 1.0
+_REFUSED_AT_ONCE = 16
+_BODILESS = frozenset({204, 304})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one server takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
+
+    head_bytes: int = 65_536
+    body_bytes: int = 32 * 1_048_576
+    held_bytes: int = 512 * 1_048_576
+    connections: int = 256
+    idle_seconds: float = 600.0
+    read_seconds: float = 60.0
+    write_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """One request as it came; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+class ClientGoneError(ConnectionError):
+    """The client closed its connection, or does not read."""
+
+
+class HttpAnswer:
+    """The way back to the client: one whole reply, or a head, pieces and an end.
+
+    Writing raises `ClientGoneError` where the client is gone or does not read for `write_seconds`. `bodiless` is
+    the way back of a HEAD: what is written of a body is not sent.
+    """
+
+    def __init__(
+        self,
+        http: h11.Connection,
+        writer: asyncio.StreamWriter,
+        *,
+        limits: HttpLimits,
+        bodiless: bool = False,
+    ) -> None:
+        self._http = http
+        self._bodiless = bodiless
+        self._writer = writer
+        self._limits = limits
+        self._waiting = bytearray()
+        self._chunked = False
+        self.begun = False
+
+    async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a whole reply."""
+        await self.begin(status, {**headers, "content-length": str(len(body))})
+        await self.write(body)
+        await self.end()
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head; without a `content-length` the body goes out in chunks."""
+        self.begun = True
+        fields = list(headers.items())
+        sized = "content-length" in headers or status in _BODILESS
+        self._chunked = not sized and self._http.their_http_version == b"1.1"
+        await self._write(self._http.send(h11.Response(status_code=status, headers=fields)))
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body and wait until the client keeps up."""
+        if not piece or self._bodiless:
+            return
+        if self._chunked:  # as h11 does, at a tenth of the cost: a stream is thousands of these
+            await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        else:
+            await self._write(self._http.send(h11.Data(data=piece)))
+
+    async def end(self) -> None:
+        """Say that the body is whole."""
+        await self._write(self._http.send(h11.EndOfMessage()))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write(bytes(self._waiting))
+            self._waiting.clear()
+
+    async def _write(self, data: bytes | None) -> None:
+        if not data:
+            return
+        if not self._waiting:
+            # Sent as soon as the handler waits for anything: pieces that came together go out together.
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting += data
+        if len(self._waiting) >= _PIECE:
+            self._flush()
+        transport = self._writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() == 0:
+            return
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await self._writer.drain()
+        except OSError as error:
+            # `TimeoutError` is one, too.
+            raise ClientGoneError(f"the client is gone or does not read: {error!r}") from None
+
+
+Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
+"""Answers one request; cancelled when its client goes away or the server closes."""
+RefusalWriter = Callable[[str, int, str], bytes]
+"""Makes the JSON body of a refusal from path, status and sentence."""
+
+
+class _RequestReader(asyncio.StreamReader):
+    """What a client sends; tells once that it went away, also while nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = False
+        self._gone: Callable[[], object] | None = None
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self._end()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self._end()
+
+    def when_gone(self, call: Callable[[], object] | None) -> None:
+        """Call this, and nothing else any more, when the client goes away, at once where it did."""
+        self._gone = call
+        if self._ended:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
+
+class HttpServer:
+    """Serves `handler` on every connection of the protocols that it makes."""
+
+    def __init__(self, handler: Handler, refused: RefusalWriter, *, limits: HttpLimits) -> None:
+        self._handler = handler
+        self._refused = refused
+        self.limits = limits
+        self.held = 0
+        self._closed = False
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return what serves one connection until either side ends it; the factory for servers of the loop."""
+        reader = _RequestReader()
+
+        async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._connected(reader, writer)
+
+        return asyncio.StreamReaderProtocol(reader, connected)
+
+    async def _connected(self, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or self._closed:
+            # Accepted while the server was being closed: nobody would cut this one later.
+            writer.transport.abort()
+            return
+        if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
+            writer.transport.abort()  # each that is told why holds a descriptor meanwhile
+            return
+        self._connections.add(task)
+        try:
+            full = len(self._connections) > self.limits.connections
+            await _ServedConnection(self, reader, writer).run(full=full)
+        except asyncio.CancelledError:
+            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
+            pass
+        finally:
+            self._connections.discard(task)
+
+    async def close(self) -> None:
+        """Cut every connection and wait until their handlers have ended. Idempotent."""
+        self._closed = True
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        """Answer one request."""
+        await self._handler(request, answer)
+
+    def refused(self, path: str, status: int, message: str) -> bytes:
+        """Return the body of a refusal that happens before a request is whole."""
+        return self._refused(path, status, message)
+
+
+class _RefusalError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class _ServedConnection:
+    """One connection: its requests one after the other."""
+
+    def __init__(self, server: HttpServer, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        self._path = "/"
+        self._held = 0
+
+    async def run(self, *, full: bool) -> None:
+        try:
+            await self._serve(full=full)
+        except (OSError, h11.LocalProtocolError):
+            self._writer.transport.abort()
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        finally:
+            self._release()
+            self._writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_LINGER_SECONDS):
+                    await self._writer.wait_closed()
+            self._writer.transport.abort()
+
+    async def _serve(self, *, full: bool) -> None:
+        try:
+            if full:
+                raise _RefusalError(503, f"more than {self._limits.connections} connections at once")
+            while (request := await self._request()) is not None:
+                if not await self._answered(request) or not self._reusable():
+                    return
+        except _RefusalError as refusal:
+            await self._refuse(refusal)
+
+    def _reusable(self) -> bool:
+        self._release()
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def _release(self) -> None:
+        self._server.held -= self._held
+        self._held = 0
+
+    async def _answered(self, request: HttpRequest) -> bool:
+        """Run the handler, and cut it short when the client goes away; return whether all is well."""
+        bodiless = request.method == "HEAD"
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=bodiless)
+        handling = asyncio.ensure_future(self._server.handle(request, answer))
+        self._reader.when_gone(handling.cancel)
+        try:
+            await asyncio.wait((handling,))
+        finally:
+            self._reader.when_gone(None)
+            if not handling.done():
+                handling.cancel()
+                # Shielded: closing the server must not leave a handler behind that is still ending its call.
+                await asyncio.shield(asyncio.gather(handling, return_exceptions=True))
+        if handling.cancelled():
+            return False
+        error = handling.exception()
+        if error is None:
+            return True
+        if not isinstance(error, ClientGoneError):
+            _log.error("a request to the model gateway failed", exc_info=error)
+            if not answer.begun:
+                raise _RefusalError(500, "internal error of the gateway")
+        self._writer.transport.abort()
+        return False
+
+    async def _request(self) -> HttpRequest | None:
+        self._path = "/"
+        try:
+            head = await self._event(self._limits.idle_seconds)
+            if not isinstance(head, h11.Request):
+                return None
+            self._path = head.target.decode("ascii", "replace").partition("?")[0]
+            headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+            method = head.method.decode("ascii", "replace")
+            if int(headers.get("content-length", "0")) > self._limits.body_bytes:
+                raise self._too_large()
+            if self._http.they_are_waiting_for_100_continue:
+                self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            body = await self._body()
+        except TimeoutError:
+            if self._http.their_state is h11.IDLE:
+                return None
+            raise _RefusalError(408, "the request did not come in time") from None
+        except h11.RemoteProtocolError as error:
+            raise _RefusalError(error.error_status_hint, "the request is not valid HTTP/1.1") from None
+        return HttpRequest(method=method, path=self._path, headers=headers, body=body)
+
+    def _too_large(self) -> _RefusalError:
+        return _RefusalError(413, f"the request body is larger than {self._limits.body_bytes} B")
+
+    async def _body(self) -> bytes:
+        pieces = []
+        while isinstance(event := await self._event(self._limits.read_seconds), h11.Data):
+            pieces.append(bytes(event.data))
+            self._held += len(event.data)
+            self._server.held += len(event.data)
+            if self._held > self._limits.body_bytes:
+                raise self._too_large()
+            if self._server.held > self._limits.held_bytes:
+                raise _RefusalError(503, "too many large requests at once")
+        if not isinstance(event, h11.EndOfMessage):
+            raise ConnectionResetError("the client went away")
+        return b"".join(pieces)
+
+    async def _event(self, seconds: float) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            async with asyncio.timeout(seconds):
+                self._http.receive_data(await self._reader.read(_PIECE))
+        return event
+
+    async def _refuse(self, refusal: _RefusalError) -> None:
+        """Answer and end the connection, once what the client still sends is read."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = self._server.refused(self._path, refusal.status, refusal.message)
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits)
+        await answer.send(refusal.status, {"content-type": "application/json", "connection": "close"}, body)
+        left = self._limits.body_bytes
+        with contextlib.suppress(OSError, TimeoutError):
+            self._writer.write_eof()
+            async with asyncio.timeout(_LINGER_SECONDS):
+                # Closing over unread bytes would take the reply from the client.
+                while left > 0 and (data := await self._reader.read(_PIECE)):
+                    left -= len(data)

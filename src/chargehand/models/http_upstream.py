@@ -1,0 +1,204 @@
+"""A provider reached over HTTP."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
+
+import msgspec
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models.contract import Dialect, ModelCall, UpstreamReply
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.http.client import DirectClient, HttpBody, HttpClient, HttpReply, Origin, ProxiedClient
+from chargehand.models.http.framing import HttpError, HttpErrorCode
+
+if TYPE_CHECKING:
+    import ssl
+
+_VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
+"""A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
+_LAST_VERSION = re.compile(r"/v\d\w*$")
+_OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
+_BUSY = 429
+_CONNECT_SECONDS = 15.0
+_COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
+"""Plain replies: a compressed stream comes in lumps."""
+_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]+")
+"""Other names (international ones, zones) are left to httpx."""
+_SENTENCES: Mapping[HttpErrorCode, str] = {
+    "upstream_unreachable": "cannot reach {base} ({what})",
+    "upstream_timeout": "{base} sent nothing in time ({what})",
+    "upstream_cut": "{base} broke off its reply ({what})",
+    "upstream_malformed": "the reply of {base} is not valid HTTP ({what})",
+}
+
+
+class HttpUpstream:
+    """A provider at `base_url`, with or without `/v1` at its end; `key` never shows in errors or in `repr`.
+
+    `headers` go with every call. Redirects are not followed; proxies and certificates come from the environment.
+    The same instance may serve many gateways of one event loop.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None,
+        dialect: Dialect,
+        *,
+        headers: Mapping[str, str] | None = None,
+        connect_seconds: float = _CONNECT_SECONDS,
+    ) -> None:
+        base = base_url.rstrip("/")
+        self._base = base
+        self._root = _LAST_VERSION.sub("", base)
+        self._dialect = DIALECTS[dialect]
+        self._base_url = base_url
+        self._headers = {**self._dialect.provider_headers(key), **(headers or {})}
+        self._key = key
+        self._connect_seconds = connect_seconds
+        self._clients: dict[str, HttpClient] = {}
+
+    def __repr__(self) -> str:
+        return f"HttpUpstream({self._base_url!r})"
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send one call; raises `UpstreamError` where no head comes."""
+        path, body = DIALECTS[call.dialect].locate(call)
+        headers = {**self._headers, **call.headers, "content-type": "application/json"}
+        connect = min(self._connect_seconds, call.seconds)
+        # A path of the provider's own lies beside the dialect's, not below its version.
+        path, base = (call.path, self._root) if call.path else (self._fit_path(path), self._base)
+        content = msgspec.json.encode(body)
+        reply = await self._request("POST", base, path, headers, content, connect=connect, seconds=call.seconds)
+        return UpstreamReply(
+            status=reply.status, headers=reply.headers, chunks=_Chunks(reply.body, self._explain_error)
+        )
+
+    async def probe(self, seconds: float) -> bool:
+        """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
+        path = self._fit_path(self._dialect.list_path)
+        try:
+            reply = await self._request(
+                "GET", self._base, path, self._headers, b"", connect=seconds, seconds=seconds
+            )
+        except UpstreamError:
+            return False
+        await reply.body.aclose()
+        return reply.status < 500 and reply.status != _BUSY
+
+    async def _request(
+        self,
+        method: str,
+        base: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        connect: float,
+        seconds: float,
+    ) -> HttpReply:
+        try:
+            if base not in self._clients:
+                self._clients[base] = _open_client(base)
+            return await self._clients[base].request(
+                method, path, {**_COMMON, **headers}, body, connect=connect, seconds=seconds
+            )
+        except HttpError as error:
+            raise self._explain_error(error) from None
+        except (ValueError, OSError, ImportError) as error:
+            # A key or header that is no ASCII text; what is wrong is named, the value never.
+            raise UpstreamError(
+                f"cannot send to {self._base_url!r}: {type(error).__name__}",
+                code="upstream_unreachable",
+                hint="check base_url, key, proxy and certificate settings",
+            ) from None
+
+    def _fit_path(self, path: str) -> str:
+        return _OWN_VERSION.sub("", path) if _VERSION.search(self._base) else path
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        while self._clients:
+            await self._clients.popitem()[1].close()
+
+    def _explain_error(self, error: HttpError) -> UpstreamError:
+        what = str(error)
+        # A server may repeat what it was sent, and errors end up in logs and on terminals.
+        if self._key:
+            what = what.replace(self._key, "[redacted]")
+        message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)
+        return UpstreamError(message, code=error.code, hint="check base_url, the network and proxy settings")
+
+
+class _Chunks:
+    """The body of a reply, its errors told as those of the upstream."""
+
+    def __init__(self, body: HttpBody, explain: Callable[[HttpError], UpstreamError]) -> None:
+        self._body = body
+        self._explain = explain
+
+    def __aiter__(self) -> _Chunks:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._body)
+        except HttpError as error:
+            raise self._explain(error) from None
+
+    async def aclose(self) -> None:
+        """Close; the connection is used again only where all of it was read."""
+        await self._body.aclose()
+
+
+def _open_client(base: str) -> HttpClient:
+    """Return the way to `base`: our own, or httpx where a proxy may stand between or the address is unusual."""
+    host = urlsplit(base).hostname or ""
+    local = host in ("localhost", "::1") or host.startswith("127.")
+    # Which hosts go past a proxy, httpx decides.
+    proxied = not local and bool({"http", "https", "all"} & getproxies().keys())
+    origin = None if proxied else _find_origin(base)
+    return ProxiedClient(base, _trust(), trust_env=not local) if origin is None else DirectClient(origin)
+
+
+def _find_origin(base: str) -> Origin | None:
+    """Return where connections to `base` go, `None` for an address that is left to httpx."""
+    parts = urlsplit(base)
+    host, port = parts.hostname or "", parts.port
+    unusual = parts.scheme not in _PORTS or not _HOST.fullmatch(host) or parts.query or parts.fragment
+    if unusual or "@" in parts.netloc:
+        return None
+    usual = _PORTS[parts.scheme]
+    shown = f"[{host}]" if ":" in host else host
+    return Origin(
+        host=host,
+        port=port or usual,
+        authority=shown if port in (None, usual) else f"{shown}:{port}",
+        prefix=quote(parts.path, safe="/%:@!$&'()*+,;=~"),
+        certificates=_trust if parts.scheme == "https" else None,
+    )
+
+
+def _trust() -> ssl.SSLContext:
+    return _load_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@functools.cache
+def _load_certificates(file: str | None, directory: str | None) -> ssl.SSLContext:
+    """Load the authorities that are trusted, which takes 40 ms: once per process, not per attempt.
+
+    The arguments are what httpx reads from the environment.
+    """
+    import httpx
+
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,184 @@
+"""What a call can cost at most before it is sent, what it did cost after, and a ledger in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.core.errors import ExhaustedError
+from chargehand.core.ports import Spent
+from chargehand.models._json import as_mapping, as_mappings
+from chargehand.models.contract import MeteredUsage, Price
+
+DEFAULT_OUTPUT = 32_000
+LEAST_OUTPUT = 16
+_MILLION = 1_000_000
+_HOUR_FACTOR = 2.0
+"""What Anthropic charges for an hour's place in the cache, in prices of plain input."""
+_ADDED_TOKENS = 256
+_ADDED_WITH_TOOLS = 2_048
+"""What a provider puts around the client's words: chat markers, and the prompt that explains tools."""
+_IMAGE_TOKENS = 40_000
+_FILE_TOKENS = 1_000_000
+"""Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes."""
+_TEXT_PARTS = frozenset(
+    {"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal", "message", "function_call"}
+    | {"function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning", "input_text"}
+    | {"output_text", "summary_text", "reasoning_text"}
+)
+_IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+_DEEPEST = 4
+_ALERT = 0.8
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBound:
+    """The most that a call can use: input tokens, output tokens of each of its `choices`.
+
+    `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
+    the model has one, so that it is to be sent also where nothing limits the money.
+    """
+
+    input: int
+    output: int
+    asked: bool
+    choices: int = 1
+    hour_cache: bool = False
+
+
+def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:
+    """Return an upper bound of the input tokens: a token has at least one byte, except in pictures and files."""
+    added = _ADDED_WITH_TOOLS if body.get("tools") or body.get("functions") else _ADDED_TOKENS
+    # One scan for all dialects: the bound must hold also for a part that stands where its dialect has none.
+    holders = [*as_mappings(body.get("messages")), *as_mappings(body.get("contents"))]
+    parts = [part for one in holders for name in ("content", "parts") for part in as_mappings(one.get(name))]
+    parts += as_mappings(body.get("input"))
+    return len(raw) + added + sum(_bound_part(inner) for part in parts for inner in _walk(part, _DEEPEST))
+
+
+def _walk(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+    yield part
+    if depth:
+        inside = (part.get("content"), as_mapping(part.get("source")).get("content"), part.get("output"))
+        answered = as_mapping(part.get("functionResponse")).get("parts")
+        for inner in (one for held in (*inside, answered) for one in as_mappings(held)):
+            yield from _walk(inner, depth - 1)
+
+
+def _bound_part(part: Mapping[str, Any]) -> int:
+    """Return what a part adds to the tokens of its bytes; a part of an unknown type counts as a file."""
+    kind = str(part.get("type", "text"))
+    given = as_mapping(part.get("inlineData") or part.get("fileData"))
+    if given:
+        return _IMAGE_TOKENS if str(given.get("mimeType")).startswith("image/") else _FILE_TOKENS
+    if kind in _TEXT_PARTS:
+        return 0
+    if kind in _IMAGE_PARTS:
+        return _IMAGE_TOKENS
+    source = as_mapping(part.get("source"))
+    return 0 if kind == "document" and source.get("type") in ("text", "content") else _FILE_TOKENS
+
+
+def input_usd(price: Price, bound: CallBound) -> float:
+    """Return the most that the input can cost in USD."""
+    rate = max(price.input, price.cache_write or 0.0, price.cached or 0.0)
+    if bound.hour_cache:
+        rate = max(rate, _HOUR_FACTOR * price.input)
+    return bound.input * rate / _MILLION
+
+
+def output_usd(price: Price, bound: CallBound, limit: int) -> float:
+    """Return the most that `limit` output tokens of each choice can cost in USD."""
+    return limit * bound.choices * price.output / _MILLION
+
+
+def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
+    """Return how many output tokens of each choice `usd` pays for beside the input; at most `bound.output`."""
+    rate = output_usd(price, bound, 1)
+    rest = usd - input_usd(price, bound)
+    if rest < 0:
+        return 0
+    limit = bound.output if rate == 0 else min(bound.output, int(rest / rate))
+    # Division rounds: the limit must be one whose own cost is covered.
+    while limit > 0 and input_usd(price, bound) + output_usd(price, bound, limit) > usd:
+        limit -= 1
+    return limit
+
+
+def cost_usd(price: Price | None, metered: MeteredUsage) -> float | None:
+    """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
+    reported = metered.usage.cost_usd
+    return computed_usd(price, metered) if reported is None else reported
+
+
+def computed_usd(price: Price | None, metered: MeteredUsage) -> float | None:
+    """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown."""
+    usage = metered.usage
+    if price is None:
+        return None
+    if price.input == 0 and price.output == 0 and not price.cache_write:
+        return 0.0
+    if usage.input is None or usage.output is None:
+        return None
+    cached, written = usage.cached or 0, usage.cache_write or 0
+    plain = max(0, usage.input - cached - written)
+    write = price.input if price.cache_write is None else price.cache_write
+    return (
+        plain * price.input
+        + cached * (price.input if price.cached is None else price.cached)
+        + (written - metered.hour_writes) * write
+        + metered.hour_writes * max(write, _HOUR_FACTOR * price.input)
+        + usage.output * price.output
+    ) / _MILLION
+
+
+class MemoryLedger:
+    """A `Ledger` for a gateway that belongs to no mission, and for tests; safe between threads.
+
+    One limit in USD (`None`: no limit) over all calls.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._booked: dict[str, float] = {}
+        self._alerted = False
+
+    @property
+    def booked(self) -> float:
+        """What counts as spent, in USD: costs, and reserves that are not settled."""
+        with self._lock:
+            return sum(self._booked.values())
+
+    def left(self) -> float | None:
+        """Return what may still be reserved, in USD."""
+        return None if self._limit is None else max(0.0, self._limit - self.booked)
+
+    def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
+        """Reserve for a call; raises `ExhaustedError` (`budget`) where that is more than what is left."""
+        with self._lock:
+            spent = sum(self._booked.values())
+            if self._limit is not None and spent + usd > self._limit + _TOLERANCE:
+                raise ExhaustedError(
+                    f"the attempt's limit of {self._limit:g} USD does not cover this call: {spent:.6f} USD are "
+                    f"spent or reserved, and it could cost {usd:.6f} USD",
+                    code="budget",
+                    hint="raise the limit, or send less",
+                )
+            self._booked[call] = usd
+            if self._limit is None or self._alerted or spent + usd < _ALERT * self._limit:
+                return ()
+            self._alerted = True
+            return (Spent(limit="attempt", limit_usd=self._limit, spent_usd=spent + usd),)
+
+    def secure(self) -> None:
+        """Do nothing: there is no disk to wait for."""
+
+    def settle(self, call: str, usd: float | None) -> None:
+        """Book what a call cost; `None` leaves its reserve booked."""
+        if usd is not None:
+            with self._lock:
+                self._booked[call] = usd

@@ -1,0 +1,175 @@
+"""Small requests that find out whether a model answers and what it can do, and what their replies show of it."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chargehand.core.ids import new_id
+from chargehand.models._json import as_mapping, parse_json
+from chargehand.models.contract import Dialect, ModelCall, Operation, ServedModel
+from chargehand.models.dialects.conversation import (
+    ConversationPart,
+    ConversationTurn,
+    FilePart,
+    NeutralReply,
+    NeutralRequest,
+    OfferedTool,
+    TextPart,
+    UntranslatableError,
+    fold_reply,
+)
+from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
+from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import read_error_message
+
+Trial = Literal["streams", "images", "embeddings", "output_kept"]
+TRIALS: tuple[Trial, ...] = ("streams", "images", "embeddings", "output_kept")
+_SHORT, _TOKENS = 16, 64
+_EDGE = 32
+_REPLY_BYTES = 1 << 20
+_REFUSALS = frozenset({400, 404, 405, 415, 422, 501})
+"""What says that a model does not do this; keys, quotas and faults say nothing of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallAnswer:
+    """What came of a small request; `called`: a tool, `cut`: the output limit ended it."""
+
+    message: bool
+    called: bool
+    cut: bool
+
+
+def small_request(dialect: Dialect, model: str, *, words: str, tool: str | None, limit: int) -> dict[str, Any]:
+    """Return the body of a request with these words, one tool that takes nothing, and `limit` tokens of output."""
+    offers = () if tool is None else (OfferedTool(name=tool, description="Says that you can be worked with."),)
+    turn = ConversationTurn(role="user", parts=(TextPart(text=words),))
+    return DIALECTS[dialect].write_request(NeutralRequest(turns=(turn,), tools=offers, limit=limit), model)
+
+
+def small_answer(dialect: Dialect, document: Mapping[str, Any]) -> SmallAnswer:
+    """Return what a reply in one piece holds."""
+    try:
+        said = fold_reply(DIALECTS[dialect].reply_reader("probe").read_whole(document))
+    except UntranslatableError:
+        said = fold_reply(())
+    known = said.ended and bool({"candidates", "output", "choices", "content"} & set(document))
+    return SmallAnswer(message=known and not said.broken, called=bool(said.calls), cut=said.stop == "length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What came of a trial: `able` is `None` where it told nothing; `why` says so, or why not."""
+
+    able: bool | None
+    why: str = ""
+
+
+async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> TrialResult:
+    """Try one ability out with one small call, which costs what a few tokens cost; raises `UpstreamError`."""
+    if trial == "embeddings":
+        return await _try_embeddings(served, seconds)
+    dialect = DIALECTS[served.dialect]
+    body = dialect.write_request(_write_trial(trial), served.model)
+    status, kind, content = await _send(served, body, "reply", seconds)
+    if status != 200:
+        return _read_refusal(status, content)
+    if trial == "streams":
+        split, meter = EventSplitter(), dialect.stream_meter({})
+        for event in filter(None, [*split.feed(content), split.rest()]):
+            meter.see(event)
+        whole = kind.startswith(EVENT_STREAM) and meter.finished and not meter.failed
+        return TrialResult(able=whole, why="" if whole else "what came is no stream that ends")
+    try:
+        said = fold_reply(dialect.reply_reader("probe").read_whole(as_mapping(parse_json(content))))
+    except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
+        said = fold_reply(())  # a reply of another shape than its dialect's
+    if said.broken or not said.ended:
+        return TrialResult(able=None, why="the reply cannot be read")
+    return _judge_sight(said) if trial == "images" else _judge_limit(said)
+
+
+def _write_trial(trial: Trial) -> NeutralRequest:
+    words, parts = "Answer with the word ready.", list[ConversationPart]()
+    if trial == "images":
+        words = "Which colour is this? Answer with one word."
+        parts = [FilePart(media_type="image/png", data=base64.b64encode(red_square()).decode())]
+    elif trial == "output_kept":
+        words = "Count from 1 to 200, all numbers, one on each line."
+    turn = ConversationTurn(role="user", parts=(*parts, TextPart(text=words)))
+    limit = _SHORT if trial == "output_kept" else _TOKENS
+    return NeutralRequest(turns=(turn,), limit=limit, stream=trial == "streams")
+
+
+def red_square() -> bytes:
+    """Return a small red picture, as PNG."""
+    rows = (b"\0" + b"\xff\0\0" * _EDGE) * _EDGE
+    head = struct.pack(">IIBBBBB", _EDGE, _EDGE, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+async def _send(
+    served: ServedModel, body: Mapping[str, Any], operation: Operation, seconds: float
+) -> tuple[int, str, bytes]:
+    """Return status, content type and body of the reply."""
+    upstream = embeddings_upstream(served, "openai") if operation == "embed" else served.upstream
+    call = ModelCall(
+        id=new_id("call"),
+        dialect="openai" if operation == "embed" else served.dialect,
+        body=body,
+        attempt="probe",
+        turn=1,
+        seconds=seconds,
+        operation=operation,
+    )
+    reply = await upstream.send(call)
+    content = await reply.read_all(_REPLY_BYTES)
+    return reply.status, reply.lower_headers.get("content-type", "").lower(), content
+
+
+async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
+    body = {"model": served.model, "input": ["ready"]}
+    refusal = explain_refusal(served, "openai", body)
+    if refusal:
+        return TrialResult(able=False, why=refusal)
+    status, _, content = await _send(served, body, "embed", seconds)
+    if status != 200:
+        return _read_refusal(status, content)
+    try:
+        rows = as_mapping(parse_json(content)).get("data")
+    except ValueError:
+        rows = None
+    made = isinstance(rows, list) and len(rows) == 1 and bool(as_mapping(rows[0]).get("embedding"))
+    return TrialResult(able=True) if made else TrialResult(able=None, why="what came holds no embedding")
+
+
+def _read_refusal(status: int, content: bytes) -> TrialResult:
+    message = read_error_message(content)
+    why = f"HTTP {status}: {message}" if message else f"HTTP {status}"
+    return TrialResult(able=False if status in _REFUSALS else None, why=why)
+
+
+def _judge_sight(said: NeutralReply) -> TrialResult:
+    if "red" in said.text.lower():
+        return TrialResult(able=True)
+    # Some servers leave pictures out and say nothing of it, and small models see badly: both look like this.
+    return TrialResult(able=None, why=f"it did not name the colour of a picture, but said {said.text[:60]!r}")
+
+
+def _judge_limit(said: NeutralReply) -> TrialResult:
+    written = said.usage.output
+    if written is not None and written > 2 * _SHORT:
+        return TrialResult(able=False, why=f"it wrote {written} tokens where {_SHORT} were allowed")
+    if said.stop == "length":
+        return TrialResult(able=True)
+    return TrialResult(able=None, why="it ended before it reached the limit")

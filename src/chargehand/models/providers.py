@@ -1,0 +1,341 @@
+"""Provider health, and when to ask again: breaker, rests, reset hints, retries and probes of a silent provider."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.models._json import as_mapping, as_mappings, parse_json
+from chargehand.models.contract import GatewayFault, UpstreamReply
+from chargehand.models.dialects.table import DIALECTS
+
+BreakerState = Literal["closed", "open", "half_open"]
+LONGEST_REST = 31 * 86_400.0
+"""What says more than that is taken for that: nobody's quota lasts longer than a month."""
+LONGEST_WAIT = 60.0
+"""Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so."""
+RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
+QUIET_SECONDS = 10.0
+"""How long a provider may be silent before it is probed: models that think send their head late."""
+PROBE_SECONDS = 2.0
+_DEAD_AFTER = 2
+_MINUTE = 60.0
+_FIRST_SECONDS = 0.5
+_JITTER = 0.25
+_NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
+_NO_QUOTA_SECONDS = 300.0
+"""How long a provider is left alone that has no quota and does not say until when."""
+_MILLISECONDS = 1e11
+_MOMENT = 1e9
+"""Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds."""
+_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
+_DURATION = re.compile(
+    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
+)
+_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+# Those of all dialects together: a router of one dialect passes on the headers of a provider of another.
+_RESETS = tuple(dialect.reset_header for dialect in DIALECTS.values() if dialect.reset_header)
+_WINDOWS = (
+    *(window for dialect in DIALECTS.values() for window in dialect.reset_windows),
+    ("x-ratelimit-reset", "x-ratelimit-remaining"),
+    ("ratelimit-reset", "ratelimit-remaining"),
+)
+"""A window's reset, and what says how much of it is left."""
+_BODY_FIELDS = (
+    *("resets_in_seconds", "retry_after", "retry_after_seconds"),
+    *("resets_at", "reset_at", "quota_reset_at"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderLimits:
+    """What one provider is given: calls at once and calls begun in a minute, `None` for as many as come.
+
+    After `failures` faults in a row it rests for `rest_seconds`, twice as long each time up to `longest_seconds`.
+    """
+
+    concurrency: int | None = None
+    per_minute: int | None = None
+    failures: int = 3
+    rest_seconds: float = 15.0
+    longest_seconds: float = 300.0
+
+
+class ProviderHealth:
+    """How one provider does; its methods are for one event loop.
+
+    Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
+    and one call, or one probe, finds out whether it is back. A rest that the provider asked for comes on top.
+    """
+
+    def __init__(self, name: str, limits: ProviderLimits, clock: Clock) -> None:
+        self.name = name
+        self._limits = limits
+        self._clock = clock
+        self._failed = 0
+        self._opened = 0
+        self._open_until: float | None = None
+        self._rests_until = 0.0
+        self._trying = False
+        self._slots = asyncio.Semaphore(limits.concurrency) if limits.concurrency else None
+        self._gate = asyncio.Lock()
+        self._turn = 0.0
+
+    @property
+    def state(self) -> BreakerState:
+        """Where its breaker stands."""
+        if self._open_until is None:
+            return "closed"
+        return "open" if self._open_until > self._clock.monotonic() else "half_open"
+
+    @property
+    def resting(self) -> float:
+        """Seconds of the rest that the provider itself asked for."""
+        return max(0.0, self._rests_until - self._clock.monotonic())
+
+    def wait(self) -> float:
+        """Return the seconds until it may be asked, 0 for now."""
+        if self.state == "half_open" and self._trying:
+            return max(self.resting, 1.0)
+        opened = 0.0 if self._open_until is None else self._open_until - self._clock.monotonic()
+        return max(0.0, self.resting, opened)
+
+    def note_success(self) -> None:
+        """It answered: whatever was held against it is forgotten."""
+        self._failed = self._opened = 0
+        self._open_until, self._trying = None, False
+
+    def note_failure(self) -> None:
+        """It could not be reached, failed by itself, or broke off."""
+        self._failed += 1
+        tried, self._trying = self.state == "half_open", False
+        if tried or self._failed >= self._limits.failures:
+            # Twice as long each time: a provider that is down for hours is not asked every few seconds.
+            rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
+            self._opened = min(self._opened + 1, 16)
+            self._open_until = self._clock.monotonic() + rest
+
+    def note_rest(self, seconds: float) -> None:
+        """It asked to be left alone for that long."""
+        self._trying = False
+        self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
+
+    def begin_probe(self) -> bool:
+        """Return whether the caller is the one who finds out if it is back, and has to note the outcome."""
+        if self.state != "half_open" or self._trying or self.resting:
+            return False
+        self._trying = True
+        return True
+
+    def end_probe(self) -> None:
+        """Whoever was to find out left without knowing."""
+        self._trying = False
+
+    @contextlib.asynccontextmanager
+    async def hold_slot(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
+        """Wait for a free place and for the minute's share, first come first served, and hold the place."""
+        async with self._slots if self._slots is not None else contextlib.nullcontext():
+            if self._limits.per_minute:
+                # In line, so that whoever leaves while waiting has taken nothing from those behind.
+                async with self._gate:
+                    if (wait := self._turn - self._clock.monotonic()) > 0:
+                        await sleep(wait)
+                    self._turn = max(self._clock.monotonic(), self._turn) + _MINUTE / self._limits.per_minute
+            yield
+
+
+class Providers:
+    """The health of every provider, shared by the gateways of one event loop."""
+
+    def __init__(self, limits: Mapping[str, ProviderLimits] | None = None, *, clock: Clock | None = None) -> None:
+        self._limits = limits or {}
+        self._clock = clock or SystemClock()
+        self._known: dict[str, ProviderHealth] = {}
+
+    def of(self, name: str) -> ProviderHealth:
+        """Return the health of a provider."""
+        if name not in self._known:
+            self._known[name] = ProviderHealth(name, self._limits.get(name, ProviderLimits()), self._clock)
+        return self._known[name]
+
+    def states(self) -> dict[str, tuple[BreakerState, float]]:
+        """Return each provider's breaker and the seconds until it may be asked."""
+        return {name: (health.state, health.wait()) for name, health in self._known.items()}
+
+
+def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
+    """Return the seconds that an error reply asks to wait for, `None` where it does not say.
+
+    The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's own
+    reset, the resets of single windows (the latest of those that are used up, else the earliest of those that do
+    not say how much is left), Google's `RetryInfo`, fields of the body, what a router repeats of its provider's
+    headers, the codes of accounts without quota (300 s). `headers` have names in lower case. At most
+    `LONGEST_REST`.
+    """
+    now = clock.now()
+    found = _read_headers(headers, now)
+    if found is None and body:
+        found = _read_body(body, now)
+    return None if found is None else min(max(0.0, found), LONGEST_REST)
+
+
+def _read_headers(headers: Mapping[str, str], now: datetime) -> float | None:
+    found = _read_retry_after(headers, now)
+    if found is not None:
+        return found
+    millis = headers.get("retry-after-ms", "").strip()
+    if _NUMBER.fullmatch(millis):
+        return float(millis) / 1000
+    resets = (_read_seconds(headers.get(name, ""), now) for name in _RESETS)
+    found = next((wait for wait in resets if wait is not None), None)
+    return _read_windows(headers, now) if found is None else found
+
+
+def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    given = headers.get("retry-after", "").strip()
+    if _NUMBER.fullmatch(given):
+        return float(given)
+    try:
+        return _count_to(parsedate_to_datetime(given), now)
+    except (ValueError, OverflowError):
+        return _read_moment(given, now)
+
+
+def _read_windows(headers: Mapping[str, str], now: datetime) -> float | None:
+    resets = [
+        (wait, headers.get(left, "").strip())
+        for reset, left in _WINDOWS
+        if (wait := _read_seconds(headers.get(reset, ""), now)) is not None
+    ]
+    used_up = [wait for wait, left in resets if left == "0"]
+    if used_up:
+        return max(used_up)
+    # A window of which something is left is not what refused the call.
+    return min((wait for wait, left in resets if not left), default=None)
+
+
+def _read_seconds(given: str, now: datetime) -> float | None:
+    """Return a reset as seconds from now: a number, a duration such as `6m0s`, or a moment in ISO 8601."""
+    given = given.strip()
+    if _NUMBER.fullmatch(given):
+        return _count_from(float(given), now)
+    spell = _DURATION.fullmatch(given) if given else None
+    if spell is not None:
+        return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)
+    return _read_moment(given, now)
+
+
+def _count_from(number: float, now: datetime) -> float:
+    if number >= _MILLISECONDS:
+        number /= 1000
+    return number - now.timestamp() if number >= _MOMENT else number
+
+
+def _read_moment(given: str, now: datetime) -> float | None:
+    try:
+        return _count_to(datetime.fromisoformat(given), now) if given else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _count_to(moment: datetime, now: datetime) -> float:
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - now).total_seconds()
+
+
+def _read_body(body: bytes, now: datetime) -> float | None:
+    try:
+        found = parse_json(body)
+    except ValueError:
+        return None
+    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
+    for wait in _read_error(error, now):
+        if wait is not None:
+            return wait
+    return _NO_QUOTA_SECONDS if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))} else None
+
+
+def _read_error(error: Mapping[str, Any], now: datetime) -> Iterator[float | None]:
+    for detail in as_mappings(error.get("details")):
+        yield _read_seconds(str(detail.get("retryDelay", "")), now)
+    for name in _BODY_FIELDS:
+        yield _read_seconds(_as_text(error.get(name)), now)
+    # What a router got itself (OpenRouter: `error.metadata.headers`).
+    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
+    headers = {name.lower(): _as_text(value) for name, value in told.items()}
+    yield _read_retry_after(headers, now)
+    yield _read_windows(headers, now)
+
+
+def _as_text(value: object) -> str:
+    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+
+
+class Retries:
+    """The tries that one request has left, and the waits between them."""
+
+    def __init__(self, count: int, clock: Clock, sleep: Callable[[float], Awaitable[object]]) -> None:
+        self._left = count
+        self._clock = clock
+        self._sleep = sleep
+        self._next = _FIRST_SECONDS
+
+    async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
+        asked = read_requested_wait(headers or {}, self._clock, body)
+        if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
+            return False
+        self._left -= 1
+        # Jitter, so that attempts which failed together do not come back together.
+        wait = self._next * (1 + random.uniform(0, _JITTER)) if asked is None else asked
+        self._next *= 2
+        await self._sleep(wait)
+        return True
+
+
+async def await_head(
+    sending: Coroutine[Any, Any, UpstreamReply],
+    probe: Callable[[float], Awaitable[bool]],
+    health: ProviderHealth | None,
+    *,
+    quiet: float,
+) -> UpstreamReply:
+    """Wait for the head of a reply; after each `quiet` seconds of silence, probe its provider beside it.
+
+    A provider that answers a probe is at work, and the wait goes on. One that fails two in a row is given up: the
+    call may have reached it, so it counts as sent, with its cost unknown and its reserve booked. Raises
+    `GatewayFault` (`upstream_timeout`) then, and what `sending` raises.
+    """
+    head = asyncio.create_task(sending)
+    failed = 0
+    try:
+        while not (await asyncio.wait((head,), timeout=quiet))[0]:
+            probing = asyncio.ensure_future(probe(PROBE_SECONDS))
+            try:
+                await asyncio.wait((head, probing), return_when=asyncio.FIRST_COMPLETED)
+                if head.done():
+                    break
+                failed = 0 if probing.result() else failed + 1
+            finally:
+                await _cancel(probing)
+            if failed and health is not None:
+                health.note_failure()
+            if failed >= _DEAD_AFTER:
+                raise GatewayFault("upstream_timeout", "the provider is silent, and answers no probe either")
+        return head.result()
+    finally:
+        await _cancel(head)
+
+
+async def _cancel(work: asyncio.Future[Any]) -> None:
+    if not work.done():
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)

@@ -1,0 +1,377 @@
+"""Recordings: every exchange with a provider, one JSON line each, without secrets.
+
+`docs/reference/recording.md` has the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import UpstreamError, UsageError
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, Operation, UpstreamReply, close_chunks
+from chargehand.models.dialects.events import EVENT_STREAM, event_bytes, parse_events
+from chargehand.models.redaction import Redactor
+
+_T = TypeVar("_T")
+
+
+class AttemptOrdinals:
+    """Numbers attempts from 1 in the order in which they first appear, unless `known` says which one it is."""
+
+    def __init__(self, known: Mapping[str, int] | None = None, *, after: int = 0) -> None:
+        self._known: Mapping[str, int] = known if known is not None else {}
+        self._seen: dict[str, int] = {}
+        self._last = after
+
+    def of(self, attempt: str) -> int:
+        """Return the number of an attempt."""
+        if attempt in self._known:
+            return self._known[attempt]
+        if attempt not in self._seen:
+            self._last = max(self._last, *self._known.values()) + 1 if self._known else self._last + 1
+            self._seen[attempt] = self._last
+        return self._seen[attempt]
+
+
+class TurnAnswers(Generic[_T]):
+    """What answers each turn of each attempt; a turn asked again gets its next answer, or its last once more."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[int, int], list[_T]] = {}
+        self._taken: dict[tuple[int, int], int] = {}
+
+    def add(self, attempt: int, turn: int, answer: _T) -> None:
+        """Put an answer after those that the turn already has."""
+        self._answers.setdefault((attempt, turn), []).append(answer)
+
+    def take(self, attempt: int, turn: int, *, like: int | None = None) -> _T | None:
+        """Return the turn's next answer, `None` where it has none; `like` names whose answers the attempt gets."""
+        answers: Sequence[_T] = self._answers.get((attempt if like is None else like, turn), ())
+        if not answers:
+            return None
+        taken = self._taken.get((attempt, turn), 0)
+        self._taken[attempt, turn] = taken + 1
+        return answers[min(taken, len(answers) - 1)]
+
+
+FORMAT, VERSION = "chargehand-recording", 1
+_KEPT_HEADERS = ("content-type", "retry-after")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedExchange:
+    """One call and what came of it; `docs/reference/recording.md` says what each field holds.
+
+    `status` is 0 where no reply came; `error` is then what the upstream raised, as it is where the reply was cut.
+    """
+
+    call: str
+    attempt: int
+    turn: int
+    dialect: Dialect
+    request: dict[str, Any]
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    reply: dict[str, Any] = field(default_factory=dict)
+    cut: bool = False
+    seconds: float = 0.0
+    error: dict[str, str] | None = None
+    operation: Operation = "reply"
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a recording's file holds; `torn` says where its last line was cut short, empty where it was not."""
+
+    exchanges: tuple[RecordedExchange, ...]
+    created: str = ""
+    note: str = ""
+    torn: str = ""
+
+    @classmethod
+    def load(cls, source: Path | bytes) -> Recording:
+        """Read a recording; a last line that was cut short is left out and told by `torn`.
+
+        Raises `UsageError` (`recording_invalid`).
+        """
+        content, name = read_source(source, "recording")
+        whole, _, rest = content.rpartition(b"\n")
+        lines = whole.split(b"\n") if whole else []
+        if not lines:
+            raise _invalid(name, 1, "there is no whole line")
+        header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
+        exchanges = tuple(
+            _read_line(line, name, number) for number, line in enumerate(lines[1:], start=2) if line.strip()
+        )
+        torn = f"{name}, line {len(lines) + 1} was cut short and is left out" if rest.strip() else ""
+        return cls(
+            exchanges=exchanges,
+            created=str(header.get("created", "")),
+            note=str(header.get("note", "")),
+            torn=torn,
+        )
+
+
+class RecordingWriter:
+    """Appends exchanges to one file, each in a single write; shared by all upstreams that are recorded there.
+
+    An existing recording is gone on with: what a crash cut short is taken off, attempts are numbered on unless
+    `attempts` (id to number) knows them. Raises `UsageError` (`recording_invalid`) where the file is another one.
+    """
+
+    def __init__(
+        self, path: Path, *, note: str = "", attempts: Mapping[str, int] | None = None, clock: Clock | None = None
+    ) -> None:
+        self.path = path
+        self.clock: Clock = clock or SystemClock()
+        last = _repair(path)
+        self.attempts = AttemptOrdinals(attempts, after=last or 0)
+        self._file: int | None = _open(path)
+        if last is None:
+            created = self.clock.now().isoformat(timespec="seconds")
+            self._append({"format": FORMAT, "version": VERSION, "created": created, "note": note})
+
+    def write(self, exchange: RecordedExchange) -> None:
+        """Append one exchange, which must be free of secrets."""
+        line = asdict(exchange)
+        if exchange.operation == "reply":
+            del line["operation"]
+        self._append({key: value for key, value in line.items() if key not in ("error", "at") or value})
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            append_line(self._file, line)
+
+
+class RecordingUpstream:
+    """Records what another upstream answers; the line is written when the exchange ended, however it did."""
+
+    def __init__(self, inner: ModelUpstream, writer: RecordingWriter, redactor: Redactor) -> None:
+        self._inner = inner
+        self._writer = writer
+        self._redactor = redactor
+
+    async def send(self, call: ModelCall) -> UpstreamReply:
+        """Send the call on; raises `UpstreamError` as the inner upstream does."""
+        begun = self._writer.clock.monotonic()
+        try:
+            reply = await self._inner.send(call)
+        except UpstreamError as error:
+            self._write(call, begun, error=error)
+            raise
+        return UpstreamReply(
+            status=reply.status, headers=reply.headers, chunks=_RecordedChunks(self, call, reply, begun=begun)
+        )
+
+    async def close(self) -> None:
+        """Close the inner upstream; the writer is closed by whoever made it."""
+        await self._inner.close()
+
+    def _write(
+        self,
+        call: ModelCall,
+        begun: float,
+        *,
+        reply: UpstreamReply | None = None,
+        body: bytes = b"",
+        cut: bool = False,
+        error: UpstreamError | None = None,
+    ) -> None:
+        redact, kept = self._redactor, reply.headers if reply else {}
+        headers = {name.lower(): redact.text(value) for name, value in kept.items()}
+        problem = {"code": error.code, "message": redact.text(error.message)} if error else None
+        self._writer.write(
+            RecordedExchange(
+                call=redact.text(call.id),
+                attempt=self._writer.attempts.of(call.attempt),
+                turn=call.turn,
+                dialect=call.dialect,
+                request=redact.tree(call.body),
+                status=reply.status if reply else 0,
+                headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
+                reply=_redact_body(body, headers.get("content-type", ""), redact, cut=cut) if reply else {},
+                cut=cut,
+                seconds=round(self._writer.clock.monotonic() - begun, 3),
+                error=problem,
+                operation=call.operation,
+                at=self._writer.clock.now().isoformat(timespec="seconds"),
+            )
+        )
+
+
+class _RecordedChunks:
+    """The pieces of a reply, kept while they pass. A generator would write nothing when closed unread."""
+
+    def __init__(
+        self, upstream: RecordingUpstream, call: ModelCall, reply: UpstreamReply, *, begun: float
+    ) -> None:
+        self._upstream, self._call, self._reply, self._begun = upstream, call, reply, begun
+        self._inner = reply.chunks.__aiter__()
+        self._body = bytearray()
+        self._ended = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            piece = await self._inner.__anext__()
+        except StopAsyncIteration:
+            self._end(cut=False)
+            raise
+        except UpstreamError as error:
+            self._end(cut=True, error=error)
+            raise
+        except BaseException:
+            self._end(cut=True)
+            raise
+        self._body += piece
+        return piece
+
+    async def aclose(self) -> None:
+        """Close the reply; what was not read by then counts as cut."""
+        self._end(cut=True)
+        await close_chunks(self._inner)
+
+    def _end(self, *, cut: bool, error: UpstreamError | None = None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._upstream._write(
+                self._call, self._begun, reply=self._reply, body=bytes(self._body), cut=cut, error=error
+            )
+
+
+def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
+    """Return a reply's body as a recording has it, nothing taken out yet; `recorded_pieces` makes bytes of it."""
+    if content_type.lower().startswith(EVENT_STREAM):
+        events = [(event.event, _parse_data(event.data)) for event in parse_events(body)]
+        return {"sse": [({"event": name} if name else {}) | {"data": data} for name, data in events]}
+    text = body.decode(errors="replace")
+    try:
+        return {"json": json.loads(text)}
+    except ValueError:
+        return {"text": text}
+
+
+def _redact_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
+    plain = to_recorded_body(body, content_type)
+    if "sse" in plain:
+        data = redactor.stream([event["data"] for event in plain["sse"]], cut=cut)
+        named = zip(plain["sse"], data, strict=True)
+        return {
+            "sse": [
+                ({"event": redactor.text(event["event"])} if "event" in event else {}) | {"data": kept}
+                for event, kept in named
+            ]
+        }
+    if "json" in plain:
+        return {"json": redactor.tree(plain["json"])}
+    return {"text": redactor.text(plain["text"], cut=cut)}
+
+
+def _parse_data(data: str) -> Any:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return data
+    return found if isinstance(found, dict | list) else data
+
+
+def recorded_pieces(reply: Mapping[str, Any]) -> list[bytes]:
+    """Return the pieces of a recorded body, an event each."""
+    if "sse" in reply:
+        events = ((one.get("data", ""), one.get("event", "")) for one in reply["sse"])
+        return [event_bytes(data if isinstance(data, str) else json.dumps(data), name) for data, name in events]
+    if "json" in reply:
+        return [json.dumps(reply["json"]).encode()]
+    return [str(reply.get("text", "")).encode(errors="replace")]
+
+
+def append_line(file: int, line: Mapping[str, Any]) -> None:
+    """Append one JSON line in a single write, so that lines of several writers never mix."""
+    os.write(file, json.dumps(line).encode() + b"\n")
+
+
+def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
+    """Return the bytes of a file, or those given, and what to call them.
+
+    Raises `UsageError` (`file_unreadable`).
+    """
+    if isinstance(source, bytes):
+        return source, what
+    try:
+        return Path(source).read_bytes(), str(source)
+    except OSError as error:
+        message = f"the {what} {str(source)!r} cannot be read: {error.strerror}"
+        raise UsageError(message, code="file_unreadable", hint="name a file that is there") from error
+
+
+def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str, Any]:
+    """Return the first line of a file of that format; raises what `wrong(message)` makes."""
+    try:
+        header = json.loads(line)
+    except ValueError as error:
+        raise wrong(f"this is no JSON: {error}") from error
+    if not isinstance(header, dict) or header.get("format") != format:
+        raise wrong(f'the first line must say {{"format": "{format}", "version": {version}}}')
+    if header.get("version") != version:
+        raise wrong(f"version {header.get('version')!r} is not known, only {version}")
+    return header
+
+
+def _read_line(line: bytes, name: str, number: int) -> RecordedExchange:
+    try:
+        return convert_to(json.loads(line), RecordedExchange)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise _invalid(name, number, str(error)) from error
+
+
+def _invalid(name: str, line: int, problem: str) -> UsageError:
+    return UsageError(
+        f"{name}, line {line}: {problem}",
+        code="recording_invalid",
+        hint="docs/reference/recording.md has the format",
+    )
+
+
+def _repair(path: Path) -> int | None:
+    """Take off what a crash cut short; return the last attempt's number, `None` where there is nothing yet."""
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    # Each line is one write, so that a crash can only have cut the last one.
+    whole = content[: content.rfind(b"\n") + 1]
+    if not whole:
+        if FORMAT.encode() not in content and content.strip():
+            raise _invalid(str(path), 1, "this is no recording, and it is not overwritten")
+        os.truncate(path, 0)
+        return None
+    recording = Recording.load(whole)
+    os.truncate(path, len(whole))
+    return max((exchange.attempt for exchange in recording.exchanges), default=0)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        message = f"the recording {str(path)!r} cannot be written: {error.strerror}"
+        raise UsageError(
+            message, code="file_unwritable", hint="name a file in a directory that you can write"
+        ) from error

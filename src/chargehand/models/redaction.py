@@ -1,0 +1,212 @@
+"""Takes secrets out of what is recorded, and replaces what differs from run to run by names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+SHORTEST_SECRET = 6
+REDACTED = "[redacted]"
+# A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape such as \n is one, too.
+_EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
+# Words have no digits: "sk-learn-like-estimators" and "Bearer authentication" are prose.
+_BEARER = r"(?:(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}|[A-Za-z._~+/=-]{24,})"
+_SHAPES = re.compile(
+    rf"{_EDGE}(?:((?i:Bearer)\s+){_BEARER}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
+    r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
+    r"|xox[abeprs]-[0-9A-Za-z-]{10,})"
+)
+# No key is without one of these. Looking for them takes a tenth of the time that looking for shapes does.
+_MARKS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox")
+_SHORT, _REMEMBERED = 64, 2_048
+"""Keys and short values come again in each event of a stream."""
+_PIECES = ("delta", "candidates")
+"""Below these the four dialects have the pieces of a streamed reply, or a piece itself."""
+_INDEXES = ("index", "output_index", "content_index", "summary_index")
+_Place = tuple[object, ...]
+_Leaf = tuple[Any, Any]
+"""A text inside decoded JSON: what holds it, and its key or number there."""
+_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class Redactor:
+    """Replaces known secrets, what looks like a key, and values that have a name here.
+
+    `secrets` and `templates` map a name to its value: a secret becomes `[redacted:NAME]`, also where it is
+    written as base64, URL-quoted or escaped as in JSON; what has the shape of a well-known key becomes
+    `[redacted]`; a template's value becomes `{{NAME}}`. Values of fewer than six characters are left alone.
+    """
+
+    def __init__(
+        self, secrets: Mapping[str, str] | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        self._templates = {
+            name: value for name, value in (templates or {}).items() if len(value) >= SHORTEST_SECRET
+        }
+        self._secrets = _forms(
+            (form, f"[redacted:{_NAME.sub('_', name)}]")
+            for name, value in (secrets or {}).items()
+            for form in _secret_forms(value)
+        )
+        self._named = _forms(
+            (form, _slot(name)) for name, value in self._templates.items() for form in _escaped(value)
+        )
+        # JSON is made letter by letter, so a text of it has a form wherever one of its values has.
+        self._in_json = tuple({json.dumps(form)[1:-1] for form in (*self._secrets, *self._named)})
+        self._hide = _replacing(self._secrets)
+        self._name = _replacing(self._named)
+        self._short = lru_cache(_REMEMBERED)(lambda text: self._cleaned(self._hide(text)))
+
+    def text(self, text: str, *, cut: bool = False) -> str:
+        """Return `text` without secrets; `cut` says that it broke off, maybe in the midst of one."""
+        if cut:
+            return self._cleaned(self._without_beginning(self._hide(text)))
+        return self._short(text) if len(text) <= _SHORT else self._cleaned(self._hide(text))
+
+    def _cleaned(self, hidden: str) -> str:
+        if _may_hold_a_key(hidden):
+            hidden = _SHAPES.sub(lambda found: (found[1] or "") + REDACTED, hidden)
+        return self._name(hidden)
+
+    def tree(self, value: Any) -> Any:
+        """Return decoded JSON without secrets, in keys and numbers as well."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.tree(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.tree(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            shown = repr(value)
+            hidden = self._hide(shown)
+            return value if hidden == shown else hidden
+        return value
+
+    def stream(self, events: Sequence[Any], *, cut: bool = False) -> list[Any]:
+        """Return the decoded data of a stream's events without secrets, also those that span several pieces.
+
+        The pieces of such a text become one, in the first of them.
+        """
+        # One search over the whole stream: in most replies there is nothing to hide.
+        written = json.dumps(events)
+        if not cut and self._leaves_alone(events, written):
+            return list(events)
+        copied = json.loads(written)
+        for leaves in _delta_texts(copied).values():
+            texts = [container[key] for container, key in leaves]
+            whole = self.text("".join(texts), cut=cut)
+            if whole != "".join(map(self.text, texts)):
+                for number, (container, key) in enumerate(leaves):
+                    container[key] = whole if number == 0 else ""
+        return [self.tree(event) for event in copied]
+
+    def _leaves_alone(self, events: Sequence[Any], written: str) -> bool:
+        """Tell whether nothing in a stream is to be changed, as in most: much faster than to change each part."""
+        if _may_hold_a_key(written) or any(form in written for form in self._in_json):
+            return False
+        wholes = ("".join(container[key] for container, key in leaves) for leaves in _delta_texts(events).values())
+        return all(self.text(whole) == whole for whole in wholes)
+
+    def expand(self, value: Any) -> Any:
+        """Return decoded JSON with the values of the templates in place of their names."""
+        if isinstance(value, str):
+            for name, real in self._templates.items():
+                value = value.replace(_slot(name), real)
+            return value
+        if isinstance(value, Mapping):
+            return {self.expand(key): self.expand(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.expand(item) for item in value]
+        return value
+
+    def _without_beginning(self, text: str) -> str:
+        for form, mark in self._secrets.items():
+            for length in range(min(len(form) - 1, len(text)), SHORTEST_SECRET - 1, -1):
+                if text.endswith(form[:length]):
+                    return text[:-length] + mark
+        return text
+
+
+def _delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
+    """Return the texts of replies that come in pieces, by what they belong to: parts are told apart by index."""
+    found: dict[_Place, list[_Leaf]] = {}
+    for event in events:
+        _collect(event, (), found, inside=False)
+    return found
+
+
+def _collect(value: Any, place: _Place, found: dict[_Place, list[_Leaf]], *, inside: bool) -> None:
+    if isinstance(value, dict):
+        place = (*place, *((name, value[name]) for name in _INDEXES if isinstance(value.get(name), int)))
+        for key in value:
+            _take(value, key, (*place, key), found, inside=inside or key in _PIECES)
+    elif isinstance(value, list):
+        for number in range(len(value)):
+            _take(value, number, place, found, inside=inside)
+
+
+def _take(holder: Any, key: Any, place: _Place, found: dict[_Place, list[_Leaf]], *, inside: bool) -> None:
+    if not isinstance(holder[key], str):
+        _collect(holder[key], place, found, inside=inside)
+    elif inside:
+        found.setdefault(place, []).append((holder, key))
+
+
+def _may_hold_a_key(text: str) -> bool:
+    return any(mark in text for mark in _MARKS) or "bearer" in text.lower()
+
+
+def _slot(name: str) -> str:
+    return f"{{{{{name}}}}}"
+
+
+def _forms(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return what to replace by what, the longest first: an alternation takes the first that fits."""
+    return dict(sorted(pairs, key=lambda pair: (-len(pair[0]), pair[0])))
+
+
+def _replacing(forms: Mapping[str, str]) -> Callable[[str], str]:
+    if not forms:
+        return lambda text: text
+    found_by = re.compile("|".join(map(re.escape, forms)))
+
+    def replaced(text: str) -> str:
+        # Mostly none is there, and looking for one word at a time is much faster.
+        if not any(form in text for form in forms):
+            return text
+        return found_by.sub(lambda found: forms[found[0]], text)
+
+    return replaced
+
+
+def _secret_forms(secret: str) -> Iterator[str]:
+    written = {secret, secret.strip()}
+    for value in sorted(written):
+        content = value.encode(errors="surrogatepass")
+        quoted = (quote(content, safe=""), quote(content), quote_plus(content))
+        every = {*_escaped(value), *quoted, *map(_lower_escapes, quoted), *_base64_forms(content)}
+        yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
+
+
+def _escaped(value: str) -> set[str]:
+    """Return a value as it is and as JSON text has it, up to JSON within JSON."""
+    once = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}
+
+
+def _lower_escapes(quoted: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+
+
+def _base64_forms(content: bytes) -> Iterator[str]:
+    """Yield what base64 makes of it wherever it stands in what is encoded: the characters it alone decides."""
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + content).decode()
+        first, last = -(-before * 8 // 6), (before + len(content)) * 8 // 6
+        yield encoded[first:last]
+        yield encoded[first:last].translate(str.maketrans("+/", "-_"))

@@ -1,0 +1,306 @@
+"""Replay cache: what one attempt's gateway answered, kept before its client has it: nothing is paid twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chargehand.core.codec import convert_to
+from chargehand.models._request_matching import (
+    RunNames,
+    RunPairs,
+    describe_difference,
+    find_difference,
+    normalise_request,
+    update_ids,
+)
+from chargehand.models.contract import Dialect, Operation, Usage
+from chargehand.models.recording import recorded_pieces, to_recorded_body
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import Divergence
+
+_FORMAT, _VERSION = "chargehand-calls", 1
+_TOKEN = "chargehand-token"
+Parts = Mapping[str, str | list[str]]
+"""A request as the names of its parts: of each message and tool by itself, for they come again with every call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFingerprint:
+    """One request that is to be answered."""
+
+    turn: int
+    operation: Operation
+    dialect: Dialect
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedReply:
+    """A whole reply and what it answered; `hidden`: it held what looks like a secret, so it is not all here."""
+
+    call: str
+    turn: int
+    operation: Operation
+    dialect: Dialect
+    parts: dict[str, str | list[str]]
+    model: str
+    upstream: str
+    status: int
+    headers: dict[str, str]
+    reply: dict[str, Any]
+    usage: Usage = field(default_factory=Usage)
+    hidden: bool = False
+
+
+class ReplayCache:
+    """The kept calls of one attempt, in a file that only its owner reads.
+
+    A request that was answered in an earlier life of the attempt gets that reply again, each reply once. With
+    `strict`, the first request that is another one than what was asked then is told to `on_diverged`, and what was
+    left is forgotten: an agent that goes another way asks for other things. Without it nothing is told, for an
+    agent that knows what it has asks for no more. Safe between threads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        secrets: Mapping[str, str],
+        token: str,
+        strict: bool = True,
+        on_diverged: Callable[[Divergence], None] | None = None,
+    ) -> None:
+        self._redactor = Redactor(secrets, {_TOKEN: token})
+        self._strict = strict
+        self._on_diverged = on_diverged
+        self._lock = threading.Lock()
+        self._names = RunNames()
+        self._pairs = RunPairs(then=None, now=datetime.now(UTC))
+        self._known: dict[bytes, str] = {}
+        self._values: dict[str, Any] = {}
+        self._written: set[str] = set()
+        self._waiting: list[CachedReply] = []
+        whole = self._load(path)
+        self._missing = _count_gaps(self._waiting)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if whole is None:
+            self._append([{"format": _FORMAT, "version": _VERSION}])
+        elif not whole:
+            os.write(self._file, b"\n")  # so that what a crash cut short spoils no other line
+
+    @property
+    def waiting(self) -> int:
+        """How many replies of earlier lives were not asked for again yet."""
+        return len(self._waiting)
+
+    def fingerprint(
+        self, dialect: Dialect, operation: Operation, body: Mapping[str, Any], *, turn: int
+    ) -> RequestFingerprint:
+        """Take a request apart; in the order in which requests come."""
+        kept = {**normalise_request(body), "model": body.get("model")}
+        with self._lock:
+            parts: dict[str, str | list[str]] = {
+                key: [self._name_part(each) for each in value]
+                if isinstance(value, list)
+                else self._name_part(value)
+                for key, value in kept.items()
+            }
+        return RequestFingerprint(turn=turn, operation=operation, dialect=dialect, parts=parts)
+
+    def find(self, asked: RequestFingerprint) -> CachedReply | None:
+        """Return the reply that this request had before, `None` where it is to be sent."""
+        with self._lock:
+            wanted = (asked.operation, asked.dialect, asked.parts)
+            equal = (kept for kept in self._waiting if (kept.operation, kept.dialect, kept.parts) == wanted)
+            found = next(equal, None) or self._find_alike(asked)
+            if found is not None and not found.hidden:
+                self._waiting.remove(found)
+                return found
+            if not (self._strict and self._waiting):
+                return None
+            if found is None and self._missing:
+                self._missing -= 1  # it was on its way when its worker died
+                return None
+            divergence = self._divergence(asked, hidden=found is not None)
+            gone = [kept.call for kept in self._waiting]
+            self._waiting.clear()
+            self._append([{"diverged": asdict(divergence), "gone": gone}])
+        self.sync()
+        if self._on_diverged is not None:
+            self._on_diverged(divergence)
+        return None
+
+    def body(self, kept: CachedReply) -> bytes:
+        """Return the body of a kept reply with the token and the ids of this life."""
+        reply = self._names.expand(self._redactor.expand(kept.reply))
+        return b"".join(recorded_pieces(update_ids(reply, self._pairs.todays)))
+
+    def keep(
+        self,
+        asked: RequestFingerprint,
+        *,
+        call: str,
+        model: str,
+        upstream: str,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        usage: Usage,
+    ) -> None:
+        """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
+        plain = to_recorded_body(body, headers.get("content-type", ""))
+        with self._lock:
+            clean = self._names.name_reply(self._hide_secrets(plain))
+            hidden = not self._is_restorable(clean, plain)
+            parts = dict(asked.parts)
+            kept = CachedReply(
+                call=call,
+                turn=asked.turn,
+                operation=asked.operation,
+                dialect=asked.dialect,
+                parts=parts,
+                model=model,
+                upstream=upstream,
+                status=status,
+                headers={name: headers[name] for name in ("content-type",) if name in headers},
+                reply=clean,
+                usage=usage,
+                hidden=hidden,
+            )
+            # Each message comes again with every later call: written once, a long conversation stays small.
+            new = [name for name in _names(parts) if name not in self._written]
+            self._append(
+                [
+                    *({"part": name, "value": self._values[name]} for name in new),
+                    msgspec.to_builtins(kept),
+                ]
+            )
+            self._written.update(new)
+
+    def sync(self) -> None:
+        """Wait until the disk has what was written before, while others may write. Raises `OSError`."""
+        with self._lock:
+            if self._file is None:
+                return
+            descriptor = os.dup(self._file)  # `close` may come meanwhile
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _is_restorable(self, clean: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
+        """Tell whether what is kept gives the whole reply again; mostly nothing in it was changed, nor will be."""
+        if clean == plain and "{{" not in json.dumps(clean):
+            return True
+        back = self._names.expand(self._redactor.expand(clean))
+        return b"".join(recorded_pieces(back)) == b"".join(recorded_pieces(plain))
+
+    def _hide_secrets(self, reply: Mapping[str, Any]) -> dict[str, Any]:
+        if "sse" not in reply:
+            cleaned: dict[str, Any] = self._redactor.tree(reply)
+            return cleaned
+        events = reply["sse"]
+        data = self._redactor.stream([each.get("data") for each in events])
+        return {"sse": [{**each, "data": kept} for each, kept in zip(events, data, strict=True)]}
+
+    def _find_alike(self, asked: RequestFingerprint) -> CachedReply | None:
+        """Return the first kept call that differs from a request only as two lives do."""
+        now = self._restore(asked.parts)
+        shape = (asked.operation, asked.dialect, _shape(asked.parts))
+        for kept in self._waiting:
+            if (kept.operation, kept.dialect, _shape(kept.parts)) != shape:
+                continue
+            if find_difference(self._restore(kept.parts), now, alike=self._pairs.is_alike) is None:
+                self._pairs.confirm()
+                return kept
+            self._pairs.forget()
+        return None
+
+    def _name_part(self, value: Any) -> str:
+        raw = hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
+        name = self._known.get(raw)
+        if name is None:
+            clean = self._names.name_request(self._redactor.tree(value))
+            text = json.dumps(clean, sort_keys=True)
+            name = self._known[raw] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            self._values.setdefault(name, clean)
+        return name
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        if self._file is None:
+            return
+        left = memoryview(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def _divergence(self, asked: RequestFingerprint, *, hidden: bool) -> Divergence:
+        first = self._waiting[0]
+        where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
+        if not hidden:
+            was_asked = {**self._restore(first.parts), "dialect": first.dialect}
+            now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}
+            where, was, now = describe_difference(was_asked, now_asked, alike=self._pairs.is_alike)
+            self._pairs.forget()
+        return Divergence(attempt=1, turn=asked.turn, pointer=where, recorded=was, sent=now)
+
+    def _restore(self, parts: Parts) -> dict[str, Any]:
+        values = self._values
+        return {
+            key: [values.get(each) for each in name] if isinstance(name, list) else values.get(name)
+            for key, name in parts.items()
+        }
+
+    def _load(self, path: Path) -> bool | None:
+        """Read what earlier lives kept; tell whether the last line is whole, `None` where there is no file."""
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        for line in content.split(b"\n"):
+            try:
+                self._read_line(json.loads(line))
+            except (ValueError, KeyError, TypeError, msgspec.ValidationError):
+                continue  # cut short by a crash: that call goes out again
+        return not content or content.endswith(b"\n")
+
+    def _read_line(self, line: dict[str, Any]) -> None:
+        if "part" in line:
+            self._values[line["part"]] = line["value"]
+            self._written.add(line["part"])
+        elif "gone" in line:
+            self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
+        elif "call" in line:
+            self._waiting.append(convert_to(line, CachedReply))
+
+
+def _names(parts: Parts) -> list[str]:
+    found = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]
+    return list(dict.fromkeys(found))
+
+
+def _shape(parts: Parts) -> dict[str, int]:
+    return {key: len(name) if isinstance(name, list) else -1 for key, name in parts.items()}
+
+
+def _count_gaps(kept: list[CachedReply]) -> int:
+    """Return how many calls came before the last one that was kept, and were not: they were on their way."""
+    turns = {each.turn for each in kept if each.operation == "reply"}
+    return max(turns, default=0) - len(turns)

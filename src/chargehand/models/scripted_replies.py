@@ -1,0 +1,208 @@
+"""Replies that nobody generated: written out in every dialect, and read back from recorded bodies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.models._json import as_mapping
+from chargehand.models.contract import Dialect, ModelCall, StopReason, UpstreamReply, Usage, reply_from_pieces
+from chargehand.models.dialects.base import EmbeddingVectors, estimate_tokens
+from chargehand.models.dialects.conversation import (
+    NeutralReply,
+    ReplyDelta,
+    ReplyEnd,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallPart,
+    fold_reply,
+    reply_deltas,
+)
+from chargehand.models.dialects.embeddings import embeddings_format
+from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, parse_events
+from chargehand.models.dialects.table import DIALECTS
+
+NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
+"""What tells official clients not to try again: by default they do after 409."""
+_TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
+_DIMENSIONS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedCall:
+    """A tool call of a scripted reply; arguments given as text are sent as they are, valid JSON or not."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    id: str = ""
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON text."""
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedReply:
+    """What a scripted model says: text, tool calls, or both.
+
+    `usage` is estimated from the bytes where it is not given, `stop` follows from the tool calls. `fault` is one
+    entry of a fault specification without its turn; `delay` is in seconds before the head of the reply.
+    """
+
+    text: str = ""
+    tools: tuple[ScriptedCall, ...] = ()
+    usage: Usage | None = None
+    stop: StopReason | None = None
+    fault: str = ""
+    delay: float = 0.0
+
+    @property
+    def why(self) -> StopReason:
+        """Why the reply ends."""
+        return self.stop or ("tools" if self.tools else "end")
+
+
+def render(
+    dialect: Dialect,
+    reply: ScriptedReply,
+    *,
+    model: str,
+    stream: bool,
+    usage_chunk: bool = False,
+    id: str = "scripted",
+) -> Iterator[bytes]:
+    """Yield the body of a reply; `usage_chunk`: the client asked for usage, where a stream reports it on request.
+
+    `id` goes into the reply's id and the ids of tool calls that have none.
+    """
+    spoken = DIALECTS[dialect]
+    calls = tuple(
+        ToolCallPart(id=call.id or f"call_{id}_{number}", name=call.name, arguments=call.text, unchecked=True)
+        for number, call in enumerate(reply.tools, start=1)
+    )
+    usage = reply.usage or estimate_usage(reply)
+    whole = NeutralReply(text=reply.text, calls=calls, stop=reply.why, usage=usage, ended=True)
+    writer = spoken.reply_writer(model, id)
+    if not stream:
+        yield json.dumps(writer.write_whole(whole)).encode()
+        return
+    split = EventSplitter()  # an event each, as providers send them
+    hidden = spoken.usage_on_request and not usage_chunk
+    for delta in _split_deltas(whole):
+        if isinstance(delta, ReplyEnd) and hidden:
+            delta = ReplyEnd(stop=delta.stop)
+        yield from split.feed(writer.write_delta(delta))
+
+
+def _split_deltas(reply: NeutralReply) -> Iterator[ReplyDelta]:
+    """Yield the deltas of a reply in small pieces, as a model writes them."""
+    for delta in reply_deltas(reply):
+        match delta:
+            case TextDelta():
+                yield from (TextDelta(text=part) for part in _split(delta.text, _TEXT_PIECE))
+            case ToolCallDelta():
+                parts = _split(delta.text, _ARGUMENT_PIECE)
+                yield from (ToolCallDelta(index=delta.index, text=part) for part in parts)
+            case _:
+                yield delta
+
+
+def _split(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def render_for(dialect: Dialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
+    """Return a reply to the call with that body, as its `model`, `stream` and `stream_options` ask for it."""
+    stream = body.get("stream") is True
+    pieces = render(
+        dialect,
+        reply,
+        model=str(body.get("model", "")),
+        stream=stream,
+        usage_chunk=as_mapping(body.get("stream_options")).get("include_usage") is True,
+        id=id,
+    )
+    return reply_from_pieces(200, pieces, content_type=EVENT_STREAM if stream else "application/json")
+
+
+def estimate_usage(reply: ScriptedReply, body: Mapping[str, Any] | None = None) -> Usage:
+    """Return a usage of one token for four bytes, at least one."""
+    said = reply.text + "".join(call.name + call.text for call in reply.tools)
+    asked = "" if body is None else json.dumps(body)
+    sizes = (len(text.encode(errors="surrogatepass")) for text in (asked, said))
+    read, written = (max(1, size // _BYTES_A_TOKEN) for size in sizes)
+    return Usage(input=read, output=written)
+
+
+def error_reply(
+    dialect: Dialect, status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None
+) -> UpstreamReply:
+    """Return an error as an upstream answers it; `kind` is its stable code."""
+    return reply_from_pieces(status, [DIALECTS[dialect].write_error(status, kind, message)], headers=headers)
+
+
+def side_reply(call: ModelCall) -> UpstreamReply:
+    """Answer a count of tokens or embeddings where no provider is: by the bytes, the same every time."""
+    if call.operation == "count":
+        count = estimate_tokens(call.body)
+        return reply_from_pieces(200, [DIALECTS[call.dialect].write_count(count)])
+    form = embeddings_format(call.dialect)
+    given = call.body.get("input")
+    if isinstance(given, list):  # of texts, or of the numbers of tokens, which a script can take for texts
+        given = [one if isinstance(one, str) else json.dumps(one) for one in given]
+    asked = form.read_texts({**call.body, **({} if given is None else {"input": given})})
+    digests = [hashlib.sha256(json.dumps(text).encode()).digest()[:_DIMENSIONS] for text in asked.texts]
+    made = EmbeddingVectors(
+        vectors=tuple(tuple(byte / 255 for byte in digest) for digest in digests),
+        used=sum(estimate_tokens({"input": text}) for text in asked.texts),
+    )
+    document = form.write_vectors(made, asked, str(call.body.get("model", "")))
+    return reply_from_pieces(200, [json.dumps(document).encode()])
+
+
+def decode_body(dialect: Dialect, body: bytes, *, stream: bool) -> ScriptedReply:
+    """Return what a body says; what it leaves out or has in another shape is left out.
+
+    Raises `ValueError` where it is no JSON.
+    """
+    if stream:
+        events = (event.data for event in parse_events(body))
+        return decode_events(dialect, [json.loads(data) for data in events if data != "[DONE]"])
+    return decode_document(dialect, json.loads(body))
+
+
+def decode_document(dialect: Dialect, document: Any) -> ScriptedReply:
+    """Return what a body in one piece says."""
+    return _to_scripted(DIALECTS[dialect].reply_reader("").read_whole(as_mapping(document)))
+
+
+def decode_events(dialect: Dialect, events: Iterable[Any]) -> ScriptedReply:
+    """Return what the data of a stream's events says."""
+    reader = DIALECTS[dialect].reply_reader("")
+    deltas = [delta for data in events for delta in reader.read_event(as_mapping(data))]
+    return _to_scripted([*deltas, *reader.finish()])
+
+
+def _to_scripted(deltas: Iterable[ReplyDelta]) -> ScriptedReply:
+    said = fold_reply(deltas)
+    return ScriptedReply(
+        text=said.text,
+        tools=tuple(
+            ScriptedCall(id=call.id, name=call.name, arguments=_read_arguments(call.arguments))
+            for call in said.calls
+        ),
+        usage=None if said.usage == Usage() else said.usage,
+        stop=said.stop if said.ended else None,
+    )
+
+
+def _read_arguments(text: str) -> Mapping[str, Any] | str:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return found if isinstance(found, dict) else text

@@ -1,0 +1,1 @@
+"""How one request of a client is admitted, answered and settled."""

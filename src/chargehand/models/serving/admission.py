@@ -1,0 +1,370 @@
+"""Budget admission: each call is reserved in the ledger before it is sent, settled and recorded once after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from chargehand.core.clock import Clock
+from chargehand.core.errors import ExhaustedError
+from chargehand.core.ids import new_id
+from chargehand.core.ports import Ledger, Spent
+from chargehand.models.contract import (
+    CallRecord,
+    CallStatus,
+    GatewayFault,
+    MeteredUsage,
+    Operation,
+    Price,
+    QuotaRest,
+    ServedModel,
+    Usage,
+)
+from chargehand.models.metering import (
+    LEAST_OUTPUT,
+    CallBound,
+    affordable_output,
+    computed_usd,
+    cost_usd,
+    input_usd,
+    output_usd,
+)
+
+_T = TypeVar("_T")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_UNKNOWN = MeteredUsage(usage=Usage())
+_MOST_REFUSED = 20
+_PLENTY = 1e9
+_MOST_NOTES, _LONGEST_NOTE = 8, 200
+_UNKNOWN_PRICE = (
+    "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
+    "in [models.{name}], or limits.assume_usd_per_mtok"
+)
+
+
+class SerialExecutor:
+    """Runs one piece of blocking work after the other in a thread of its own, from the first of them to `close`.
+
+    The executor of the event loop takes twice as long to hand something over and back, and several threads of it
+    would only wait for each other: a database takes one writer at a time.
+    """
+
+    def __init__(self, name: str = "gateway-books") -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Return the outcome of `work`, which is done also where nobody waits for it."""
+        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.put((work, outcome))
+        return outcome
+
+    def close(self) -> None:
+        """End the thread once it has done what was submitted. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        def set_result(outcome: asyncio.Future[Any], result: Any) -> None:
+            if not outcome.done():
+                outcome.set_result(result)
+
+        def set_error(outcome: asyncio.Future[Any], error: BaseException) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        while (job := self._jobs.get()) is not None:
+            work, outcome = job
+            try:
+                done = work()
+            except BaseException as error:  # whatever it is belongs to who submitted the work
+                outcome.get_loop().call_soon_threadsafe(set_error, outcome, error)
+            else:
+                outcome.get_loop().call_soon_threadsafe(set_result, outcome, done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetGrant:
+    """What the ledger gave: the output limit to send (`None`: none) and the USD reserved."""
+
+    limit: int | None
+    usd: float
+    alerts: tuple[Spent, ...] = ()
+
+
+class BudgetAdmission:
+    """Admits the calls of one gateway against its ledger.
+
+    The ledger is asked in a thread, one question at a time; listeners are called there too, or on the event loop
+    with `on_loop`. `on_quota` is always called on the loop.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        attempt: str,
+        on_call: Callable[[CallRecord], None],
+        on_alert: Callable[[Spent], None],
+        on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_loop: bool = False,
+    ) -> None:
+        self.clock = clock
+        self.attempt = attempt
+        self.on_quota = on_quota
+        self._ledger = ledger
+        self._on_call = on_call
+        self._on_alert = on_alert
+        self._on_loop = on_loop
+        self._refused = 0
+        self._limited = False
+        self._executor = SerialExecutor()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(
+        self,
+        served: ServedModel,
+        bound: CallBound,
+        *,
+        turn: int,
+        operation: Operation = "reply",
+        skipped: tuple[str, ...] = (),
+        converted: tuple[str, ...] = (),
+        bare: bool = False,
+    ) -> MeteredCall:
+        """Reserve for one call; `skipped`, `converted` and `bare` are for its record.
+
+        Raises `GatewayFault` (`budget_exhausted`, `price_unknown`), and records the call as refused then.
+        """
+        record = CallRecord(
+            call=new_id("call"),
+            attempt=self.attempt,
+            turn=turn,
+            model=served.name,
+            upstream=served.model,
+            provider=served.provider,
+            operation=operation,
+            status="failed",
+            http_status=0,
+            seconds=0.0,
+            usage=_UNKNOWN.usage,
+            cost_usd=None,
+            booked_usd=0.0,
+            skipped=_shorten(skipped),
+            converted=_shorten(converted),
+            bare=bare,
+        )
+        call = MeteredCall(self, served.price, record)
+        reserved: list[float] = []
+
+        def admit() -> BudgetGrant:
+            grant = self._grant(call.id, served, bound)
+            reserved.append(grant.usd)
+            return grant
+
+        def secure() -> None:
+            if any(reserved):  # what is refused or free leaves nothing that a power cut could take
+                self._ledger.secure()
+
+        admission = self._executor.submit(admit)
+        # Right behind it in line, so that no other call of this gateway is sent before this one is on the disk.
+        call.on_disk = self._executor.submit(secure)
+        # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
+        call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            call.grant = await asyncio.shield(admission)
+        except GatewayFault as fault:
+            await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
+            raise
+        except asyncio.CancelledError:
+            self.spawn(_return_grant(call, admission))
+            raise
+        if call.grant.alerts:
+            # On its own: a listener that fails must not keep the call from being settled.
+            self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
+        return call
+
+    def _grant(self, call: str, served: ServedModel, bound: CallBound) -> BudgetGrant:
+        if self._limited and served.price is not None:
+            # Mostly all of it can be had, and what is left need not be asked for: that is a query of its own.
+            with contextlib.suppress(ExhaustedError):
+                return self._reserve(call, served, bound, _PLENTY)
+        with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still do
+            return self._reserve(call, served, bound, self._read_left(served))
+        try:
+            return self._reserve(call, served, bound, self._read_left(served))
+        except ExhaustedError as error:
+            hint = f"; {error.hint}" if error.hint else ""
+            raise GatewayFault("budget_exhausted", error.message + hint) from None
+
+    def _read_left(self, served: ServedModel) -> float | None:
+        left = self._ledger.left()
+        self._limited = left is not None
+        if served.price is None and left is not None:
+            raise GatewayFault("price_unknown", _UNKNOWN_PRICE.format(name=served.name))
+        return left
+
+    def _reserve(self, call: str, served: ServedModel, bound: CallBound, left: float | None) -> BudgetGrant:
+        grant = _size_grant(served.price, bound, left)
+        return replace(grant, alerts=self._ledger.reserve(call, grant.usd))
+
+    async def settle(self, usd: float | None, record: CallRecord) -> None:
+        """Book and report a call; `usd` is its cost, `None` where unknown."""
+        report = functools.partial(self._on_call, record)
+        if record.status == "refused":
+            # Whoever asks pays nothing for a refusal: after so many one more is no news.
+            self._refused += 1
+            if self._refused <= _MOST_REFUSED:
+                await self._notify([report])
+            return
+        book = functools.partial(self._ledger.settle, record.call, usd)
+        if self._on_loop:
+            await self._executor.submit(book)
+            report()
+        else:
+            await self._executor.submit(functools.partial(_run_each, [book, report]))
+
+    async def report(self, record: CallRecord) -> None:
+        """Report a call that costs nothing and reserved nothing."""
+        await self._notify([functools.partial(self._on_call, record)])
+
+    async def _notify(self, listeners: Sequence[Callable[[], None]]) -> None:
+        if self._on_loop:
+            _run_each(listeners)
+        else:
+            await self._executor.submit(functools.partial(_run_each, listeners))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what has to end also when the call it belongs to is cancelled."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Wait until every call is settled; raises what a ledger or a listener raised."""
+        try:
+            while self._tasks:
+                await asyncio.gather(*self._tasks)
+        finally:
+            self._executor.close()
+
+
+class MeteredCall:
+    """One call that may cost money; `sent` from the moment on that its provider may charge for it.
+
+    Its record is begun when the call is admitted, and completed once: when it is closed.
+    """
+
+    def __init__(self, admission: BudgetAdmission, price: Price | None, record: CallRecord) -> None:
+        self.id = record.call
+        self.turn = record.turn
+        self.grant = BudgetGrant(limit=None, usd=0.0)
+        self.sent = False
+        self.on_disk: asyncio.Future[None] | None = None
+        self._admission = admission
+        self._price = price
+        self._record = record
+        self._first: float | None = None
+        self._started = admission.clock.monotonic()
+        self._closing: asyncio.Task[None] | None = None
+
+    def note_first_piece(self) -> None:
+        """Note that the reply begins now; only the first time counts."""
+        if self._first is None:
+            self._first = self._admission.clock.monotonic() - self._started
+
+    async def secured(self) -> None:
+        """Return once a power cut cannot take the reserve; raises what the ledger raised."""
+        if self.on_disk is not None:
+            await asyncio.shield(self.on_disk)
+
+    async def close(
+        self, status: CallStatus, http_status: int, *, metered: MeteredUsage = _UNKNOWN, reason: str = ""
+    ) -> None:
+        """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
+
+        A cost that is not known leaves the reserve booked, unless the call never reached its provider.
+        """
+        if self._closing is None:
+            cost = cost_usd(self._price, metered) if self.sent else 0.0
+            record = replace(
+                self._record,
+                status=status,
+                http_status=http_status,
+                seconds=self._admission.clock.monotonic() - self._started,
+                usage=metered.usage,
+                cost_usd=cost,
+                booked_usd=self.grant.usd if cost is None else cost,
+                reason=reason,
+                reported_usd=metered.usage.cost_usd if self.sent else None,
+                computed_usd=computed_usd(self._price, metered) if self.sent else None,
+                first_seconds=self._first,
+            )
+            self._closing = self._admission.spawn(self._admission.settle(cost, record))
+        await asyncio.shield(self._closing)
+
+
+def _run_each(parts: Sequence[Callable[[], None]]) -> None:
+    for part in parts:
+        part()
+
+
+def _shorten(notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what fits into a record: clients and other providers write some of these words."""
+    return tuple(text[:_LONGEST_NOTE] for text in notes[:_MOST_NOTES])
+
+
+def _size_grant(price: Price | None, bound: CallBound, left: float | None) -> BudgetGrant:
+    """Return the output limit that `left` USD pay for, and what has to be reserved for it."""
+    if price is None:
+        return BudgetGrant(limit=bound.output if bound.asked else None, usd=0.0)
+    if left is None:
+        usd = input_usd(price, bound) + output_usd(price, bound, bound.output)
+        return BudgetGrant(limit=bound.output if bound.asked else None, usd=usd)
+    # Where less than that can be paid for, reserving it fails, and the ledger says which limit it is.
+    limit = max(affordable_output(price, bound, left), min(LEAST_OUTPUT, bound.output))
+    free = price.output == 0 and not bound.asked
+    usd = input_usd(price, bound) + output_usd(price, bound, limit)
+    return BudgetGrant(limit=None if free else limit, usd=usd)
+
+
+async def _return_grant(call: MeteredCall, admission: asyncio.Future[BudgetGrant]) -> None:
+    """Settle a call whose client went away while it waited for its reserve."""
+    try:
+        call.grant = await admission
+    except GatewayFault as fault:
+        await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
+    else:
+        await call.close("failed", 499, reason="client_gone: the call was given up before it was sent")
+
+
+def quota_refusal(
+    admission: BudgetAdmission, model: str, rests: Sequence[tuple[float, ServedModel]]
+) -> GatewayFault:
+    """Return the refusal of a call to `model` that none of these answers, and tell the listener of it.
+
+    `rests` are seconds that providers asked for, and who waits. They count, not how long we leave one alone that
+    failed: that one may be down for good, and would be asked again and again.
+    """
+    wait, served = min(rests, key=lambda rest: rest[0])
+    until = admission.clock.now() + timedelta(seconds=wait)
+    admission.on_quota(QuotaRest(model=model, provider=served.provider, until=until))
+    return GatewayFault(
+        "quota_exhausted",
+        f"model {served.name!r} has no quota left for {wait:.0f} s: its provider ({served.provider}) says so",
+        wait=wait,
+    )

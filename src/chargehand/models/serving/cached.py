@@ -1,0 +1,150 @@
+"""Replies that an attempt had in an earlier life: given again for nothing, and kept for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
+from chargehand.models.http.server import HttpAnswer
+from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
+from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
+
+ONLY_KEPT = "x-chargehand-kept"
+"""The header with which a client asks for a kept reply or none: `only`."""
+_log = logging.getLogger(__name__)
+
+
+class CacheWorker:
+    """The replay cache of one gateway: read and written by one thread, in the order of requests."""
+
+    def __init__(self, cache: ReplayCache) -> None:
+        self.cache = cache
+        self._executor = SerialExecutor("gateway-calls")
+
+    async def look_up(self, entry: CacheEntry) -> CachedReply | None:
+        """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
+        looking = self._executor.submit(entry.find)
+        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
+        if self.cache.waiting:
+            return await looking
+        looking.add_done_callback(_log_failed_look)
+        return None
+
+    async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
+        """Return once a reply is in its file, with what ends once the disk has it."""
+        written = self._executor.submit(functools.partial(entry.write, call, reply))
+        on_disk = self._executor.submit(functools.partial(self._sync, call))
+        await written
+        return on_disk
+
+    def _sync(self, call: str) -> None:
+        try:
+            self.cache.sync()
+        except OSError as error:
+            _log_failed_write(call, error)
+
+    def close(self) -> None:
+        """End the thread once it has done what was submitted. Idempotent."""
+        self._executor.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class CacheEntry:
+    """One request in the replay cache, and its reply once that is there."""
+
+    dialect: Dialect
+    operation: Operation
+    body: Mapping[str, Any]
+    turn: int
+    worker: CacheWorker
+    _fingerprint: RequestFingerprint | None = None
+
+    def find(self) -> CachedReply | None:
+        """Take the request apart and return what it was answered before."""
+        cache = self.worker.cache
+        self._fingerprint = cache.fingerprint(self.dialect, self.operation, self.body, turn=self.turn)
+        return cache.find(self._fingerprint)
+
+    async def keep(
+        self,
+        *,
+        call: str,
+        served: ServedModel,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        usage: Usage,
+    ) -> asyncio.Future[None]:
+        """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
+        reply = {"model": served.name, "upstream": served.model, "status": status, "headers": headers}
+        return await self.worker.write(self, call, {**reply, "body": body, "usage": usage})
+
+    def write(self, call: str, reply: Mapping[str, Any]) -> None:
+        """Write the reply; where that cannot be, the client gets it all the same."""
+        if self._fingerprint is None:
+            return  # looking it up failed, which was logged then
+        try:
+            self.worker.cache.keep(self._fingerprint, call=call, **reply)
+        except OSError as error:
+            _log_failed_write(call, error)
+
+
+def _log_failed_write(call: str, error: OSError) -> None:
+    _log.error("cannot keep the reply to call %s: %s", call, error.strerror)
+
+
+def _log_failed_look(looking: asyncio.Future[CachedReply | None]) -> None:
+    error = None if looking.cancelled() else looking.exception()
+    if error is not None:
+        _log.error("cannot keep a request: %s", error)
+
+
+class CachedReplyHandler:
+    """Answers one request with what its attempt had for it before; like a `FallbackChain` to whoever runs it."""
+
+    def __init__(
+        self,
+        cache: ReplayCache,
+        kept: CachedReply,
+        answer: HttpAnswer,
+        admission: BudgetAdmission,
+        *,
+        turn: int,
+        bare: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._kept = kept
+        self._answer = answer
+        self._admission = admission
+        self._turn = turn
+        self._bare = bare
+
+    def cut(self, fault: GatewayFault) -> None:
+        """Do nothing: the reply is whole already."""
+
+    async def run(self) -> None:
+        """Answer the client; raises `ClientGoneError` where it is gone."""
+        kept = self._kept
+        record = CallRecord(
+            call=kept.call,
+            attempt=self._admission.attempt,
+            turn=self._turn,
+            model=kept.model,
+            upstream=kept.upstream,
+            status="replayed",
+            http_status=kept.status,
+            seconds=0.0,
+            usage=kept.usage,
+            cost_usd=0.0,
+            booked_usd=0.0,
+            bare=self._bare,
+            reason="its attempt had this reply before, and paid for it then",
+        )
+        await self._admission.report(record)
+        shown = {"x-chargehand-call": kept.call, "x-chargehand-replayed": str(kept.turn)}
+        await self._answer.send(kept.status, {**kept.headers, **shown}, self._cache.body(kept))

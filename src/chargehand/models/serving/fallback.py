@@ -1,0 +1,134 @@
+"""One request and the models that may answer it, asked one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chargehand.models.contract import GatewayFault, NextModel
+from chargehand.models.http.server import HttpAnswer
+from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
+from chargehand.models.serving.admission import BudgetAdmission
+from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class FallbackChain:
+    """Asks the models of one request in turn until one answers; `cut` breaks it off from outside.
+
+    A model whose provider rests is left out while another one is there. One that may be back is tried out beside
+    the call, by a probe, so that the client does not wait for it; where it is the only one, by the call itself.
+    `retries` makes the tries of one request: their number, `None` for the gateway's own.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[UpstreamRequest],
+        answer: HttpAnswer,
+        admission: BudgetAdmission,
+        *,
+        retries: Callable[[int | None], Retries],
+        redact: Callable[[str], str],
+        sleep: Sleep,
+    ) -> None:
+        self._requests = requests
+        self._answer = answer
+        self._admission = admission
+        self._retries = retries
+        self._redact = redact
+        self._sleep = sleep
+        self._running: RequestHandler | None = None
+        self._cut: GatewayFault | None = None
+
+    def cut(self, fault: GatewayFault) -> None:
+        """Break off now: what the client has so far ends in an error event, or it gets an error reply."""
+        self._cut = self._cut or fault
+        if self._running is not None:
+            self._running.cut(fault)
+
+    async def run(self) -> None:
+        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone."""
+        try:
+            requests = await self._select_ready()
+            for place, request in enumerate(requests):
+                more = place + 1 < len(requests)
+                try:
+                    await self._ask(replace(request, more=more, before=tuple(requests[:place])))
+                except NextModel:
+                    if self._cut is not None:
+                        raise self._cut from None
+                else:
+                    return
+        except GatewayFault as fault:
+            await refuse(self._answer, self._requests[0].rules, fault)
+
+    async def _ask(self, request: UpstreamRequest) -> None:
+        # Another model answers sooner than a retry: one that is not the last is asked once.
+        retries = self._retries(0 if request.more else None)
+        handler = self._running = RequestHandler(
+            request, self._answer, self._admission, retries=retries, redact=self._redact
+        )
+        health = request.health
+        if health is None:
+            await handler.run()
+            return
+        probing = health.begin_probe()
+        try:
+            async with health.hold_slot(self._sleep):
+                # It may have failed while the call stood in line.
+                if not probing and (wait := health.wait()) > 0:
+                    if request.more:
+                        raise NextModel("next_model", f"provider {request.served.provider!r} rests")
+                    await self._wait(request, wait)
+                await handler.run()
+        finally:
+            if probing:
+                health.end_probe()
+
+    async def _wait(self, request: UpstreamRequest, wait: float) -> None:
+        """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
+        if wait <= LONGEST_WAIT:
+            await self._sleep(wait)
+            return
+        message = f"model {request.served.name!r} failed too often and is left alone for {wait:.0f} s"
+        refusal = find_quota_refusal(self._admission, self._requests)
+        raise refusal or GatewayFault("upstream_resting", message, wait=wait)
+
+    async def _select_ready(self) -> list[UpstreamRequest]:
+        """Return who can be asked now, waiting for the first where nobody can; raises `GatewayFault`."""
+        if len(self._requests) == 1 and self._requests[0].health is None:
+            return list(self._requests)
+        ready = [request for request in self._requests if _wait_for(request) <= 0]
+        certain = [one for one in ready if one.health is None or one.health.state == "closed"]
+        if certain:
+            return [request for request in ready if request in certain or not self._probe(request)]
+        if ready:
+            return ready
+        first = min(self._requests, key=_wait_for)
+        await self._wait(first, _wait_for(first))
+        return [first]
+
+    def _probe(self, request: UpstreamRequest) -> bool:
+        """Start a probe of a provider that may be back; return whether it can be probed at all."""
+        probe = getattr(request.served.upstream, "probe", None)
+        if probe is None or request.health is None:
+            return False
+        if request.health.begin_probe():
+            self._admission.spawn(_run_probe(probe, request.health))
+        return True
+
+
+def _wait_for(request: UpstreamRequest) -> float:
+    return 0.0 if request.health is None else request.health.wait()
+
+
+async def _run_probe(probe: Callable[[float], Awaitable[Any]], health: ProviderHealth) -> None:
+    try:
+        if await probe(PROBE_SECONDS):
+            health.note_success()
+        else:
+            health.note_failure()
+    finally:
+        health.end_probe()

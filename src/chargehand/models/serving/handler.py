@@ -1,0 +1,509 @@
+"""One request to one model: admitted, sent, passed back as it comes, settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models._json import as_mapping, parse_json
+from chargehand.models.contract import (
+    REPLY_BYTES,
+    GatewayFault,
+    LostReply,
+    MeteredUsage,
+    ModelCall,
+    ModelUpstream,
+    NextModel,
+    Operation,
+    ServedModel,
+    UpstreamReply,
+)
+from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
+from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter
+from chargehand.models.dialects.translation import LEFT_OUT
+from chargehand.models.http.server import ClientGoneError, HttpAnswer
+from chargehand.models.metering import CallBound
+from chargehand.models.providers import (
+    LONGEST_WAIT,
+    QUIET_SECONDS,
+    RETRIED_STATUS,
+    ProviderHealth,
+    Retries,
+    await_head,
+    read_requested_wait,
+)
+from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
+from chargehand.models.serving.cached import CacheEntry
+
+JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+_PASSED_HEADERS = (
+    *("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry"),
+    LEFT_OUT,
+)
+_GAVE_UP = frozenset({408, 504, 524})
+"""What a proxy answers that gave up waiting: the provider may have written, and charged, all the same."""
+_ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
+"""Refusals that say something of the model or of the account and not of the request, as all from 500 on do."""
+_FAULTS = frozenset({"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"})
+_GONE = 499
+_BUSY_SECONDS = 1.0
+_TAIL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamRequest:
+    """What a client asks for: of which model, with what body, bounded how.
+
+    `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
+    silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
+    and `converted` go into the record, as does whether it is `bare`: offers no tool. `bares` came before it.
+    """
+
+    served: ServedModel
+    rules: RequestFormat
+    body: Mapping[str, Any]
+    bound: CallBound
+    turn: int
+    seconds: float
+    headers: Mapping[str, str]
+    quiet: float = QUIET_SECONDS
+    operation: Operation = "reply"
+    upstream: ModelUpstream
+    health: ProviderHealth | None = None
+    more: bool = False
+    before: tuple[UpstreamRequest, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)
+    entry: CacheEntry | None = None
+    skipped: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
+    bare: bool = False
+    bares: int = 0
+
+    def to_call(self, call: MeteredCall, attempt: str) -> ModelCall:
+        """Return the request as it goes to the upstream, with the output limit that was granted."""
+        return ModelCall(
+            id=call.id,
+            dialect=self.rules.name,
+            body=self.rules.prepare(self.body, self.served.model, call.grant.limit),
+            attempt=attempt,
+            turn=call.turn,
+            seconds=self.seconds,
+            headers=self.headers,
+            operation=self.operation,
+            bare=self.bares,
+        )
+
+
+class StreamForwarder:
+    """Turns pieces of a stream into what goes on to the client: whole events, as they came.
+
+    `limit` is the output tokens that were granted, `None` for no limit.
+    """
+
+    def __init__(self, meter: StreamMeter, limit: int | None) -> None:
+        self._meter = meter
+        self._limit = limit
+        self._split = EventSplitter()
+
+    def take(self, piece: bytes) -> bytes:
+        """Return what the piece completes."""
+        return self._forward(self._split.feed(piece))
+
+    def finish(self) -> bytes:
+        """Return the last event, where the stream ended in the middle of it."""
+        rest = self._split.rest()
+        return self._forward([rest]) if rest else b""
+
+    def check_limit(self) -> None:
+        """Raise `GatewayFault` where the upstream wrote more than it was allowed to."""
+        if self._is_over():
+            message = f"the provider went on past the limit of {self._limit} output tokens"
+            raise GatewayFault("budget_exhausted", message)
+
+    def _is_over(self) -> bool:
+        return self._limit is not None and self._meter.deltas > self._limit
+
+    def _forward(self, events: list[bytes]) -> bytes:
+        kept = []
+        for event in events:
+            if self._is_over() or self._meter.ended:
+                break
+            if self._meter.see(event) and not self._is_over():
+                kept.append(event)
+        return b"".join(kept)
+
+
+class RequestHandler:
+    """Runs one request; `cut` breaks it off from outside."""
+
+    def __init__(
+        self,
+        request: UpstreamRequest,
+        answer: HttpAnswer,
+        admission: BudgetAdmission,
+        *,
+        retries: Retries,
+        redact: Callable[[str], str],
+    ) -> None:
+        self._request = request
+        self._rules = request.rules
+        self._answer = answer
+        self._admission = admission
+        self._retries = retries
+        self._redact = redact
+        self._meter: StreamMeter | None = None
+        self._provider_meter: Callable[[], MeteredUsage] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cut: GatewayFault | None = None
+
+    def cut(self, fault: GatewayFault) -> None:
+        """Break off now: what the client has so far ends in an error event, or it gets an error reply."""
+        if self._cut is None and self._task is not None:
+            self._cut = fault
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone.
+
+        Raises `NextModel` where another model is to be asked, and the client has nothing yet.
+        """
+        self._task = asyncio.current_task()
+        try:
+            await self._admit_and_send()
+        except GatewayFault as fault:
+            unanswered = not self._answer.begun
+            if self._request.more and unanswered and fault.code in (*_FAULTS, "uncarried", "next_model"):
+                raise NextModel(fault.code, fault.message) from None
+            # Waiting for quota is a state of its own: the mission sleeps until then, and is not failed.
+            if unanswered and fault.code in _FAULTS:
+                fault = self._quota_refusal() or fault
+            await self._refuse(fault)
+        except asyncio.CancelledError:
+            if self._cut is None or self._task is None:
+                raise
+            self._task.uncancel()
+            await self._refuse(self._cut)
+
+    async def _refuse(self, fault: GatewayFault) -> None:
+        # From here on the reply is complete: a cut would only garble it.
+        self._task = None
+        if not self._answer.begun:
+            await refuse(self._answer, self._rules, fault)
+            return
+        await self._answer.write(self._rules.write_error_event(fault.status, fault.code, fault.message))
+        await self._answer.end()
+
+    async def _send_whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self._task = None  # complete, as in `_refuse`
+        await self._answer.send(status, headers, body)
+
+    async def _admit_and_send(self) -> None:
+        """Send the request under a reservation; a lost reply is retried under a new one."""
+        request = self._request
+        lost: LostReply | None = None
+        while True:
+            try:
+                call = await self._admission.open(
+                    request.served,
+                    request.bound,
+                    turn=request.turn,
+                    operation=request.operation,
+                    skipped=request.skipped,
+                    converted=request.converted,
+                    bare=request.bare,
+                )
+            except GatewayFault:
+                if lost is not None:  # says more than that the budget does not cover it twice
+                    raise lost from None
+                raise
+            try:
+                await self._run_call(call)
+            except LostReply as fault:
+                if not await self._retries.wait_for_retry():
+                    raise
+                lost = fault
+            else:
+                return
+
+    async def _run_call(self, call: MeteredCall) -> None:
+        """Run one call to its end, whatever that is; it is settled after it."""
+        self._meter = self._provider_meter = None
+        try:
+            await self._send(call)
+        except GatewayFault as fault:
+            await self._settle_broken(call, fault)
+            raise
+        except asyncio.CancelledError:
+            await self._settle_broken(call, self._cut or GatewayFault("client_gone", "the client went away"))
+            raise
+        except ClientGoneError:
+            await self._settle_broken(call, GatewayFault("client_gone", "the client went away"))
+            raise
+        finally:
+            # An error of our own leaves the cost unknown.
+            await call.close("failed", 500, reason="internal error of the gateway")
+
+    async def _settle_broken(self, call: MeteredCall, fault: GatewayFault) -> None:
+        if fault.code in _FAULTS and self._request.health is not None:
+            self._request.health.note_failure()
+        begun = self._answer.begun
+        status = _GONE if fault.code == "client_gone" else fault.status
+        counted = f" (after {self._meter.deltas} pieces of output)" if self._meter else ""
+        await call.close(
+            "cut" if begun else "failed",
+            200 if begun else status,
+            metered=self._partial_usage(),
+            reason=f"{fault.code}: {fault.message}{counted}",
+        )
+
+    async def _send(self, call: MeteredCall) -> None:
+        model_call = self._request.to_call(call, self._admission.attempt)
+        while True:
+            reply = await self._reach(call, model_call)
+            async with reply.closing():
+                if reply.is_success:
+                    self._provider_meter = reply.meter
+                    await self._pass_on(call, reply)
+                    return
+                # An error reply costs nothing, but where a proxy gave up waiting the provider may have written.
+                call.sent = reply.status in _GAVE_UP
+                headers = reply.lower_headers
+                try:
+                    body = self._redact((await self._read_whole(reply)).decode("utf-8", "replace")).encode()
+                except GatewayFault:
+                    body = b""
+                self._note_error(reply.status, headers, body)
+            again = reply.status in RETRIED_STATUS and await self._retries.wait_for_retry(headers, body)
+            if not again:
+                await self._pass_error(call, reply.status, headers, body)
+                return
+
+    async def _reach(self, call: MeteredCall, model_call: ModelCall) -> UpstreamReply:
+        """Return the reply once its head is there; retried as long as nothing was sent."""
+        request = self._request
+        probe = getattr(request.served.upstream, "probe", None)
+        while True:
+            call.sent = True
+            try:
+                async with asyncio.timeout(model_call.seconds):
+                    sending = request.upstream.send(model_call)
+                    if not request.more or probe is None:
+                        return await sending
+                    return await await_head(sending, probe, request.health, quiet=request.quiet)
+            except TimeoutError:
+                raise self._stalled() from None
+            except UpstreamError as error:
+                fault = self._convert_error(error)
+                if fault.code != "upstream_unreachable":
+                    raise fault from None
+                call.sent = False
+                if not await self._retries.wait_for_retry():
+                    raise fault from None
+                if request.health is not None:
+                    request.health.note_failure()
+
+    def _partial_usage(self) -> MeteredUsage:
+        """Return the usage of a reply that is not whole: what it wrote is not known.
+
+        The provider's own word counts where the reply is translated.
+        """
+        if self._provider_meter is not None and not (self._meter and self._meter.finished):
+            known = self._provider_meter()
+        elif self._meter is None:
+            return UNKNOWN_USAGE
+        elif self._meter.finished:
+            return self._meter.metered
+        else:
+            known = self._meter.metered
+        return MeteredUsage(usage=replace(known.usage, output=None, cost_usd=None))
+
+    def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Remember what an error reply says of its provider."""
+        health = self._request.health
+        if health is None:
+            return
+        wait = read_requested_wait(headers, self._admission.clock, body)
+        if status in (429, 503, 529) and wait is not None:
+            health.note_rest(wait)
+        elif status == 429:
+            health.note_rest(_BUSY_SECONDS)
+        elif status >= 500:
+            health.note_failure()
+        else:
+            health.note_success()
+
+    def _convert_error(self, error: UpstreamError) -> GatewayFault:
+        message = self._redact(error.message)
+        lost = error.code in ("upstream_cut", "upstream_malformed") and not self._answer.begun
+        return (LostReply if lost else GatewayFault)(error.code, message)
+
+    def _stalled(self) -> GatewayFault:
+        return GatewayFault("upstream_timeout", f"the provider sent nothing for {self._request.seconds:g} seconds")
+
+    async def _read_pieces(self, reply: UpstreamReply) -> AsyncGenerator[bytes, None]:
+        """Yield the body piece by piece; raises `GatewayFault` where it stalls or breaks off."""
+        pieces = aiter(reply.chunks)
+        while True:
+            try:
+                async with asyncio.timeout(self._request.seconds):
+                    piece = await anext(pieces)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise self._stalled() from None
+            except UpstreamError as error:
+                raise self._convert_error(error) from None
+            yield piece
+
+    async def _read_whole(self, reply: UpstreamReply) -> bytes:
+        body = bytearray()
+        async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > REPLY_BYTES:
+                    raise GatewayFault("upstream_malformed", f"the reply is larger than {REPLY_BYTES} B")
+        return bytes(body)
+
+    async def _pass_error(self, call: MeteredCall, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        if not 400 <= status < 600:
+            message = f"the provider answered with HTTP {status}: is its base_url right?"
+            raise GatewayFault("upstream_malformed", message)
+        if not body:
+            message = f"the provider answered with HTTP {status}"
+            body = self._rules.write_error(status, "upstream_error", message)
+            headers = {**headers, **JSON_HEADERS}
+        await call.close("failed", status, reason=f"upstream_error: HTTP {status}")
+        if status in _ELSEWHERE or status >= 500:
+            if self._request.more:
+                raise NextModel("next_model", f"HTTP {status}")
+            if (resting := self._quota_refusal()) is not None:
+                raise resting
+        await self._send_whole(status, _select_headers(headers, call.id), body)
+
+    def _quota_refusal(self) -> GatewayFault | None:
+        """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
+        return find_quota_refusal(self._admission, (*self._request.before, self._request))
+
+    async def _pass_on(self, call: MeteredCall, reply: UpstreamReply) -> None:
+        headers = reply.lower_headers
+        if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+            await self._pass_stream(call, reply, self._select_headers(headers, call))
+            return
+        call.note_first_piece()
+        body = await self._read_whole(reply)
+        try:
+            content = as_mapping(parse_json(body))
+        except ValueError:
+            raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
+        metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
+        headers = {**JSON_HEADERS, **headers}
+        await self._settle_whole(call, reply, headers, body, metered)
+        await self._send_whole(reply.status, self._select_headers(headers, call), body)
+
+    async def _settle_whole(
+        self,
+        call: MeteredCall,
+        reply: UpstreamReply,
+        headers: Mapping[str, str],
+        body: bytes,
+        metered: MeteredUsage,
+    ) -> None:
+        """Keep and book a whole reply; then no power cut takes it or its reserve, and its client may have its end.
+
+        It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
+        disk works meanwhile.
+        """
+        request, on_disk = self._request, None
+        if request.entry is not None:
+            on_disk = await request.entry.keep(
+                call=call.id,
+                served=request.served,
+                status=reply.status,
+                headers=headers,
+                body=body,
+                usage=metered.usage,
+            )
+        if request.health is not None:
+            request.health.note_success()
+        await call.close("ok", reply.status, metered=metered)
+        await call.secured()
+        if on_disk is not None:
+            await on_disk
+
+    def _select_headers(self, headers: Mapping[str, str], call: MeteredCall) -> dict[str, str]:
+        return {**_select_headers(headers, call.id), **self._request.shown}
+
+    async def _pass_stream(self, call: MeteredCall, reply: UpstreamReply, headers: Mapping[str, str]) -> None:
+        self._meter = meter = self._rules.stream_meter(self._request.body)
+        limit = call.grant.limit
+        forwarder = StreamForwarder(meter, None if limit is None else limit * self._request.bound.choices)
+        sent = list[bytes]()
+        async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
+            async for piece in pieces:
+                call.note_first_piece()
+                out = forwarder.take(piece)
+                sent.append(out)
+                if meter.ended:
+                    break
+                await self._forward(call, out, headers)
+                # A provider that ignores the limit would spend what nobody reserved.
+                forwarder.check_limit()
+            else:
+                out = forwarder.finish()
+                sent.append(out)
+                if not meter.ended:
+                    await self._forward(call, out, headers)
+                    out = b""
+                    forwarder.check_limit()
+                    if not (meter.finished or meter.failed):
+                        kind = GatewayFault if self._answer.begun else LostReply
+                        raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
+            # Settled before the client sees the end: its next call finds the money that this one left.
+            if meter.failed:
+                reason = f"upstream_error: {self._redact(meter.failed)}"
+                await call.close("cut", reply.status, metered=self._partial_usage(), reason=reason)
+            else:
+                metered = meter.metered if reply.meter is None else reply.meter()
+                await self._settle_whole(call, reply, headers, b"".join(sent), metered)
+            self._task = None
+            await self._forward(call, out, headers)
+            await self._answer.end()
+            # Read to its end, the upstream's connection can be used again.
+            with contextlib.suppress(TimeoutError, GatewayFault):
+                async with asyncio.timeout(_TAIL_SECONDS):
+                    async for _ in pieces:
+                        pass
+
+    async def _forward(self, call: MeteredCall, out: bytes, headers: Mapping[str, str]) -> None:
+        if not out:
+            return
+        if not self._answer.begun:
+            await call.secured()
+            await self._answer.begin(200, headers)
+        await self._answer.write(out)
+
+
+def _select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
+    """Return the provider's headers that the client gets, and the id of its call."""
+    kept = {name: headers[name] for name in _PASSED_HEADERS if name in headers and headers[name].isascii()}
+    return {**kept, "x-chargehand-call": call}
+
+
+async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
+    """Answer a request with a refusal, in its dialect."""
+    body = rules.write_error(fault.status, fault.code, fault.message)
+    # The clients' own retries would only repeat what waiting alone can mend.
+    wait = {} if fault.wait is None else {"retry-after": f"{fault.wait:.0f}", "x-should-retry": "false"}
+    await answer.send(fault.status, {**JSON_HEADERS, **wait}, body)
+
+
+def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:
+    """Return the refusal where one of these rests, by its provider's own word, for longer than a client waits."""
+    rests = [(one.health.resting, one.served) for one in asked if one.health is not None]
+    if not any(wait > LONGEST_WAIT for wait, _ in rests):
+        return None
+    return quota_refusal(admission, asked[0].served.name, [rest for rest in rests if rest[0] > 0])

@@ -1,0 +1,213 @@
+"""From a request's path to what it asks, and which models take all of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.core.errors import nearest
+from chargehand.models.contract import Dialect, GatewayFault, ServedModel
+from chargehand.models.dialects.base import ContentPart, ModelDialect, RequestRoute
+from chargehand.models.dialects.conversation import UntranslatableError
+from chargehand.models.dialects.embeddings import embeddings_format, explain_refusal
+from chargehand.models.dialects.table import DIALECTS
+
+_LISTS = ("messages", "input", "contents", "content", "parts", "output")
+"""Where parts stand, if there is a list: arguments of tools are objects and never looked into."""
+_NO_TEXT = ("image/", "audio/", "video/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A model that takes all of a request, with the body for it.
+
+    `converted` says what of that has another form than the client gave it, `skipped` which models before it do not
+    take the request, and why.
+    """
+
+    served: ServedModel
+    body: Mapping[str, Any]
+    converted: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+def shorten_path(path: str) -> str:
+    """Return a path without its version and query."""
+    path = path.partition("?")[0]
+    for version in ("/v1beta", "/v1alpha", "/v1"):
+        if path == version or path.startswith(f"{version}/"):
+            return path.removeprefix(version).rstrip("/") or "/"
+    return path.rstrip("/") or "/"
+
+
+def find_route(path: str) -> RequestRoute:
+    """Return what a path asks for; raises `GatewayFault` (`not_found`) where it is no endpoint."""
+    place = shorten_path(path)
+    for dialect in DIALECTS.values():
+        route = dialect.find_route(place)
+        if route is not None:
+            return route
+    replies = [dialect.reply_path for dialect in DIALECTS.values()]
+    known = ", ".join([*replies, "/v1/messages/count_tokens", "/v1/embeddings", "/v1/models"])
+    raise GatewayFault("not_found", f"no endpoint {path!r}; known: {known}")
+
+
+def dialect_at(path: str) -> ModelDialect:
+    """Return the dialect in which an error at a path is said."""
+    place = shorten_path(path)
+    known = DIALECTS.values()
+    owner = next((one for one in known if one.find_route(place) is not None), None)
+    return owner or next((one for one in known if one.claims_path(path, place)), DIALECTS["openai"])
+
+
+def find_chain(models: Sequence[ServedModel], dialect: Dialect, name: object) -> tuple[ServedModel, ...]:
+    """Return who may answer for a name, in order; raises `GatewayFault` where there is no such model."""
+    if not isinstance(name, str):
+        raise GatewayFault("bad_request", f"`model` must be a name, not {name!r:.100}")
+    served = [model for model in models if model.name == name]
+    if not served:
+        known = sorted({model.name for model in models})
+        raise GatewayFault(
+            "model_not_found",
+            f"no model {name[:100]!r} here, {nearest(name, known)} (known: {', '.join(known) or 'none'})",
+        )
+    # The same name may be served in several dialects: the client's own needs no translation.
+    first = next((model for model in served if model.dialect == dialect), served[0])
+    return tuple(_flatten(first, set()))
+
+
+def _flatten(model: ServedModel, seen: set[int]) -> Iterator[ServedModel]:
+    if id(model) not in seen:
+        seen.add(id(model))
+        yield model
+        for other in model.fallback:
+            yield from _flatten(other, seen)
+
+
+def find_candidates(
+    chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]
+) -> tuple[Candidate, ...]:
+    """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
+
+    def examine(served: ServedModel) -> tuple[Mapping[str, Any], tuple[str, ...], str]:
+        plain = served.files and served.dialect == dialect
+        fitting, converted = (body, ()) if plain else convert_text_files(dialect, body)
+        return fitting, converted, _explain_refusal(served, dialect, fitting)
+
+    return _sift(chain, examine, "no model takes this request")
+
+
+def find_embedders(
+    chain: Sequence[ServedModel], dialect: Dialect, given: Mapping[str, Any]
+) -> tuple[Candidate, ...]:
+    """Return who of a chain makes embeddings; raises `GatewayFault` (`uncarried`) where nobody does."""
+    body = embeddings_format(dialect).screen(given)
+    return _sift(
+        chain,
+        lambda served: (body, (), explain_refusal(served, dialect, body)),
+        "no model makes these embeddings",
+    )
+
+
+def _sift(
+    chain: Sequence[ServedModel],
+    examine: Callable[[ServedModel], tuple[Mapping[str, Any], tuple[str, ...], str]],
+    refusal: str,
+) -> tuple[Candidate, ...]:
+    """Return the models without a reason against them; `examine` gives body, conversions and reason."""
+    good, skipped = list[Candidate](), list[str]()
+    for served in chain:
+        body, converted, reason = examine(served)
+        if reason:
+            skipped.append(f"{served.name} ({served.model}): {reason}")
+        else:
+            good.append(Candidate(served=served, body=body, converted=converted, skipped=tuple(skipped)))
+    if not good:
+        raise GatewayFault("uncarried", f"{refusal}: {'; '.join(skipped)}")
+    return tuple(good)
+
+
+def _explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
+    """Return why a model does not take a request, empty where it does."""
+    if not (served.images and served.files):
+        kinds = find_content_kinds(dialect, body)
+        if "image" in kinds and not served.images:
+            return "it takes no images"
+        if "file" in kinds and not served.files:
+            return "it takes no files"
+    if served.dialect != dialect:
+        try:
+            # What the other dialect has no place for shows when the request is written in it.
+            DIALECTS[served.dialect].write_request(DIALECTS[dialect].read_request(body), served.model)
+        except UntranslatableError as error:
+            return str(error)
+    return ""
+
+
+def find_content_kinds(dialect: Dialect, body: Mapping[str, Any]) -> set[str]:
+    """Return which of pictures (`image`) and files (`file`) a request holds, results of tools included."""
+    return {part.kind for part in _walk_parts(DIALECTS[dialect], body)}
+
+
+def convert_text_files(dialect: Dialect, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return a request with the files whose text is at hand as text under a line that names them, and which ones.
+
+    All else stays as it is; PDFs have no text at hand.
+    """
+    spoken, done = DIALECTS[dialect], list[str]()
+    if not any(_read_text(part) is not None for part in _walk_parts(spoken, body)):
+        return body, ()
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, list):
+            return [convert(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        part = spoken.read_part(value)
+        text = None if part is None else _read_text(part)
+        if part is None or text is None:
+            return {**value, **{name: convert(inner) for name, inner in _find_inner(value).items()}}
+        shown = f"file {part.name!r:.80}" if part.name else "a file without a name"
+        done.append(f"{shown} ({part.media_type or 'no type'}, {len(text)} characters) as text")
+        return spoken.text_part(f"[{shown}]\n{text}")
+
+    return convert(body), tuple(done)
+
+
+def _read_text(part: ContentPart) -> str | None:
+    """Return the text of a file, by what is in it and not by its name; `None` where it is no text."""
+    if part.kind == "image" or not part.data or part.media_type.startswith(_NO_TEXT):
+        return None
+    try:
+        content = base64.b64decode(part.data, validate=True)
+        text = content.decode()
+    except (binascii.Error, ValueError):
+        return None
+    return None if "\0" in text or content.startswith(b"%PDF") else text
+
+
+def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[ContentPart]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _walk_parts(dialect, one)
+    if not isinstance(value, dict):
+        return
+    part = dialect.read_part(value)
+    if part is not None:
+        yield part
+    for inner in _find_inner(value).values():
+        yield from _walk_parts(dialect, inner)
+
+
+def _find_inner(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of an object may hold parts: lists of known names, an answer of Gemini's, a document's pages."""
+    found = {name: value[name] for name in _LISTS if isinstance(value.get(name), list)}
+    answer, source = value.get("functionResponse"), value.get("source")
+    if isinstance(answer, dict):
+        found["functionResponse"] = answer
+    if isinstance(source, dict) and isinstance(source.get("content"), list):
+        found["source"] = source
+    return found
