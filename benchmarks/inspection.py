@@ -11,7 +11,7 @@ from benchmarks.shop import Opened, Shop
 from chargehand.checks._areas import Areas
 from chargehand.checks._cache import MemoryCache
 from chargehand.checks._inspect import examine
-from chargehand.missions._reader import DepotReader
+from chargehand.missions.services import DepotReader
 from chargehand.sandbox._contract import Sandbox
 from chargehand.workspace._hunks import LineRange
 from chargehand.workspace._rollback import plan_rollback, write_rollback

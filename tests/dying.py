@@ -18,7 +18,7 @@ from typing import Any
 
 import chargehand.cli._run as run_command
 from chargehand.cli._root import main
-from chargehand.missions._missions import Missions
+from chargehand.missions.missions import Missions
 from chargehand.models._call_log import CallLog
 from chargehand.store._log import EventLog
 from chargehand.store._spending import _AttemptLedger

@@ -15,7 +15,7 @@ from tests.native_kit import NativeShop, says, scripted
 from chargehand.agents import _fake_cli
 from chargehand.cli._happenings import describe
 from chargehand.core.state import MissionState
-from chargehand.missions._acknowledge import NEXT
+from chargehand.missions._messages import NEXT
 
 pytestmark = pytest.mark.needs_bwrap
 GARBLES = (

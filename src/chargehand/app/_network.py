@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.core.config import SandboxConfig
-from chargehand.missions._services import Egress, Registries
+from chargehand.missions.services import Egress, Registries
 from chargehand.sandbox._egress_contract import EgressLimits, EgressRequest
 from chargehand.sandbox._egress_rules import AllowList
 from chargehand.sandbox._mirror_reply import MirrorRequest

@@ -10,8 +10,8 @@ from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
 from chargehand.core.tiers import TierChoice
-from chargehand.missions._missions import Missions
-from chargehand.missions._services import Tier
+from chargehand.missions.missions import Missions
+from chargehand.missions.services import Tier
 from chargehand.store._projects import ProjectRow
 from chargehand.workspace._depot import Depot
 

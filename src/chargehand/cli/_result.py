@@ -10,8 +10,7 @@ from chargehand.core.records import CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.core.text import shown_path
 from chargehand.core.usage import AttemptUsage
-from chargehand.missions._causes import Cause, attempt_cause, mission_cause
-from chargehand.missions._contracts import FAILING_TEST
+from chargehand.missions.causes import FAILING_TEST, Cause, attempt_cause, mission_cause
 
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
