@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2] / "src/chargehand"
 SCANNED = sorted(
     path
     for package in ("agents", "missions")
-    for path in (ROOT / package).glob("*.py")
+    for path in (ROOT / package).rglob("*.py")
     if not path.name.startswith(("_fake_", "_conformance"))
 )
 SAID = {
@@ -55,13 +55,13 @@ ALLOWED = {
     ("agents/_role_file.py", "role.output == 'change'"): ROLE,
     ("agents/_transcript.py", "_EXIT.search(text)"): STUCK,
     ("agents/_transcript.py", "_TIMED_OUT.search(text)"): STUCK,
-    ("missions/_admission.py", "answer.lower()"): PERSON,
-    ("missions/_admission.py", "answer.lower().startswith(_USE)"): PERSON,
-    ("missions/_context.py", "'tree' in output"): "a key of a recorded step, made by us",
-    ("missions/_contracts.py", "check.reason == 'collection_error'"): CHECK,
-    ("missions/_contracts.py", "known.reason == 'no_tests_ran'"): CHECK,
-    ("missions/_judgement.py", "check.reason == 'exit_code'"): CHECK,
-    ("missions/_kept_calls.py", "content.count(b'\\n')"): "how many lines our own file has",
+    ("missions/attempt/admission.py", "answer.lower()"): PERSON,
+    ("missions/attempt/admission.py", "answer.lower().startswith(_USE)"): PERSON,
+    ("missions/attempt/context.py", "'tree' in output"): "a key of a recorded step, made by us",
+    ("missions/verdict/judgement.py", "check.reason == 'collection_error'"): CHECK,
+    ("missions/verdict/judgement.py", "known.reason == 'no_tests_ran'"): CHECK,
+    ("missions/verdict/judgement.py", "check.reason == 'exit_code'"): CHECK,
+    ("missions/_attempt_log.py", "content.count(b'\\n')"): "how many lines our own file has",
     ("missions/_policy.py", "answer.strip().lower()"): PERSON,
 }
 
@@ -123,7 +123,7 @@ def test_nothing_decides_on_the_words_of_a_reply() -> None:
 
 def test_what_decides_is_scanned() -> None:
     names = {name(path) for path in SCANNED}
-    deciding = {"agents/_claims.py", "agents/_native.py", "agents/_ending.py", "missions/_judgement.py"}
+    deciding = {"agents/_claims.py", "agents/_native.py", "agents/_ending.py", "missions/verdict/judgement.py"}
     assert deciding <= names
     assert len(names) > 80
 

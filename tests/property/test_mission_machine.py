@@ -30,11 +30,9 @@ from chargehand.core.mission_events import AttemptFinished, MissionClaimed, Miss
 from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import SETTLED, AttemptState, MissionState
 from chargehand.durable._workers import LocalMembership, LocalWorkers
-from chargehand.missions._control import Control
-from chargehand.missions._hold import hold
-from chargehand.missions._journal import Journal
-from chargehand.missions._missions import Look, create_mission
-from chargehand.missions._steer import Steering
+from chargehand.missions.journal import Journal, claim_mission, create_mission
+from chargehand.missions.reading import MissionReader
+from chargehand.missions.steering import Control, Steering
 from chargehand.store._audit import verify
 from chargehand.store._store import open_store
 
@@ -74,7 +72,7 @@ class MissionMachine(RuleBasedStateMachine):
         self.clock = SteppedClock()
         self.store = open_store(self.place, clock=self.clock)
         self.workers = LocalWorkers(self.place, version="1")
-        self.look = Look(store=self.store, workers=self.workers)
+        self.look = MissionReader(store=self.store, workers=self.workers)
         self.person = self.workers.join("command")
         self.living: dict[str, LocalMembership] = {}
         self.hands: list[Hand] = []
@@ -143,9 +141,9 @@ class MissionMachine(RuleBasedStateMachine):
 
     def claim(self, mission: str, worker: str) -> Hand:
         stack = contextlib.ExitStack()
-        epoch = stack.enter_context(hold(self.store.log, mission, worker=worker, look=self.look))
+        epoch = stack.enter_context(claim_mission(self.store.log, mission, worker=worker, look=self.look))
         journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
-        journal.note(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
+        journal.record(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
         self.tasks.append(self.loop.create_task(asyncio.Event().wait()))
         control = Control(self.tasks[-1], journal)
         return Hand(mission=mission, worker=worker, epoch=epoch, journal=journal, control=control, let_go=stack)
@@ -177,11 +175,11 @@ class MissionMachine(RuleBasedStateMachine):
         hand = data.draw(st.sampled_from(self.unpaused()))
         running = running_attempt(hand.journal.state)
         if running:
-            hand.journal.note(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
+            hand.journal.record(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
         else:
             number = len(hand.journal.state.attempts) + 1
             name = new_id("attempt")
-            hand.journal.note(AttemptStarted(attempt=name, number=number, agent="a", workspace="w", tree="t"))
+            hand.journal.record(AttemptStarted(attempt=name, number=number, agent="a", workspace="w", tree="t"))
 
     @rule(data=st.data(), status=st.sampled_from(ENDED[:-1]))
     @precondition(lambda self: self.unpaused())
@@ -193,7 +191,7 @@ class MissionMachine(RuleBasedStateMachine):
     def end(self, hand: Hand, finished: MissionFinished) -> None:
         running = running_attempt(hand.journal.state)
         lost = [AttemptFinished(attempt=running.id, status="lost", seconds=0.0)] if running else []
-        hand.journal.note(*lost, finished)
+        hand.journal.record(*lost, finished)
         hand.let_go.close()
 
     @rule(data=st.data())
@@ -215,7 +213,7 @@ class MissionMachine(RuleBasedStateMachine):
         if row.epoch == hand.epoch:
             return
         finished = MissionFinished(status="failed")
-        for write in (lambda: hand.journal.note(finished), lambda: self.one_step(hand)):
+        for write in (lambda: hand.journal.record(finished), lambda: self.one_step(hand)):
             with pytest.raises(FencedError):
                 write()
         hand.let_go.close()
@@ -242,7 +240,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.hands)
     def tell(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.hands)).control.tell("me", "hurry")
+        data.draw(st.sampled_from(self.hands)).control.send("me", "hurry")
 
     @rule(data=st.data(), dies=st.booleans())
     @precondition(lambda self: self.hands)
@@ -278,7 +276,7 @@ class MissionMachine(RuleBasedStateMachine):
     def open_the_store_again(self) -> None:
         self.store.close()
         self.store = open_store(self.place, clock=self.clock)
-        self.look = Look(store=self.store, workers=self.workers)
+        self.look = MissionReader(store=self.store, workers=self.workers)
         for hand in (*self.hands, *self.zombies):
             hand.journal._store = self.store
 
