@@ -50,6 +50,7 @@ def lost_call_event(attempt: str, booked: BookedCall) -> ModelCalled:
     return ModelCalled(
         call=booked.call,
         attempt=attempt,
+        # The ledger knows only money: model and turn stood in the line that was never written.
         turn=0,
         model="",
         upstream="",
@@ -75,6 +76,8 @@ def archive_replies(store: Store, mission: str, *attempts: str) -> None:
             content = path.read_bytes()
         except FileNotFoundError:
             continue
+        # The artifact first: after a crash between the two the file is still there, and the same content makes the
+        # same artifact, since artifacts are named by their digest.
         if content.count(b"\n") > 1:  # the first line is the file's own header
             store.artifacts.put(content, kind="calls", mission=mission)
         path.unlink(missing_ok=True)

@@ -50,6 +50,7 @@ async def read_script(sandbox: Sandbox, path: str) -> str | None:
     """
     if "\0" in path or not path.startswith("/"):
         return None
+    # One byte more than may be read, to tell a script of the largest size from a longer one.
     result = await sandbox.exec(
         ["/bin/sh", "-c", _READ, "sh", path, str(LARGEST_SCRIPT + 1)],
         timeout=_SECONDS,
@@ -64,6 +65,7 @@ async def read_script(sandbox: Sandbox, path: str) -> str | None:
 
 def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
     """Return what reads the scripts of a sandbox from another thread while the running loop goes on."""
+    # `judge` is synchronous and runs in a thread; sandboxes are talked to in the event loop only.
     loop = asyncio.get_running_loop()
     known: dict[str, str | None] = {}
 
@@ -111,6 +113,7 @@ class Judge:
             hosts=self._services.config.sandbox.network,
             script=scripts_of(self._sandbox),
         )
+        # In a thread: a long shell line takes time to parse, and reading its scripts waits for the sandbox.
         judgement = await asyncio.to_thread(judge, action, around, rules)
         asked = self._journal.state.questions.get(f"{self._attempt}/{name}")
         answered = asked is not None and asked.answer is not None
@@ -228,5 +231,6 @@ def _kind(action: Action) -> str:
 
 
 def _short(text: str) -> str:
+    # Redacted before it is cut: half a key would not be recognised as one.
     clean = _REDACTOR.text(printable(text))
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"

@@ -80,6 +80,7 @@ def load_causes() -> CauseTable:
     )
 
 
+# Where no reason has a known code, the status alone says whose matter it is.
 _BY_ATTEMPT: Mapping[AttemptStatus, CauseClass] = {
     "refused": "check",
     "failed": "engine",

@@ -73,6 +73,7 @@ class CheckpointEditor:
             base, last = _require_change(journal.state)
             if _follows(depot, tip.commit, base.commit):
                 return _unchanged(base, last)
+            # As one change on the base: the single checkpoints contain what the agent undid again.
             theirs = depot.commit(last.tree, (base.commit,), "candidate")
             tree = self._require_tree(journal, tip, last.tree, depot.merge(tip.commit, theirs))
             commit = depot.commit(tree, (last.commit, tip.commit), message or f"Merge {tip.revision}")
@@ -148,6 +149,7 @@ class CheckpointEditor:
         """Return where the new chain is with the changes of one commit, and whether they changed anything."""
         found = depot.read_commit(commit)
         if found.tree == depot.tree_of(before):
+            # A commit without changes matters for a person's message only; our own begin with `checkpoint: `.
             if len(found.message.strip()) and not found.message.startswith("checkpoint: "):
                 return depot.commit(depot.tree_of(on), (on,), found.message), True
             return on, False
@@ -188,6 +190,7 @@ class CheckpointEditor:
         """Record the new end of the chain of checkpoints; the old one stays."""
         state = journal.state
         tree = depot.tree_of(commit)
+        # A ref before the line in the log: garbage collection must not take what the log names.
         depot.swap(f"refs/chargehand/restored/{state.id}/{commit}", commit, None)
         new_base = tip and Base(
             commit=tip.commit,
@@ -205,6 +208,7 @@ class CheckpointEditor:
         judged = tree == last.tree and new_base is None
         # The new tree gets out only once it was judged like any other: until then its verdict is missing.
         missing = VerdictGiven(verdict=Verdict(tree=tree, scope="merged", status="missing"))
+        # The last moment at which stopping leaves the mission as it was.
         _check_stop(stop)
         journal.record(
             *((BaseResolved(base=new_base),) if new_base else ()),
@@ -302,6 +306,7 @@ async def run_formatters(
     ]
     after = (await asyncio.to_thread(workspace.checkpoint, "formatted")).tree
     given = {path for paths in files.values() for path in paths}
+    # A formatter may write caches and other files: only what it was given is taken.
     touched = sorted(change.path for change in depot.diff(tree, after) if change.path in given)
     made = depot.replace_paths(tree, touched, after)
     return FormatResult(before=tree, tree=made, changes=depot.diff(tree, made), runs=tuple(runs))
@@ -313,6 +318,7 @@ async def _run_formatter(
     taken, problems, missing = 0.0, [], False
     for start in range(0, len(files), _AT_ONCE):
         part = files[start : start + _AT_ONCE]
+        # `./`, since a file may be named like an option.
         result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
         taken += result.seconds
         if result.exit_code or result.timed_out:
@@ -345,6 +351,7 @@ def restore_checkpoint(
     last = state.checkpoints[-1]
     if plan is None:
         plan = plan_rollback(depot, last.tree, target)
+    # The plan was shown to a person: what they saw is what happens, or nothing.
     elif (plan.source, plan.target) != (last.tree, target):
         raise stale_plan(plan, last.tree)
     if plan.result == last.tree:

@@ -171,6 +171,7 @@ class MissionFlow:
     async def _resume(self, request: MissionRequest) -> None:
         """Finish what an earlier worker left half-done, then go through the steps."""
         state = self._journal.state
+        # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
         if state.fruitless_claims > _FRUITLESS_CLAIMS:
             message = f"its worker ended {_FRUITLESS_CLAIMS} times without coming one step further"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
@@ -236,6 +237,7 @@ class MissionFlow:
         reason = request.why or "named in the request"
 
         async def select() -> object:
+            # Recorded, as the configuration may name another agent by the time the mission is resumed.
             return {"agent": agent.name, "kind": agent.kind, "reason": reason}
 
         def events(output: dict[str, Any]) -> Sequence[Payload]:
@@ -252,6 +254,7 @@ class MissionFlow:
             admitted = request if number == 1 else await self._admission.admitted(request, number)
             if admitted != request:  # the agent or model before failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
+            # For attempts that are broken off; others take their time from their recorded steps.
             self._attempt_started = self._services.clock.monotonic() - self._journal.queued_seconds
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._fault("agent")
@@ -260,8 +263,11 @@ class MissionFlow:
             another = not last and requires_next_attempt(self._journal.state, number)
             if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
                 judged = await self._rebase_attempt(request, judged, number)
-            end = judged.end
-            self._finish_attempt(number, end)
+            end, attempt = judged.end, self._journal.state.attempt(number)
+            if attempt is not None and attempt.status == "running":  # else its end was recorded before a crash
+                seconds = self._journal.state.seconds_of(f"attempt/{number}/")
+                self._journal.record(attempt_end(attempt, end.status, end.reasons, seconds=seconds))
+                self._admission.record_change(self._request, number)
             # A native agent that failed had no model, no room or no end: trying again brings the same.
             hopeless = agent.driven and result.outcome.claim == "failed"
             good = end.mission in ("promoted", "waiting")
@@ -385,6 +391,8 @@ class MissionFlow:
         the result stays what it was: it is promoted by itself, and not applied.
         """
         journal, services = self._journal, self._services
+        # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
+        # them.
         rebase = await record_rebase(
             journal, services.store, services.depot, judged.context.base, judged.result.tree, number=number
         )
@@ -423,15 +431,6 @@ class MissionFlow:
         return await validator.judge_candidate(
             tree, scope="merged", changes=changes, findings=findings, degraded=inspection.degraded
         )
-
-    def _finish_attempt(self, number: int, end: AttemptEnd) -> None:
-        attempt = self._journal.state.attempt(number)
-        assert attempt is not None
-        if attempt.status != "running":  # recorded before a crash
-            return
-        seconds = self._journal.state.seconds_of(f"attempt/{number}/")
-        self._journal.record(attempt_end(attempt, end.status, end.reasons, seconds=seconds))
-        self._admission.record_change(self._request, number)
 
     async def _conclude(self, judged: JudgedAttempt) -> None:
         result, end = judged.result, judged.end

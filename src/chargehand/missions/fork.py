@@ -95,7 +95,9 @@ def create_fork(
     does not have.
     """
     source = list(_decode_payloads(store.log.read(mission)))
-    points = list(_find_replies(source))
+    steps = [payload.step for payload in source if isinstance(payload, StepFinished)]
+    acts = [act for act in map(parse_act, steps) if act is not None]
+    points = [ForkPoint(attempt=number, turn=step.turn) for number, step in acts if step.kind == "reply"]
     if not points:
         raise RefusedError(
             f"mission {mission!r} has no recorded replies",
@@ -132,13 +134,6 @@ def _decode_payloads(events: tuple[Event, ...]) -> Iterator[Payload]:
             yield payload
 
 
-def _find_replies(payloads: Sequence[Payload]) -> Iterator[ForkPoint]:
-    for payload in payloads:
-        act = parse_act(payload.step) if isinstance(payload, StepFinished) else None
-        if act is not None and act[1].kind == "reply":
-            yield ForkPoint(attempt=act[0], turn=act[1].turn)
-
-
 def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edited: bool) -> Iterator[Payload]:
     """Yield what came before the point, under names of its own."""
     attempts: dict[str, str] = {}
@@ -153,6 +148,7 @@ def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edite
                 continue
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")
+            # Named as a workspace of its own would be: resuming finds no files there and lays the tree out anew.
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
             payload = replace(payload, workspace=workspace)
         yield _rename_attempt(payload, attempts)

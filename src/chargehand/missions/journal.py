@@ -169,6 +169,7 @@ class Journal:
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""
+        # The log first: it refuses a fenced writer, whose state must not run ahead of what is written.
         lines = self._store.log.append(self.mission, *payloads, durable=durable, epoch=self.epoch)
         for line, payload in zip(lines, payloads, strict=True):
             apply(self.state, line)
@@ -189,6 +190,7 @@ class Journal:
         are written together or not at all. A step whose process died before that is done again: what it does
         outside must bear that.
         """
+        # A digest, since inputs hold whole requests and reports and are compared only.
         digest = hashlib.sha256(encode_json(input)).hexdigest()
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:

@@ -77,6 +77,8 @@ class Missions:
         worker, role = services.worker
         with claim_mission(services.store.log, mission, worker=worker, look=self.look) as epoch:
             journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
+            # The first line under the new epoch: claims without a step after them are what the fold counts as
+            # fruitless.
             journal.record(MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version))
             control = Control(task, journal)
             try:
@@ -158,20 +160,15 @@ class Missions:
         for row in self._services.store.log.takeable():
             if row.project != self._services.project or row.owner is None or self.look.live(row):
                 continue
+            state = self._journal(row.id).state
+            if state.prepared is None and (state.commit is None or state.status == "promoted"):
+                continue
             with contextlib.suppress(RefusedError):  # another worker came first
-                if await self._recover(row.id):
-                    done.append(row.id)
+                async with self._claimed(row.id) as (journal, control):
+                    if Promoter(self._services, journal, fault=self._fault).settle_prepared():
+                        await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
+                        done.append(row.id)
         return done
-
-    async def _recover(self, mission: str) -> bool:
-        state = self._journal(mission).state
-        if state.prepared is None and (state.commit is None or state.status == "promoted"):
-            return False
-        async with self._claimed(mission) as (journal, control):
-            if not Promoter(self._services, journal, fault=self._fault).settle_prepared():
-                return False
-            await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
-            return True
 
     async def admit(self, action: Action, *, mission: str | None = None) -> Judgement:
         """Judge a command that a person runs, recorded in the log of the mission that it looks at, if any.

@@ -92,6 +92,7 @@ class ModelTally:
     def add(self, calls: list[ModelCalled], attempts: tuple[AttemptState, ...] | list[AttemptState]) -> None:
         """Count the calls of one mission, a call once however often it is in the log, and its attempts."""
         last: dict[str, _ModelRow] = {}
+        # A call may be recorded twice, by the gateway and as lost by a resumed worker: its first line counts.
         for call in {one.call: one for one in reversed(calls)}.values():
             row = self._rows.setdefault((call.model, call.upstream, call.provider), _ModelRow())
             row.add(call)
@@ -144,10 +145,14 @@ class _ModelRow:
             self.counts["reported"] += 1
             self.reported_usd += call.reported_usd
         if call.status != "ok":
-            self.errors[_error_code(call)] += 1
+            code, colon, _ = call.reason.partition(":")
+            code = code if colon and code.isidentifier() else call.status  # a reason may have no code
+            # A provider's own error is told apart by its status: 429 and 500 ask for different remedies.
+            self.errors[f"{code} {call.http_status}" if code == "upstream_error" else code] += 1
             return
         self.seconds.add(call.seconds)
         self.first.add(call.first_seconds)
+        # Speed is told of replies alone: embeddings have no output, and unknown tokens no speed.
         if call.output_tokens is not None and call.operation == "reply":
             self.timed_output += call.output_tokens
             self.timed_seconds += call.seconds
@@ -183,10 +188,3 @@ class _ModelRow:
             by_end=dict(sorted(self.ends.items())),
             verdicts=dict(sorted(self.verdicts.items())),
         )
-
-
-def _error_code(call: ModelCalled) -> str:
-    """Return the code of a reason; of an error of the provider with its HTTP status."""
-    code, colon, _ = call.reason.partition(":")
-    code = code if colon and code.isidentifier() else call.status
-    return f"{code} {call.http_status}" if code == "upstream_error" else code

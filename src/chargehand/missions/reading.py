@@ -46,6 +46,7 @@ def queue_positions(store: Store, workers: Workers) -> dict[str, QueuePosition]:
     Raises `StoreError`.
     """
     alive = {member.id for member in workers.members() if member.role == "worker"}
+    # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
     rows = [row for row in store.log.takeable() if row.runnable]
     living = {row.owner for row in rows if row.owner is not None and workers.live(row.owner)}
     # A `chargehand run` holds its own mission and takes no other: it counts as a living owner, not as a worker.

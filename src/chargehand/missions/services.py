@@ -115,6 +115,7 @@ class OpenGateway(Protocol):
 
 def available_cores() -> int:
     """Return how many processors this process may use."""
+    # Not `os.cpu_count()`: a container or taskset may leave this process fewer.
     return len(os.sched_getaffinity(0))
 
 

@@ -211,6 +211,7 @@ class Sample:
 
 def nearest_rank(ordered: list[float], percent: int) -> float | None:
     """Return the value of rank ceil(percent / 100 * n) of n sorted values, `None` where there is none."""
+    # -(-a // b) is the ceiling of a / b without floating point.
     return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else None
 
 
@@ -304,6 +305,7 @@ class MissionTally:
         self._statuses[state.status] += 1
         for seconds in state.checkpoint_seconds:
             self._checkpoints.add(seconds)
+        # Checkpoints of older versions did not record how long they took.
         self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
         for sandbox in state.sandboxes:
             self._sandboxes.add(sandbox)
@@ -311,7 +313,14 @@ class MissionTally:
             self._network[name] += getattr(state.network, name)
         ended = state.status in ENDED
         for attempt in state.attempts:
-            self._add_attempt(attempt, ended=ended)
+            # A lost attempt counts once its mission has ended: until then another worker may go on with it.
+            if attempt.status == "running" or (attempt.status == "lost" and not ended):
+                continue
+            cause = attempt_cause(attempt)
+            self._attempts.add(attempt, cause)
+            self._agents.setdefault(attempt.agent, _AttemptTally()).add(attempt, cause)
+            if cause is not None:
+                self._causes.setdefault(cause, Counter())["attempts"] += 1
         if ended:
             self._add_end(_own_end(state, before))
             spent = None
@@ -319,19 +328,12 @@ class MissionTally:
                 spent = datetime.fromisoformat(state.finished) - datetime.fromisoformat(state.created)
             self._seconds.add(spent.total_seconds() if spent is not None else None)
 
-    def _add_attempt(self, attempt: AttemptState, *, ended: bool) -> None:
-        if attempt.status == "running" or (attempt.status == "lost" and not ended):
-            return
-        cause = attempt_cause(attempt)
-        self._attempts.add(attempt, cause)
-        self._agents.setdefault(attempt.agent, _AttemptTally()).add(attempt, cause)
-        if cause is not None:
-            self._causes.setdefault(cause, Counter())["attempts"] += 1
-
     def _add_end(self, end: MissionState) -> None:
         cause = mission_cause(end)
         engine = cause is not None and cause.kind == "engine"
         broken_off = end.status == "failed" and cause is not None and cause.kind in ("provider", "person")
+        # Not the engine's fault, and still not the mission's own end: a setup that cannot run, a model without a
+        # key.
         promoted = end.status == "promoted"
         self._ended += 1
         self._engine += engine
@@ -385,6 +387,7 @@ def _own_end(state: MissionState, before: MissionState | None) -> MissionState:
     """
     if before is None:
         return state
+    # What a person discards later was an end of its own already.
     if before.status in ENDED:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)

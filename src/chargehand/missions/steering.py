@@ -88,6 +88,7 @@ class Control:
             raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
         self._unpaused.clear()
         self._suspend_limits()
+        # A sandbox that died meanwhile cannot be frozen, and need not be.
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
@@ -331,6 +332,8 @@ class Steering:
             asked = self.look.at_rest(mission).waits_for_quota
             if asked is None or wake_time(mission, asked.until) > now:
                 return False
+            # As the clock's answer: a wait that the clock ended in vain makes the next one longer, a person's does
+            # not.
             answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
             self.store.log.append(mission, answered, epoch=epoch, durable=True)
         return True

@@ -74,6 +74,7 @@ class TranscriptEntry:
 
 def read_transcript(store: Store, state: MissionState) -> Iterator[TranscriptEntry]:
     """Yield the conversation of a mission's attempts, in order; nothing for agents that report nothing."""
+    # In the order of the log, so a call is known before its result.
     calls: dict[tuple[str, int], ToolCall] = {}  # a result names its call by reply and index only
     for done in state.steps.values():
         match done.step.split("/", 3):

@@ -127,6 +127,7 @@ def read_breaker_events(
         if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died in mid-probe
             events.append(replace(events[-1], kind="void"))
         found += events
+    # Missions run side by side: their events interleave.
     return sorted(found, key=lambda event: event.time)
 
 
@@ -217,6 +218,7 @@ class Admission:
         name, state = agent_step(number), self._journal.state
         if name in state.steps:
             return _with_choice(request, self._journal.recall(state.steps[name]))
+        # An attempt that was begun goes on with the agent that began it.
         if state.attempt(number) is not None or self._breaker(_who(request)).state == "closed":
             return request
 
@@ -224,6 +226,7 @@ class Admission:
             choice = self._take_answer(request, number) or self._find_model(request)
             return choice or self._ask_person(request, number)
 
+        # The input of the step: with another request the choice would be made anew.
         given = [request.agent, request.model, *request.fallback]
         async with self._queue.turn("probes"):  # of two missions that find the cool-down over, one probes
             choice: dict[str, Any] = await self._journal.step(name, given, choose, events=self._events)
@@ -254,6 +257,7 @@ class Admission:
             breaker = breakers[model]
             if breaker.state != "closed" and not breaker.may_probe(now):
                 continue
+            # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
             rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
             passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
             why = f"{passed} failed too often" if passed else "a probe after it failed too often"
@@ -310,6 +314,7 @@ class Admission:
         who = _who(_with_choice(request, self._journal.recall(steps[chosen[0]])) if chosen else request)
         with contextlib.suppress(StoreError):  # the state follows from what is recorded already
             events = self._read_events(who)
+            # Up to this mission's own last event: what others added meanwhile is theirs to record.
             own = [place for place, event in enumerate(events) if event.mission == self._journal.mission]
             before = fold_breaker(events[: own[-1]]) if own else Breaker()
             after = fold_breaker(events[: own[-1] + 1]) if own else Breaker()

@@ -33,6 +33,7 @@ from chargehand.workspace._workspace import Workspace
 
 def find_last_tree(journal: Journal, number: int) -> str | None:
     """Return the tree that the last recorded act of an attempt left, `None` where there is none."""
+    # Newest first: a later act may have set files back to an earlier tree.
     for step in reversed(journal.state.steps.values()):
         output = journal.recall(step) if step.step.startswith(acts_prefix(number)) else None
         if isinstance(output, dict) and "tree" in output:
@@ -78,6 +79,7 @@ class RecordedContext:
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
+        # A pause is waited out between steps, never inside one: a step that was cut in half is done again.
         await self._control.may_go_on()
         return await self._journal.step(acts_prefix(self._number) + name, input, work)
 
@@ -106,6 +108,7 @@ class RecordedContext:
 
     async def _record_act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         await self._control.may_go_on()
+        # Output and checkpoint in one append: a resumed agent never has an output whose files are not there.
         done = await self._journal.step(
             acts_prefix(self._number) + name, input, work, events=self._checkpoint_events
         )
@@ -175,6 +178,7 @@ class RecordedContext:
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
         """Return a person's answer; see `AttemptContext.ask`."""
         await self._control.may_go_on()
+        # Named after the attempt: the same question of the next attempt is a new one.
         name = f"{self._attempt}/{question}"
         asked = self._journal.state.questions.get(name)
         if asked is not None and asked.answer is not None:
@@ -192,6 +196,7 @@ class RecordedContext:
                 ),
                 durable=True,
             )
+        # Ends the run: sandbox and slot are given back, since a person may take days to answer.
         raise WaitingError(text, code="question")
 
     async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:

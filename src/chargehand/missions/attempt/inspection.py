@@ -71,6 +71,7 @@ class Inspector:
 
     async def inspect_sample(self, changes: Sequence[Change], *, tree: str) -> Inspection:
         """Return what a quick inspection of a running attempt finds: beyond 100 changes a sample, by risk."""
+        # Seeded by the tree: the same tree gives the same sample, also to a worker that takes over.
         limits = Limits(seconds=_MARGIN * self._running_seconds, files=RUNNING_FILES, seed=tree)
         return await self._within(self._running_seconds, changes, limits)
 
@@ -112,6 +113,7 @@ class _StoredEntries:
         self._kept = store.inspections
         self._project = project
         self._usable = True
+        # A thread of its own: a store that hangs costs two seconds once, not the inspection.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection-store")
 
     def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
@@ -142,6 +144,7 @@ async def stopped_by(watching: Coroutine[Any, Any, None]) -> AsyncIterator[None]
     """
     body = asyncio.current_task()
     assert body is not None
+    # Cancellations from before the block are not the watcher's to take back.
     asked_before = body.cancelling()
     watcher = asyncio.create_task(watching)
 

@@ -196,6 +196,7 @@ class AttemptRunner:
     ) -> tuple[Outcome, Scan, tuple[Finding, ...]]:
         """Run the agent in a sandbox of its own; return its outcome, the last scan, and critical findings."""
         attempt = assignment.attempt
+        own = (self._services, self._journal, self._control)
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
@@ -213,18 +214,10 @@ class AttemptRunner:
                 )
             )
             snapshot = FailureSnapshot(
-                self._services,
-                self._journal,
-                self._control,
-                attempt=attempt,
-                workspace=workspace,
-                sandbox=sandbox,
-                on_output=self._on_output,
+                *own, attempt=attempt, workspace=workspace, sandbox=sandbox, on_output=self._on_output
             )
             context = RecordedContext(
-                self._services,
-                self._journal,
-                self._control,
+                *own,
                 attempt=attempt,
                 number=assignment.number,
                 workspace=workspace,
@@ -238,6 +231,7 @@ class AttemptRunner:
             )
             async with self._watch(agent, attempt, workspace, sandbox) as watch:
                 outcome, critical = await self._run_agent(agent, assignment, context, snapshot, watch)
+                # From here on nothing that still runs inside may cost money or reach a host.
                 if endpoint is not None:
                     endpoint.revoke()
                 if egress is not None:
@@ -280,6 +274,7 @@ class AttemptRunner:
                 recorded=found.recorded,
                 sent=found.sent,
             )
+            # The gateway calls from a thread of its own; the journal belongs to the event loop.
             loop.call_soon_threadsafe(record, event)
 
         opened = self._services.open_gateway(
@@ -389,6 +384,7 @@ class AttemptRunner:
     def _record_command(self, agent: Agent, sandbox: Sandbox, outcome: Outcome) -> None:
         if outcome.exit_code is None and agent.driven:  # its steps contain all of it
             return
+        # Stored before the event that names it: the log never names an artifact that is not there.
         artifacts, artifact = self._services.store.artifacts, None
         if outcome.output:
             artifact = artifacts.put(outcome.output, kind="agent", mission=self._journal.mission)
@@ -429,6 +425,7 @@ class AttemptRunner:
         """Act on what inspection finds: critical, on the way too, discards everything, error sets a path back."""
         base_tree = self._environment.base.tree
         inspection = await self._inspector.inspect_all(scan.changes)
+        # A finding of the quick inspections on the way comes again here: it is listed once.
         findings = tuple(dict.fromkeys((*critical, *scan.findings, *inspection.findings)))
         critical = tuple(found for found in findings if found.severity == "critical")
         if critical:

@@ -204,6 +204,7 @@ class FailureSnapshot:
         processes = self._before_timeout if timed_out else await asyncio.to_thread(self._list_processes)
 
         def encode() -> bytes:
+            # In a thread: counting a workspace takes as long as it has files.
             entries, size = self.workspace.usage()
             disk = shutil.disk_usage(self.workspace.directory)
             document = {
@@ -266,6 +267,7 @@ async def run_within_quota(quota: AttemptQuota, work: Coroutine[Any, Any, Outcom
         seconds = clock.monotonic() - began
         return Outcome(claim="failed", reason=problem.message, code=problem.code, output=b"", seconds=seconds)
     finally:
+        # Cancelling the agent kills what it runs; it is awaited so that nothing writes any more afterwards.
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)

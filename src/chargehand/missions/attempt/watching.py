@@ -135,7 +135,10 @@ class FileChangeLog:
         changes: list[tuple[str, str]] = []
         size, gap = 0, ""
         for event in batch.events:
-            change = None if isinstance(event, Gap) else _change(event.kind, event.path, found=event.found)
+            change = None
+            if not isinstance(event, Gap):
+                path = event.path if len(event.path) <= _PATH_LENGTH else event.path[:_PATH_LENGTH] + "…"
+                change = (f"found_{event.kind}" if event.found else event.kind, path)
             more = 0 if change is None else len(encode_json(change)) + 1
             if (change is None or size + more > _LINE_BYTES) and (changes or gap):
                 yield self._line(changes, gap)
@@ -151,11 +154,6 @@ class FileChangeLog:
     def _line(self, changes: Sequence[tuple[str, str]], gap: str) -> FilesSeen:
         reasons = (gap,) if gap else ()
         return FilesSeen(attempt=self._attempt, changes=tuple(changes), gap=bool(gap), reasons=reasons)
-
-
-def _change(kind: str, path: str, *, found: bool) -> tuple[str, str]:
-    shown = path if len(path) <= _PATH_LENGTH else path[:_PATH_LENGTH] + "…"
-    return (f"found_{kind}" if found else kind, shown)
 
 
 class WorkspaceWatch:
@@ -274,6 +272,7 @@ class WorkspaceWatch:
                 async with asyncio.timeout(self._seconds_idle()):
                     await self._ready.wait()
             self._ready.clear()
+            # A reset lays the files out anew in another directory, which the old watcher does not see.
             if self._workspace.scan_root() != self._root:
                 await self._reopen()
             self._gather()
@@ -299,11 +298,13 @@ class WorkspaceWatch:
 
     async def _checkpoint(self, keep: Keep, trigger: str) -> None:
         await self._control.may_go_on()
+        # Frozen, so that the checkpoint holds a tree that existed at one moment.
         async with self._control.frozen(self._sandbox):
             await self._sync()
             self._log.write()
             scan = await keep(trigger)
             self._timer.reset()
+        # Inspected after the thaw: the agent need not stand still for the rules.
         await self._inspect(scan)
 
     async def _poll(self) -> None:
@@ -313,6 +314,7 @@ class WorkspaceWatch:
         last, files = self._clock.monotonic(), 0
         while True:
             await asyncio.sleep(self._pace.look)
+            # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
             now = (await asyncio.to_thread(self._workspace.scan)).files
             due = self._clock.monotonic() - last >= self._pace.seconds
             if not due and abs(now - files) < self._pace.files:

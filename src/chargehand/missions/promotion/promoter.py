@@ -87,6 +87,7 @@ class Promoter:
         if merged == depot.tree_of(tip):
             raise RefusedError("the mission branch already contains this change", code="no_change", hint=hint)
         good = person_may_promote(verdict) if approved else verdict.status == "green"
+        # The verdict must be of this very tree: one of another tree, however similar, promotes nothing.
         if verdict.tree != merged or not good:
             message = f"the merged tree {merged[:12]!r} has no green verdict"
             raise RefusedError(message, code="merged_red", hint=hint)
@@ -95,6 +96,7 @@ class Promoter:
         known = depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
         parents = (tip,) if known else (tip, base.commit)
         commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict))
+        # Before the first promotion there is no branch: the swap then expects none.
         return await self._swap(commit, tip if tip != base.commit else None, merged)
 
     async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
@@ -230,6 +232,7 @@ class Promoter:
                 other = await self._write(state.commit, f"{branch}-{self._journal.mission[-6:]}", None)
                 export = other if other.state == "done" else export
         self._fault("exported")
+        # Either command delivers what stands on the branch; the one that was given is the one to repeat.
         export = self._add_retry(export, "rollback" if is_rolled_back(state) else "promote")
         self._journal.record(ExportChanged(export=export, commit=state.commit), durable=True)
         return export

@@ -31,7 +31,7 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.services import Registries, Services
 from chargehand.policy._actions import Run
-from chargehand.sandbox._contract import WORKSPACE, ExecResult, Sandbox
+from chargehand.sandbox._contract import WORKSPACE, Sandbox
 from chargehand.workspace._environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
@@ -241,18 +241,15 @@ async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command
         )
     )
     if result.exit_code != 0:
+        ended = f"setup failed: {command!r} ended with exit code {result.exit_code}"
+        if result.timed_out:
+            ended = f"setup was stopped at its time limit: {command!r} after {result.seconds:.0f} s"
+        elif result.limit is not None:
+            ended = f"setup was ended by its limit of {result.limit}: {command!r}"
         tail = printable(output[-_TAIL:].decode(errors="replace")).strip()
         last = f"its last output was:\n{tail}" if tail else "it printed nothing"
         raise RefusedError(
-            f"{_describe_failure(command, result)}; {last}",
+            f"{ended}; {last}",
             code="setup_failed",
             hint="fix project.setup; `chargehand project setup` runs it",
         )
-
-
-def _describe_failure(command: str, result: ExecResult) -> str:
-    if result.timed_out:
-        return f"setup was stopped at its time limit: {command!r} after {result.seconds:.0f} s"
-    if result.limit is not None:
-        return f"setup was ended by its limit of {result.limit}: {command!r}"
-    return f"setup failed: {command!r} ended with exit code {result.exit_code}"

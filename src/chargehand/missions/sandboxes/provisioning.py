@@ -132,6 +132,7 @@ class SandboxProvisioner:
         def make() -> Workspace:
             if mission is None:
                 return self._create(environment, tree)
+            # Under any epoch: an earlier claim's files carry another name.
             _remove(self._services, mission, f"{purpose}-*")
             return self._create(environment, tree, id=f"{workspace_prefix(mission)}{purpose}-{epoch or 0}")
 
@@ -176,6 +177,7 @@ class SandboxProvisioner:
         waiting = False
         try:
             made = await asyncio.shield(making)
+            # Making the files counts towards the time until the sandbox over them is ready.
             self._making[made.id] = self._services.clock.monotonic() - began
             yield made
         except WaitingError:
@@ -213,6 +215,7 @@ class SandboxProvisioner:
             try:
                 yield opened
             finally:
+                # Closing logs the connections that are still open: the event of what was only counted comes last.
                 await opened.close()
                 requests.finish()
 
@@ -289,6 +292,7 @@ class SandboxProvisioner:
         if purpose == AGENT and not workspace.holds_base:
             with contextlib.suppress(ChargehandError, OSError):
                 files, written = await asyncio.to_thread(workspace.usage)
+        # After the close: the numbers cover its whole life.
         used = sandbox.usage()
         closed = SandboxClosed(
             sandbox=sandbox.id,
@@ -366,6 +370,7 @@ class NetworkLog:
     def see(self, request: EgressRequest) -> None:
         """Record a request that ended."""
         now = self._clock.monotonic()
+        # A token bucket: each event takes one of `_room`, which fills up again with time.
         self._room = min(_BURST, self._room + _RATE * (now - self._at))
         self._at = now
         if self._room < 1 or self._left <= 0:

@@ -77,6 +77,7 @@ def judge_result(
     # What inspection discarded comes first: whatever the agent claims of its work, nothing of it is left.
     if result.discarded:
         return _refused(*_reasons(result.discarded))
+    # Promoting what was not inspected in full would let in what inspection is there to stop.
     if result.degraded:
         return _refused(Reason(code="inspection_incomplete", message=result.degraded))
     if result.outcome.claim != "done":
@@ -142,6 +143,7 @@ def person_may_promote(verdict: Verdict) -> bool:
     What a person may approve: a tree without checks, a changed check surface, and tests that were changed on
     purpose, so that the base's version of them fails.
     """
+    # The base's tests may fail where the request is to change what they assert; the tree's own may not.
     own = (check for check in verdict.checks if not check.base_tests)
     wrong = any(found.severity in ("error", "critical") for found in verdict.findings)
     if verdict.status == "degraded":
@@ -212,7 +214,12 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
     """
     if role.must_add != "decision_record":
         return ()
-    new = [change for change in changes if change.kind == "added" and _is_record(change.path)]
+    new = []
+    for change in changes:
+        *directories, name = change.path.lower().split("/")
+        is_record = not _RECORDS.isdisjoint(directories) and name.endswith(_DOCUMENTS)
+        if is_record and change.kind == "added":
+            new.append(change)
     if any(change.new_id is not None and _has_text(depot, change.new_id) for change in new):
         return ()
     short = f"has no heading, or fewer than {_FEWEST_WORDS} words"
@@ -221,14 +228,10 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
     return (Finding(rule="no_decision_record", severity="error", path=_NOWHERE, message=message),)
 
 
-def _is_record(path: str) -> bool:
-    *directories, name = path.lower().split("/")
-    return not _RECORDS.isdisjoint(directories) and name.endswith(_DOCUMENTS)
-
-
 def _has_text(depot: Depot, blob: str) -> bool:
     text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
     lines = text.splitlines()
+    # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
     underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
     return bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined) and len(text.split()) >= _FEWEST_WORDS
 

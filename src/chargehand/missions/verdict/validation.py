@@ -169,6 +169,7 @@ class Validator:
         async with layers:
             environment = await layers.environment(tree)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance)
+            # A tree that fails its own checks is red already: the second run would only cost time.
             if all(check.status == "passed" for check in checks):
                 checks += await self._check_with_base_tests(tree, changes, layers)
         findings = (*findings, *layers.findings)
@@ -193,6 +194,7 @@ class Validator:
             return ()
         environment = await layers.environment(mixed)
         checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
+        # Both runs give their checks the same names: the second one's outputs move out of the way.
         for check in checks:
             self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
