@@ -22,7 +22,7 @@ from chargehand.missions.statistics import Cost, Percentiles, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Tokens of the calls that told; `unknown` is how many were sent and did not."""
+    """Tokens of the calls that reported them; `unknown` is how many were sent and did not."""
 
     input: int
     output: int
@@ -152,7 +152,7 @@ class _ModelRow:
             return
         self.seconds.add(call.seconds)
         self.first.add(call.first_seconds)
-        # Speed is told of replies alone: embeddings have no output, and unknown tokens no speed.
+        # Speed is of replies alone: embeddings have no output, and unknown tokens no speed.
         if call.output_tokens is not None and call.operation == "reply":
             self.timed_output += call.output_tokens
             self.timed_seconds += call.seconds

@@ -147,7 +147,7 @@ class RecordedContext:
         return self._services.store.artifacts.put(content, kind="agent", mission=self._journal.mission)
 
     def artifact(self, id: str) -> bytes:
-        """Return what was kept; see `AttemptContext.artifact`."""
+        """Return the content of an artifact; see `AttemptContext.artifact`."""
         return self._services.store.artifacts.get(id)
 
     def heard(self) -> Sequence[str]:

@@ -111,7 +111,7 @@ class FileChangeLog:
         self._journal.record(FilesSeen(attempt=self._attempt, gap=True, reasons=(reason,)))
 
     def write(self) -> None:
-        """Write what was kept, all at once."""
+        """Write all batches at once."""
         batches, self._batches = self._batches, []
         if not batches:
             return
@@ -255,15 +255,6 @@ class WorkspaceWatch:
             self._timer.see(batch, now=self._clock.monotonic())
             self._log.see(batch)
 
-    async def _reopen(self) -> None:
-        """Watch the directory that a reset made; changes there until now were not seen."""
-        self._gather()
-        await self._close()
-        self._gather()
-        self._watcher = None
-        self._log.write_gap("reset")
-        await self._open()
-
     # --- the loop
 
     async def _follow(self) -> None:
@@ -274,7 +265,12 @@ class WorkspaceWatch:
             self._ready.clear()
             # A reset lays the files out anew in another directory, which the old watcher does not see.
             if self._workspace.scan_root() != self._root:
-                await self._reopen()
+                self._gather()
+                await self._close()
+                self._gather()
+                self._watcher = None
+                self._log.write_gap("reset")  # changes in the new directory until now were not seen
+                await self._open()
             self._gather()
             now = self._clock.monotonic()
             if self._log.has_batches and now - self._logged >= self._pace.note:

@@ -106,27 +106,27 @@ class CandidateLayers:
         changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
         if not changed:
             return self._environment
-        key = _layer_key(self._services, self._layers, base, project.setup, tree=tree)
-        if key not in self._made:
-            found = self._layers.find(key)  # of a base commit with the same inputs
-            if found is not None:
-                self._made[key] = BaseEnvironment(base=base, layer=found)
-            else:
-                self._made[key] = await self._build(key, project.setup, tree, changed[0])
-        return self._made[key]
-
-    async def _build(self, key: str, setup: str, tree: str, path: str) -> BaseEnvironment:
-        bare = BaseEnvironment(base=self._environment.base)
+        setup, bare = project.setup, BaseEnvironment(base=base)
+        key = _layer_key(self._services, self._layers, base, setup, tree=tree)
+        if key in self._made:
+            return self._made[key]
+        found = self._layers.find(key)  # of a base commit with the same inputs
+        if found is not None:
+            self._made[key] = BaseEnvironment(base=base, layer=found)
+            return self._made[key]
         try:
             layer = await _build_layer(
                 self._services, self._journal, self._layers, self._provisioner, bare, setup, key, tree=tree
             )
         except RefusedError:
             message = "changes an input of setup, which failed without network: the base's environment was used"
-            self.findings.append(Finding(rule="setup_offline", severity="warning", path=path, message=message))
-            return self._environment
-        self._own.append(layer)
-        return BaseEnvironment(base=bare.base, layer=layer.path)
+            finding = Finding(rule="setup_offline", severity="warning", path=changed[0], message=message)
+            self.findings.append(finding)
+            self._made[key] = self._environment
+        else:
+            self._own.append(layer)
+            self._made[key] = BaseEnvironment(base=base, layer=layer.path)
+        return self._made[key]
 
 
 def _layer_key(

@@ -25,7 +25,7 @@ from chargehand.sandbox._mirror_reply import MirrorRequest
 from chargehand.workspace._rules import WorkspaceLimits
 from chargehand.workspace._workspace import Workspace
 
-_WAITS = {"attempts": "agents are running", "checks": "checks are running", "probes": "probe is running"}
+_WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
 
 
 class SlotQueue:

@@ -77,7 +77,7 @@ def judge_result(
     # What inspection discarded comes first: whatever the agent claims of its work, nothing of it is left.
     if result.discarded:
         return _refused(*_reasons(result.discarded))
-    # Promoting what was not inspected in full would let in what inspection is there to stop.
+    # Promoting what was not inspected in full would let through what inspection is there to stop.
     if result.degraded:
         return _refused(Reason(code="inspection_incomplete", message=result.degraded))
     if result.outcome.claim != "done":
@@ -319,8 +319,15 @@ def _find_unrelated_failures(
     failing: Sequence[CheckResult], outputs: Mapping[str, CheckOutput], tests: Sequence[str]
 ) -> Finding | None:
     """Return why failing tests do not count: old ones, or setup that broke, as far as the runner tells."""
+
+    def is_of(test: str, path: str) -> bool:
+        # A test is named as `module.Class::name`; some end of the path without suffix begins its module.
+        owner = test.partition("::")[0].split(".")
+        module = path.rpartition(".")[0].split("/")
+        return any(module[-count:] == owner[:count] for count in range(1, len(owner) + 1))
+
     failed = [test for check in failing for test in outputs.get(check.name, _SILENT).failing]
-    others = [test.name for test in failed if not any(_is_of(test.name, path) for path in tests)]
+    others = [test.name for test in failed if not any(is_of(test.name, path) for path in tests)]
     if others and len(others) == len(failed):
         return _no_test(f"only tests fail that were there before: {', '.join(others[:_NAMED])}")
     if others:
@@ -332,10 +339,3 @@ def _find_unrelated_failures(
         f"tests that failed in their setup or teardown, which shows nothing: {', '.join(outside[:_NAMED])}; call "
         "what does not exist yet inside the test, so that it fails itself"
     )
-
-
-def _is_of(test: str, path: str) -> bool:
-    """Tell whether a test, named as `module.Class::name`, is of a file: some end of its path without suffix."""
-    owner = test.partition("::")[0].split(".")
-    module = path.rpartition(".")[0].split("/")
-    return any(module[-count:] == owner[:count] for count in range(1, len(owner) + 1))
