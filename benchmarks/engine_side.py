@@ -23,7 +23,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
 from chargehand.durable.engine import Engine
-from chargehand.missions._journal import Journal
+from chargehand.missions.journal import Journal
 from chargehand.store.store import open_store
 
 SLOTS = 8

@@ -106,8 +106,8 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.core.clock import SystemClock
     from chargehand.core.mission_events import MissionCreated
     from chargehand.core.records import MissionRequest
-    from chargehand.missions._calls import called
-    from chargehand.missions._journal import Journal
+    from chargehand.missions._attempt_log import call_event
+    from chargehand.missions.journal import Journal
     from chargehand.models.contract import Price, ServedModel
     from chargehand.models.gateway import Gateway
     from chargehand.models.http_upstream import HttpUpstream
@@ -123,7 +123,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
         journal = Journal(store, "m-1", clock=SystemClock())
 
         def told(record: Any) -> None:
-            journal.note(called(record))
+            journal.note(call_event(record))
 
         async def opened(number: int, *, kept: bool = True) -> dict[str, Any]:
             upstream = HttpUpstream(f"http://127.0.0.1:{upstream_port}/v1", "key", "openai")

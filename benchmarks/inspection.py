@@ -11,7 +11,7 @@ from benchmarks.shop import Opened, Shop
 from chargehand.checks.areas import Areas
 from chargehand.checks.cache import MemoryCache
 from chargehand.checks.inspection import examine
-from chargehand.missions._reader import DepotReader
+from chargehand.missions.services import DepotReader
 from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, plan_rollback, write_rollback

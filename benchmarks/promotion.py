@@ -12,9 +12,10 @@ from chargehand.core.config import Config
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest, Verdict
-from chargehand.missions._journal import Journal
-from chargehand.missions._promote import Promoter, mission_ref
-from chargehand.missions._services import Services
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.promoter import Promoter
+from chargehand.missions.reading import mission_ref
+from chargehand.missions.services import Services
 from chargehand.workspace.export import export_branch as export_branch
 
 _numbers = count(1)

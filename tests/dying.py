@@ -18,7 +18,7 @@ from typing import Any
 
 import chargehand.cli._run as run_command
 from chargehand.cli._root import main
-from chargehand.missions._missions import Missions
+from chargehand.missions.missions import Missions
 from chargehand.models.replay_cache import ReplayCache
 from chargehand.store.ledger import _AttemptLedger
 from chargehand.store.log import EventLog

@@ -26,7 +26,7 @@ from chargehand.app._app import App
 from chargehand.core.events import decode
 from chargehand.core.records import MissionRequest, MissionStatus
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.missions._missions import create_mission
+from chargehand.missions.journal import create_mission
 from tests.conftest import git, repository_state
 from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
 

@@ -23,8 +23,8 @@ from typing import Any
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, MissionRequest
-from chargehand.missions._missions import create_mission
-from chargehand.missions._promote import mission_ref
+from chargehand.missions.journal import create_mission
+from chargehand.missions.reading import mission_ref
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain, discover

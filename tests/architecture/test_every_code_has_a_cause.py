@@ -12,8 +12,8 @@ from typing import get_args
 import pytest
 
 from chargehand.core.records import CheckStatus
-from chargehand.missions._causes import CAUSELESS, REMEDIES
-from chargehand.missions._system import _KNOWN
+from chargehand.missions.causes import load_causes
+from chargehand.missions.services import _KNOWN
 from chargehand.sandbox.contract import LimitName
 from chargehand.store.database.connection import _HINTS
 
@@ -37,10 +37,10 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
     ),
     ("checks/areas.py", "findings"): lambda: first_of_returned_tuples("checks/areas.py", "_broken"),
-    ("missions/_judgement.py", "after_checks"): lambda: (
+    ("missions/verdict/judgement.py", "judge_verdict"): lambda: (
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
-    ("missions/_system.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
+    ("missions/services.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
     ("store/database/connection.py", "_failed"): lambda: set(_HINTS),
     ("workspace/scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/scan.py", "file_problem"),
 }
@@ -178,7 +178,7 @@ def package(name: str) -> Collector:
     )
 
 
-TABLE = {code for remedy in REMEDIES for code in remedy.codes}
+TABLE = {code for remedy in load_causes().remedies for code in remedy.codes}
 OLDER: set[str] = set()
 """Codes that only older versions wrote: their logs are read all the same."""
 
@@ -187,8 +187,8 @@ OLDER: set[str] = set()
 def test_every_code_that_the_source_makes_has_a_class(name: str) -> None:
     found = package(name)
     assert not found.unknown, "these are no constants: say in MADE how to know what they can be"
-    missing = sorted(found.codes - TABLE - CAUSELESS)
-    assert not missing, "add them to REMEDIES in chargehand/missions/_causes.py, with what a person can do"
+    missing = sorted(found.codes - TABLE - load_causes().causeless)
+    assert not missing, "add them to chargehand/missions/causes.toml, with what a person can do"
 
 
 def test_the_table_names_no_code_that_is_not_made() -> None:

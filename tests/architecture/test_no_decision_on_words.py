@@ -59,13 +59,13 @@ ALLOWED = {
     ("agents/roles.py", "role.output == 'change'"): ROLE,
     ("agents/native/transcript.py", "_EXIT.search(text)"): STUCK,
     ("agents/native/transcript.py", "_TIMED_OUT.search(text)"): STUCK,
-    ("missions/_admission.py", "answer.lower()"): PERSON,
-    ("missions/_admission.py", "answer.lower().startswith(_USE)"): PERSON,
-    ("missions/_context.py", "'tree' in output"): "a key of a recorded step, made by us",
-    ("missions/_contracts.py", "check.reason == 'collection_error'"): CHECK,
-    ("missions/_contracts.py", "known.reason == 'no_tests_ran'"): CHECK,
-    ("missions/_judgement.py", "check.reason == 'exit_code'"): CHECK,
-    ("missions/_kept_calls.py", "content.count(b'\\n')"): "how many lines our own file has",
+    ("missions/attempt/admission.py", "answer.lower()"): PERSON,
+    ("missions/attempt/admission.py", "answer.lower().startswith(_USE)"): PERSON,
+    ("missions/attempt/context.py", "'tree' in output"): "a key of a recorded step, made by us",
+    ("missions/verdict/judgement.py", "check.reason == 'collection_error'"): CHECK,
+    ("missions/verdict/judgement.py", "known.reason == 'no_tests_ran'"): CHECK,
+    ("missions/verdict/judgement.py", "check.reason == 'exit_code'"): CHECK,
+    ("missions/_attempt_log.py", "content.count(b'\\n')"): "how many lines our own file has",
     ("missions/_policy.py", "answer.strip().lower()"): PERSON,
 }
 
@@ -131,7 +131,7 @@ def test_what_decides_is_scanned() -> None:
         "agents/_messages.py",
         "agents/native/loop.py",
         "agents/programs/running.py",
-        "missions/_judgement.py",
+        "missions/verdict/judgement.py",
     }
     assert deciding <= names
     assert len(names) > 60

@@ -15,7 +15,7 @@ from tests.integration.desk import Desk
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict
 from chargehand.core.state import MissionState
-from chargehand.missions._branching import Branching, StoppedError
+from chargehand.missions.checkpoints import CheckpointEditor, EditStoppedError
 from chargehand.store.audit import verify
 from chargehand.workspace.remotes import remote_branches
 
@@ -171,14 +171,14 @@ def test_by_default_it_is_the_branch_the_mission_started_from(yard: Yard) -> Non
     assert (state.status, state.result["base"]) == ("done", git(yard.repository, "rev-parse", "main")), state
     with yard.opened() as app:
         depot = app.depot(app.project(yard.repository))
-        branching = Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+        branching = CheckpointEditor(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
         last = app.look.state(mission.id).checkpoints[-1]
         with pytest.raises(RefusedError) as stale:
             branching.keep(depot, mission.id, last.tree, before="0" * 40, trigger="x", stop=threading.Event())
         assert stale.value.code == "plan_stale"
         stopped = threading.Event()
         stopped.set()
-        with pytest.raises(StoppedError):
+        with pytest.raises(EditStoppedError):
             branching.commit(depot, mission.id, "late", stop=stopped)
         assert app.look.state(mission.id).checkpoints[-1] == last
 

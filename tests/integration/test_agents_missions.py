@@ -16,8 +16,8 @@ from chargehand.cli._root import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
-from chargehand.missions._journal import recalled
-from chargehand.missions._transcript import transcript
+from chargehand.missions.journal import load_step_output
+from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import Usage
 from chargehand.testing.agents import fake_acp as _fake_acp
 from chargehand.testing.agents import fake_cli as _fake_cli
@@ -67,7 +67,7 @@ class ProgramShop(NativeShop):
     def told(self, state: MissionState) -> Any:
         with self.opened() as app:
             (step,) = [step for step in state.steps.values() if "/told/" in step.step]
-            return recalled(app.store, step)
+            return load_step_output(app.store, step)
 
     def judged(self, state: MissionState) -> list[ActionJudged]:
         with self.opened() as app:
@@ -95,15 +95,15 @@ def test_a_cli_works_and_its_count_stands_beside_the_ledgers(shop: ProgramShop) 
     assert told["metered"] == {"calls": 2, "input": 400, "output": 600}
     with shop.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(1000 * 10 / 1e6)
-        transcript = [json.loads(line) for line in app.store.artifacts.get(told["artifact"]).splitlines()]
-    assert [line["kind"] for line in transcript] == ["session", "text", "call", "result", "text", "end"]
+        read_transcript = [json.loads(line) for line in app.store.artifacts.get(told["artifact"]).splitlines()]
+    assert [line["kind"] for line in read_transcript] == ["session", "text", "call", "result", "text", "end"]
 
 
 @pytest.mark.parametrize(("way", "tool"), [("cli", "write"), ("acp", "edit")])
 def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(shop: ProgramShop, way: str, tool: str) -> None:
     state = shop.work_as(getattr(shop, way)("edit"))
     with shop.opened() as app:
-        lines = list(transcript(app.store, state))
+        lines = list(read_transcript(app.store, state))
     assert all(line.own_word and line.attempt == 1 and line.reply == "" for line in lines)
     assert [line.speaker for line in lines].count("agent") >= 2
     assert [(line.speaker, line.tool) for line in lines if line.tool] == [("call", tool), ("result", tool)]
@@ -117,7 +117,7 @@ def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(shop: ProgramS
 def test_a_failure_that_an_agent_tells_stands_in_its_transcript(shop: ProgramShop) -> None:
     state = shop.work_as(shop.cli("fail"))
     with shop.opened() as app:
-        errors = [line.text for line in transcript(app.store, state) if line.speaker == "error"]
+        errors = [line.text for line in read_transcript(app.store, state) if line.speaker == "error"]
     assert errors == ["the model does not answer"]
     assert "the agent tells an error" in shop.say("mission", "log", state.id, "--transcript")
 

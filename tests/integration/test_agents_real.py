@@ -28,7 +28,7 @@ from chargehand.core.config import AgentConfig, CliName
 from chargehand.core.events import decode
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.state import MissionState
-from chargehand.missions._transcript import Line, transcript
+from chargehand.missions.transcript import TranscriptEntry, read_transcript
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.models.scripts import Script
@@ -136,16 +136,16 @@ class RealShop(NativeShop):
         with self.opened() as app:
             return [decode(line.type, line.payload) for line in app.store.log.read(state.id) if line.payload]
 
-    def transcript(self, state: MissionState) -> list[Line]:
+    def transcript(self, state: MissionState) -> list[TranscriptEntry]:
         with self.opened() as app:
-            return list(transcript(app.store, state))
+            return list(read_transcript(app.store, state))
 
     def told(self, state: MissionState) -> Any:
         with self.opened() as app:
-            from chargehand.missions._journal import recalled
+            from chargehand.missions.journal import load_step_output
 
             steps = [step for step in state.steps.values() if "/told/" in step.step]
-            return recalled(app.store, steps[-1])
+            return load_step_output(app.store, steps[-1])
 
 
 @pytest.fixture

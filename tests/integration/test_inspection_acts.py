@@ -14,8 +14,9 @@ from workshop import FILES, GOLD, Workshop
 
 from chargehand.checks.inspection import Inspection, examine
 from chargehand.core.state import MissionState
-from chargehand.missions import _attempt, _inspection
-from chargehand.missions._watching import Pace
+from chargehand.missions.attempt import inspection as _inspection
+from chargehand.missions.attempt import runner as _attempt
+from chargehand.missions.attempt.watching import CheckpointPacing
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -31,7 +32,7 @@ def depot_of(shop: Workshop) -> Path:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_attempt, "PACE", Pace(seconds=0.3, quiet=0.1, note=0.1))
+    monkeypatch.setattr(_attempt, "PACE", CheckpointPacing(seconds=0.3, quiet=0.1, note=0.1))
 
 
 @pytest.mark.usefixtures("often")

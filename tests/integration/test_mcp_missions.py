@@ -15,7 +15,7 @@ from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
 from chargehand.core.mission_events import StepFinished
 from chargehand.core.state import MissionState
-from chargehand.missions._transcript import transcript
+from chargehand.missions.transcript import read_transcript
 
 pytestmark = pytest.mark.needs_bwrap
 MARK = "a-server-of-the-mission-tests"
@@ -76,7 +76,7 @@ def events(shop: NativeShop, mission: str) -> list[Any]:
 
 def said(shop: NativeShop, state: MissionState, speaker: str) -> list[str]:
     with shop.opened() as app:
-        return [line.text for line in transcript(app.store, state) if line.speaker == speaker]
+        return [line.text for line in read_transcript(app.store, state) if line.speaker == speaker]
 
 
 def test_a_tool_of_a_server_mends_the_tree_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.integration.workshop import REQUEST, Workshop
 from chargehand.app._app import App
 from chargehand.cli._happenings import describe
 from chargehand.core.state import MissionState
-from chargehand.missions._missions import Missions
+from chargehand.missions.missions import Missions
 
 pytestmark = pytest.mark.needs_bwrap
 

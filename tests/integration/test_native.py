@@ -15,8 +15,8 @@ from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import decode
 from chargehand.core.mission_events import QuestionAsked
-from chargehand.missions._fork import Edit, ForkPoint, fork
-from chargehand.missions._transcript import transcript
+from chargehand.missions.fork import ForkPoint, ReplyEdit, create_fork
+from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import ModelCall
 from chargehand.models.recording import RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
@@ -33,7 +33,9 @@ def shop(tmp_path: Path) -> NativeShop:
 
 def texts(shop: NativeShop, mission: str, speaker: str) -> list[str]:
     with shop.opened() as app:
-        return [line.text for line in transcript(app.store, app.look.state(mission)) if line.speaker == speaker]
+        return [
+            line.text for line in read_transcript(app.store, app.look.state(mission)) if line.speaker == speaker
+        ]
 
 
 def events(shop: NativeShop, mission: str, kind: type) -> list[Any]:
@@ -89,7 +91,7 @@ class TestItsWork:
         state = shop.native()
         assert state.status == "promoted"
         with shop.opened() as app:
-            tools = [(line.speaker, line.tool) for line in transcript(app.store, state) if line.tool]
+            tools = [(line.speaker, line.tool) for line in read_transcript(app.store, state) if line.tool]
         assert tools == [("call", "edit"), ("result", "edit"), ("call", "finish")]
 
     def test_two_calls_with_one_id_are_told_apart(self, shop: NativeShop) -> None:
@@ -284,8 +286,10 @@ class TestForks:
         refused = shop.work(self.fork(shop, state.id, 1, model="other"))
         assert refused.status == "refused"
         assert refused.forked_from == state.id
-        early = Edit(text="enough", tools=({"name": "finish", "arguments": {"summary": "no", "evidence": []}},))
-        nothing = shop.work(self.fork(shop, state.id, 2, edit=Edit(text="", tools=(worse_call(),))))
+        early = ReplyEdit(
+            text="enough", tools=({"name": "finish", "arguments": {"summary": "no", "evidence": []}},)
+        )
+        nothing = shop.work(self.fork(shop, state.id, 2, edit=ReplyEdit(text="", tools=(worse_call(),))))
         assert nothing.checkpoints[-1].tree != state.checkpoints[-1].tree
         ended = shop.work(self.fork(shop, state.id, 1, edit=early))
         assert ended.attempts[0].calls == 0
@@ -313,7 +317,7 @@ class TestForks:
     def fork(shop: NativeShop, mission: str, turn: int, **more: Any) -> str:
         with shop.opened() as app:
             depot = app.depot(app.project())
-            return fork(app.store, depot, mission, ForkPoint(attempt=1, turn=turn), **more)
+            return create_fork(app.store, depot, mission, ForkPoint(attempt=1, turn=turn), **more)
 
 
 def worse_call() -> dict[str, Any]:

@@ -23,8 +23,7 @@ from workshop import CHECK, FILES
 from chargehand.agents.recorded import call_step
 from chargehand.cli._root import chargehand
 from chargehand.core.state import MissionState
-from chargehand.missions._context import acts_prefix
-from chargehand.missions._transcript import transcript
+from chargehand.missions.transcript import acts_prefix, read_transcript
 from chargehand.models.scripted_replies import ScriptedReply
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
@@ -188,7 +187,7 @@ class TestQuestions:
         assert state.status == "promoted", state.reasons
         assert [question.answer for question in state.questions.values()] == ["to the left"]
         with shop.opened() as app:
-            said = [line.text for line in transcript(app.store, state) if line.tool == "ask"]
+            said = [line.text for line in read_transcript(app.store, state) if line.tool == "ask"]
         assert len(said) == 2
         assert "to the left" in said[1]
 

@@ -18,7 +18,7 @@ from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
-from chargehand.missions._transcript import transcript
+from chargehand.missions.transcript import read_transcript
 from chargehand.sandbox.snippet_pool import SnippetPool
 
 pytestmark = pytest.mark.needs_bwrap
@@ -35,7 +35,7 @@ def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
 
 def results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        lines = transcript(app.store, app.look.state(mission))
+        lines = read_transcript(app.store, app.look.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
 

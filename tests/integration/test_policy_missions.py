@@ -9,7 +9,7 @@ from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, 
 
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
-from chargehand.missions._transcript import transcript
+from chargehand.missions.transcript import read_transcript
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -27,7 +27,7 @@ def judged(shop: NativeShop, mission: str) -> list[ActionJudged]:
 
 def results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        lines = transcript(app.store, app.look.state(mission))
+        lines = read_transcript(app.store, app.look.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
 

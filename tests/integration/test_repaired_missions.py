@@ -14,7 +14,7 @@ from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.cli._happenings import describe
 from chargehand.core.state import MissionState
-from chargehand.missions._acknowledge import NEXT
+from chargehand.missions._messages import NEXT
 from chargehand.testing.agents import fake_cli as _fake_cli
 
 pytestmark = pytest.mark.needs_bwrap

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.integration.workshop import GOLD, Workshop
 
-import chargehand.missions._watching as watching
+import chargehand.missions.attempt.watching as watching
 from chargehand.cli._happenings import describe
 from chargehand.core.attempt_events import CheckpointMade, FilesSeen
 from chargehand.core.events import Payload, decode
@@ -19,11 +19,15 @@ pytestmark = pytest.mark.needs_bwrap
 QUICK = replace(watching.PACE, quiet=0.1, settle=0.5, note=0.1, seconds=60.0)
 
 
-def ran(place: Path, script: str, pace: watching.Pace, monkeypatch: pytest.MonkeyPatch) -> list[Payload]:
+def ran(
+    place: Path, script: str, pace: watching.CheckpointPacing, monkeypatch: pytest.MonkeyPatch
+) -> list[Payload]:
     """Run a mission to its end and return its log."""
-    made = watching.Watching.__init__
+    made = watching.WorkspaceWatch.__init__
     monkeypatch.setattr(
-        watching.Watching, "__init__", lambda self, *given, **more: made(self, *given, **{**more, "pace": pace})
+        watching.WorkspaceWatch,
+        "__init__",
+        lambda self, *given, **more: made(self, *given, **{**more, "pace": pace}),
     )
     workshop = Workshop(place)
     state: MissionState = workshop.run(script, checks=("true",))

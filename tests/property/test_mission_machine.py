@@ -30,11 +30,9 @@ from chargehand.core.mission_events import AttemptFinished, MissionClaimed, Miss
 from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import SETTLED, AttemptState, MissionState
 from chargehand.durable.workers import LocalMembership, LocalWorkers
-from chargehand.missions._control import Control
-from chargehand.missions._hold import hold
-from chargehand.missions._journal import Journal
-from chargehand.missions._missions import Look, create_mission
-from chargehand.missions._steer import Steering
+from chargehand.missions.journal import Journal, claim_mission, create_mission
+from chargehand.missions.reading import MissionReader
+from chargehand.missions.steering import Control, Steering
 from chargehand.store.audit import verify
 from chargehand.store.store import open_store
 
@@ -74,7 +72,7 @@ class MissionMachine(RuleBasedStateMachine):
         self.clock = SteppedClock()
         self.store = open_store(self.place, clock=self.clock)
         self.workers = LocalWorkers(self.place, version="1")
-        self.look = Look(store=self.store, workers=self.workers)
+        self.look = MissionReader(store=self.store, workers=self.workers)
         self.person = self.workers.join("command")
         self.living: dict[str, LocalMembership] = {}
         self.hands: list[Hand] = []
@@ -143,7 +141,7 @@ class MissionMachine(RuleBasedStateMachine):
 
     def claim(self, mission: str, worker: str) -> Hand:
         stack = contextlib.ExitStack()
-        epoch = stack.enter_context(hold(self.store.log, mission, worker=worker, look=self.look))
+        epoch = stack.enter_context(claim_mission(self.store.log, mission, worker=worker, look=self.look))
         journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
         journal.note(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
         self.tasks.append(self.loop.create_task(asyncio.Event().wait()))
@@ -278,7 +276,7 @@ class MissionMachine(RuleBasedStateMachine):
     def open_the_store_again(self) -> None:
         self.store.close()
         self.store = open_store(self.place, clock=self.clock)
-        self.look = Look(store=self.store, workers=self.workers)
+        self.look = MissionReader(store=self.store, workers=self.workers)
         for hand in (*self.hands, *self.zombies):
             hand.journal._store = self.store
 

@@ -30,8 +30,14 @@ from chargehand.core.mission_events import (
     MissionRolledBack,
 )
 from chargehand.core.records import AttemptStatus, Base, Checkpoint, MissionRequest, MissionStatus, Reason
-from chargehand.missions._causes import CAUSE_CLASSES, ENDED, REMEDIES
-from chargehand.missions._stats import Stats, Tally, before_discard, gather, nearest_rank
+from chargehand.missions.causes import CAUSE_CLASSES, ENDED, load_causes
+from chargehand.missions.statistics import (
+    MissionTally,
+    Statistics,
+    before_discard,
+    gather_statistics,
+    nearest_rank,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = Base(commit="c" * 40, tree="b" * 40, revision="HEAD")
@@ -261,8 +267,8 @@ class Writer:
         if script.status not in ("planned", "running"):
             truth.mission_seconds.append(seconds)
 
-    def stats(self, **wanted: Any) -> Stats:
-        return gather(self.app.look, **wanted)
+    def stats(self, **wanted: Any) -> Statistics:
+        return gather_statistics(self.app.look, **wanted)
 
 
 @pytest.fixture
@@ -377,7 +383,7 @@ def test_of_nothing_every_rate_is_unknown(writer: Writer) -> None:
 
 
 def test_an_unknown_cost_is_never_zero(writer: Writer) -> None:
-    tally = Tally()
+    tally = MissionTally()
     for cost, known in ((None, True), (2.5, False), (None, False)):
         tally.add(fold(log(*attempt(cost, known)), live=False))
     unknown = tally.stats().attempts.cost
@@ -407,7 +413,7 @@ def log(*given: Payload) -> list[Event]:
     ]
 
 
-codes = st.sampled_from([code for remedy in REMEDIES for code in remedy.codes]) | st.text(max_size=4)
+codes = st.sampled_from([code for remedy in load_causes().remedies for code in remedy.codes]) | st.text(max_size=4)
 reasons = st.lists(st.builds(Reason, code=codes, message=st.text(max_size=4)), max_size=3).map(tuple)
 ids = st.sampled_from(["a-1", "a-2"])
 likely = st.one_of(
@@ -425,7 +431,7 @@ logs = st.lists(likely | payloads(later=True), max_size=10).map(lambda later: lo
 @given(st.lists(st.tuples(logs, st.booleans()), max_size=6))
 @settings(max_examples=150, deadline=None)
 def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Event], bool]]) -> None:
-    tally, ended = Tally(), 0
+    tally, ended = MissionTally(), 0
     for events, live in given_logs:
         state = fold(events, live=live)
         tally.add(state, before=before_discard(events) if state.status == "discarded" else None)
@@ -442,7 +448,7 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
 @given(logs, st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_every_ended_attempt_of_any_log_has_exactly_one_class(events: list[Event], live: bool) -> None:
-    state, tally = fold(events, live=live), Tally()
+    state, tally = fold(events, live=live), MissionTally()
     tally.add(state)
     attempts = tally.stats().attempts
     assert attempts.ended == attempts.succeeded + sum(attempts.by_class.values())

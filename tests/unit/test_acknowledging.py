@@ -28,11 +28,19 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
-from chargehand.missions._acknowledge import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, NEXT, OPTIONS, question_of
-from chargehand.missions._acknowledging import Acknowledging
-from chargehand.missions._control import Control
-from chargehand.missions._journal import Journal
-from chargehand.missions._undelivered import owes_attempt, with_undelivered
+from chargehand.missions._messages import (
+    ACKNOWLEDGE_SECONDS,
+    CANCEL,
+    GO_ON,
+    NEXT,
+    OPTIONS,
+    events_of_mission_end,
+    question_about,
+    requires_next_attempt,
+)
+from chargehand.missions.attempt.supervision import CriticalMessageGuard
+from chargehand.missions.journal import Journal
+from chargehand.missions.steering import Control
 
 AT = "a-1"
 
@@ -58,7 +66,7 @@ class Attempt:
         self.journal = Journal(app.store, mission, clock=SystemClock(), watch=lambda *_: self.changed.set())
         self.control = Control(task, self.journal)
         self.sandbox: Any = Frozen()
-        self.control.hold(self.sandbox)
+        self.control.attach(self.sandbox)
         self.watching: list[asyncio.Task[None]] = []
 
     @property
@@ -66,7 +74,7 @@ class Attempt:
         return self.journal.state
 
     def follow(self, *, able: bool, seconds: float = ACKNOWLEDGE_SECONDS, before: int = 0) -> asyncio.Task[None]:
-        watch = Acknowledging(
+        watch = CriticalMessageGuard(
             self.journal, self.control, attempt=AT, tree="t", able=able, before=before, seconds=seconds
         )
         self.watching.append(asyncio.create_task(watch.follow()))
@@ -74,8 +82,8 @@ class Attempt:
 
     def acknowledge(self) -> None:
         for each in self.state.messages:
-            self.journal.note(MessageAcknowledged(message=each.message, attempt=AT))
-        self.control.tell_news()
+            self.journal.record(MessageAcknowledged(message=each.message, attempt=AT))
+        self.control.wake_waiters()
 
     def payloads(self, kind: type) -> list[Any]:
         lines = self.journal._store.log.read(self.journal.mission)
@@ -128,7 +136,7 @@ def test_the_time_is_ten_seconds() -> None:
 
 async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
     attempt.follow(able=True)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await asyncio.sleep(0)
     attempt.acknowledge()
     await asyncio.sleep(0)
@@ -138,28 +146,28 @@ async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
 
 
 async def test_a_message_that_no_attempt_got_is_told_as_undelivered(attempt: Attempt) -> None:
-    attempt.journal.note(AttemptStarted(attempt=AT, number=1, agent="a", workspace="w", tree="t"))
+    attempt.journal.record(AttemptStarted(attempt=AT, number=1, agent="a", workspace="w", tree="t"))
     for text in ("heard", "too late", "for the next"):
-        attempt.control.tell("me", text, critical=text == "for the next")
+        attempt.control.send("me", text, critical=text == "for the next")
     heard, late, later = (each.message for each in attempt.state.messages)
-    attempt.journal.note(*(MessageDelivered(message=each, attempt=AT) for each in (heard, later)))
-    assert not owes_attempt(attempt.state, 1)
-    question = question_of(AT, later)
-    attempt.journal.note(QuestionAsked(question=question, tree="t", reasons=(), text="?"))
-    attempt.journal.note(QuestionAnswered(question=question, text=NEXT, identity="me"))
-    assert owes_attempt(attempt.state, 1)
-    assert not owes_attempt(attempt.state, 2), "there is no such attempt"
-    attempt.journal.note(*with_undelivered(attempt.state, MissionFinished(status="refused")))
+    attempt.journal.record(*(MessageDelivered(message=each, attempt=AT) for each in (heard, later)))
+    assert not requires_next_attempt(attempt.state, 1)
+    question = question_about(AT, later)
+    attempt.journal.record(QuestionAsked(question=question, tree="t", reasons=(), text="?"))
+    attempt.journal.record(QuestionAnswered(question=question, text=NEXT, identity="me"))
+    assert requires_next_attempt(attempt.state, 1)
+    assert not requires_next_attempt(attempt.state, 2), "there is no such attempt"
+    attempt.journal.record(*events_of_mission_end(attempt.state, MissionFinished(status="refused")))
     assert set(attempt.state.undelivered) == {late, later}
     assert {reason.code for reason in attempt.state.undelivered.values()} == {"not_delivered"}
     assert "ended as refused" in attempt.state.undelivered[late].message
-    again = with_undelivered(attempt.state, MissionFinished(status="discarded"))
+    again = events_of_mission_end(attempt.state, MissionFinished(status="discarded"))
     assert [type(each) for each in again] == [MissionFinished], "it is told once"
 
 
 async def test_what_is_not_critical_waits_for_nobody(attempt: Attempt) -> None:
     attempt.follow(able=False)
-    attempt.control.tell("me", "look out")
+    attempt.control.send("me", "look out")
     await asyncio.sleep(0)
     assert not attempt.sandbox.frozen
 
@@ -168,7 +176,7 @@ async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_per
     attempt: Attempt,
 ) -> None:
     attempt.follow(able=True, seconds=0.02)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
     (message,) = attempt.state.messages
     sent = attempt.payloads(MessageSent)
@@ -179,7 +187,7 @@ async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_per
     assert (paused.identity, "did not acknowledge" in paused.reason) == ("chargehand", True)
     asked = attempt.state.open_question
     assert asked is not None
-    assert (asked.options, asked.id) == (OPTIONS, question_of(AT, message.message))
+    assert (asked.options, asked.id) == (OPTIONS, question_about(AT, message.message))
     assert "look out" in asked.text
 
 
@@ -187,10 +195,10 @@ async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_per
 async def test_an_answer_lets_it_go_on(attempt: Attempt, answer: str) -> None:
     attempt.follow(able=False)
     await asyncio.sleep(0)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
     assert attempt.sandbox.frozen
-    with pytest.raises(RefusedError, match="none of"):
+    with pytest.raises(RefusedError, match="must be one of"):
         attempt.control.answer("me", "perhaps")
     attempt.control.answer("me", answer)
     await attempt.until(lambda: attempt.state.status == "running")
@@ -203,7 +211,7 @@ async def test_an_answer_lets_it_go_on(attempt: Attempt, answer: str) -> None:
 async def test_a_person_may_cancel_instead(attempt: Attempt) -> None:
     attempt.follow(able=False)
     await asyncio.sleep(0)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
     attempt.control.answer("me", CANCEL)
     await attempt.until(lambda: attempt.state.cancel_asked)
@@ -213,7 +221,7 @@ async def test_a_person_may_cancel_instead(attempt: Attempt) -> None:
 async def test_a_resume_is_an_answer_too(attempt: Attempt) -> None:
     attempt.follow(able=False)
     await asyncio.sleep(0)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
     await attempt.control.resume("me")
     await attempt.until(lambda: not attempt.asked)
@@ -222,7 +230,7 @@ async def test_a_resume_is_an_answer_too(attempt: Attempt) -> None:
 
 async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
     first = attempt.follow(able=True, seconds=0.02)
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
     first.cancel()
     await attempt.control.resume("me")
@@ -234,7 +242,7 @@ async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
 
 
 async def test_what_the_attempt_began_with_stops_nobody(attempt: Attempt) -> None:
-    attempt.control.tell("me", "look out", critical=True)
+    attempt.control.send("me", "look out", critical=True)
     attempt.follow(able=False, before=1)
     await asyncio.sleep(0)
     assert not attempt.sandbox.frozen

@@ -14,11 +14,17 @@ from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest, Reason
-from chargehand.missions._breaker import FactKind, Who, agent_step, breaker_of, find_facts
+from chargehand.missions.attempt.admission import (
+    AgentModel,
+    BreakerEventKind,
+    agent_step,
+    fold_breaker,
+    read_breaker_events,
+)
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store, open_store
 
-WHO = Who(agent="coder", model="m1")
+WHO = AgentModel(agent="coder", model="m1")
 CLAIMED = MissionClaimed(worker="k", role="command", epoch=1, version="1")
 
 
@@ -55,11 +61,11 @@ def tell(store: Store, *payloads: Payload, first: MissionCreated | None = None) 
     return mission
 
 
-def kinds(store: Store, who: Who = WHO, *, live: bool = True) -> list[FactKind]:
+def kinds(store: Store, who: AgentModel = WHO, *, live: bool = True) -> list[BreakerEventKind]:
     def lives(row: MissionRow) -> bool:
         return live
 
-    return [fact.kind for fact in find_facts(store, "p", who, live=lives)]
+    return [fact.kind for fact in read_breaker_events(store, "p", who, live=lives)]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +95,8 @@ def test_another_agent_another_model_and_what_a_fork_took_over_say_nothing(store
     tell(store, end("failed", "sandbox_died"), CLAIMED, first=created(forked_from="m-1"))
     tell(store, CLAIMED, chosen(1, "coder", "m2"), end("failed", "model_failed"))
     assert kinds(store) == []
-    assert kinds(store, Who(agent="coder", model="m2")) == ["failed"]
-    assert kinds(store, Who(agent="other", model="m1")) == []
+    assert kinds(store, AgentModel(agent="coder", model="m2")) == ["failed"]
+    assert kinds(store, AgentModel(agent="other", model="m1")) == []
 
 
 def test_a_probe_that_nobody_makes_any_more_says_nothing(store: Store) -> None:
@@ -101,7 +107,7 @@ def test_a_probe_that_nobody_makes_any_more_says_nothing(store: Store) -> None:
 
 def test_a_probe_goes_by_the_time_of_its_line(store: Store, clock: SteppedClock) -> None:
     def state() -> str:
-        return breaker_of(find_facts(store, "p", WHO, live=lambda row: True)).state
+        return fold_breaker(read_breaker_events(store, "p", WHO, live=lambda row: True)).state
 
     for _ in range(3):
         assert state() == "closed"

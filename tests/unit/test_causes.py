@@ -17,20 +17,19 @@ from chargehand.app._config_keys import section_keys
 from chargehand.cli._root import chargehand
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import AttemptState, MissionState
-from chargehand.missions._causes import (
+from chargehand.missions.causes import (
     CAUSE_CLASSES,
-    CAUSELESS,
     ENDED,
-    MEANINGS,
-    REMEDIES,
     CauseClass,
     attempt_cause,
+    load_causes,
     mission_cause,
+    render_causes,
 )
-from chargehand.missions._causes_reference import render_causes
 
 PAGE = Path(__file__).parents[2] / "docs/reference/causes.md"
-CODES = [code for remedy in REMEDIES for code in remedy.codes]
+TABLE = load_causes()
+CODES = [code for remedy in TABLE.remedies for code in remedy.codes]
 WELL: set[AttemptStatus] = {"running", "succeeded"}
 
 
@@ -118,7 +117,7 @@ def test_no_message_changes_the_cause(message: str, code: str, status: AttemptSt
     assert attempt_cause(attempt(status, code, message=message)) == attempt_cause(attempt(status, code))
 
 
-@given(st.lists(st.sampled_from([*CODES, *CAUSELESS, "other", ""]), max_size=4))
+@given(st.lists(st.sampled_from([*CODES, *TABLE.causeless, "other", ""]), max_size=4))
 def test_every_end_has_exactly_one_class_and_nothing_else_has_any(codes: list[str]) -> None:
     for status in get_args(AttemptStatus):
         cause = attempt_cause(attempt(status, *codes))
@@ -137,11 +136,11 @@ def test_a_mission_that_waits_for_a_worker_has_not_ended() -> None:
 
 def test_each_code_stands_in_the_table_once() -> None:
     assert len(CODES) == len(set(CODES))
-    assert not set(CODES) & CAUSELESS
-    assert {remedy.kind for remedy in REMEDIES} == set(CAUSE_CLASSES) == set(MEANINGS)
+    assert not set(CODES) & TABLE.causeless
+    assert {remedy.kind for remedy in TABLE.remedies} == set(CAUSE_CLASSES) == set(TABLE.meanings)
 
 
-@pytest.mark.parametrize("text", [remedy.text for remedy in REMEDIES])
+@pytest.mark.parametrize("text", [remedy.text for remedy in TABLE.remedies])
 def test_a_remedy_names_commands_and_keys_that_exist(text: str) -> None:
     for quoted in re.findall(r"`([^`]+)`", text):
         if quoted.startswith("chargehand "):
@@ -167,7 +166,7 @@ def test_a_remedy_that_names_no_command_is_found() -> None:
 
 
 def test_the_page_is_current_and_is_what_the_module_writes() -> None:
-    command = "python -m chargehand.missions._causes_reference > docs/reference/causes.md"
+    command = "python -m chargehand.missions.causes > docs/reference/causes.md"
     assert PAGE.read_text() == render_causes(), f"run: {command}"
-    run = [sys.executable, "-m", "chargehand.missions._causes_reference"]
+    run = [sys.executable, "-m", "chargehand.missions.causes"]
     assert subprocess.run(run, capture_output=True, check=True, text=True).stdout == render_causes()

@@ -21,7 +21,7 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, MissionFinished
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
 from chargehand.core.state import AttemptState, MissionState
-from chargehand.missions._places import _prefix
+from chargehand.missions.sandboxes.provisioning import workspace_prefix
 from chargehand.workspace.workspace import Workspace
 
 ROOT = Path("/state/projects/p-1")
@@ -69,7 +69,7 @@ def test_what_no_mission_tells_of(tmp_path: Path) -> None:
 @given(st.integers(0, 1 << 44))
 def test_the_names_of_workspaces_tell_their_mission(moment: int) -> None:
     mission = new_id("mission", now_ms=moment)
-    assert mission_of(f"{_prefix(mission)}attempt-1-0") == mission
+    assert mission_of(f"{workspace_prefix(mission)}attempt-1-0") == mission
 
 
 # --- the command
@@ -97,7 +97,7 @@ class Place:
             reason = Reason(code="no_change", message="nothing")
             end = [MissionFinished(status="refused", reasons=(reason,))] if ended else []
             app.store.log.append(id, created, BaseResolved(base=base), *end)
-            made = Workspace.create(depot, base, driver="overlay", id=f"{_prefix(id)}attempt-1-0")
+            made = Workspace.create(depot, base, driver="overlay", id=f"{workspace_prefix(id)}attempt-1-0")
             (made.scan_root() / "x").write_bytes(os.urandom(100_000))
             made.checkpoint("x")
             os.utime(made.directory / "state.json", (1, 1))

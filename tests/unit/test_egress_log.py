@@ -6,8 +6,8 @@ from chargehand.core.attempt_events import NetworkRequested
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import FencedError
 from chargehand.core.events import Payload
-from chargehand.missions._journal import Unlogged
-from chargehand.missions._network import NetworkLog
+from chargehand.missions.journal import Unlogged
+from chargehand.missions.sandboxes.provisioning import NetworkLog
 from chargehand.network.contract import EgressRequest
 
 
@@ -15,7 +15,7 @@ class _Kept(Unlogged):
     def __init__(self) -> None:
         self.kept: list[NetworkRequested] = []
 
-    def note(self, *payloads: Payload, durable: bool = False) -> None:
+    def record(self, *payloads: Payload, durable: bool = False) -> None:
         """Keep what is noted."""
         self.kept += [payload for payload in payloads if isinstance(payload, NetworkRequested)]
 
@@ -37,7 +37,7 @@ def test_a_flood_is_counted_and_marked_and_nothing_is_lost() -> None:
     gap, late = kept.kept[200:]
     assert (gap.unlisted, gap.unlisted_refused, gap.bytes_in, gap.bytes_out, gap.host) == (100, 50, 300, 200, "")
     assert (late.host, late.unlisted, late.attempt, late.purpose) == ("late.test", 0, "a-1", "agent")
-    log.end()
+    log.finish()
     assert len(kept.kept) == 202
 
 
@@ -47,14 +47,14 @@ def test_a_sandbox_has_so_many_lines_at_most() -> None:
     for _ in range(6_000):
         clock.advance(1.0)
         log.see(asked("h.test", allowed=True))
-    log.end()
+    log.finish()
     assert len(kept.kept) == 5_001
     assert kept.kept[-1].unlisted == 1_000
 
 
 def test_a_mission_that_was_taken_over_is_no_failure_of_a_request() -> None:
     class _Fenced(Unlogged):
-        def note(self, *payloads: Payload, durable: bool = False) -> None:
+        def record(self, *payloads: Payload, durable: bool = False) -> None:
             """Refuse."""
             raise FencedError("taken over")
 

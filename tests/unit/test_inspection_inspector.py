@@ -17,8 +17,8 @@ from chargehand.checks.areas import Areas
 from chargehand.checks.trees import MemoryTrees
 from chargehand.core.clock import SteppedClock
 from chargehand.core.records import Base, Finding
-from chargehand.missions import _inspection
-from chargehand.missions._inspection import CriticalFoundError, Inspector, ended_by
+from chargehand.missions.attempt import inspection as _inspection
+from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, stopped_by
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.scan import Scan
 
@@ -64,9 +64,9 @@ def inspector(store: Store, trees: MemoryTrees, base: str, **options: Any) -> In
 async def test_another_inspector_finds_again_what_the_first_one_read(store: Store, trees: HungTrees):
     base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n", "b.py": "x\n"})
     changes = trees.changes(base, tree)
-    first = await inspector(store, trees, base).full(changes)
+    first = await inspector(store, trees, base).inspect_all(changes)
     reads = trees.reads
-    second = await inspector(store, trees, base).full(changes)
+    second = await inspector(store, trees, base).inspect_all(changes)
     assert (first.cached, second.cached, trees.reads) == (0, 2, reads)
     assert [found.rule for found in second.findings] == [found.rule for found in first.findings] == ["secret"]
 
@@ -77,15 +77,15 @@ async def test_a_disk_that_hangs_holds_nobody_and_makes_no_green(store: Store, t
     trees.hangs.set()
     slow = inspector(store, trees, base, full_seconds=0.2, running_seconds=0.1)
     began = time.monotonic()
-    full = await slow.full(changes)
-    again = await slow.running(changes, tree=tree)
+    full = await slow.inspect_all(changes)
+    again = await slow.inspect_sample(changes, tree=tree)
     assert time.monotonic() - began < 5
     assert (full.degraded, full.looked, again.degraded) == (True, 0, True)
     assert full.reason == "the disk or the store did not answer within 0.2 s"
     trees.hangs.clear()
     trees.let_go.set()
     await asyncio.sleep(0.05)
-    assert not (await inspector(store, trees, base).full(changes)).degraded
+    assert not (await inspector(store, trees, base).inspect_all(changes)).degraded
 
 
 async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: HungTrees):
@@ -97,7 +97,7 @@ async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: Hu
     slow = Slow()
     base = slow.add({})
     changes = slow.changes(base, slow.add({f"{n}.py": f"{n}\n" for n in range(50)}))
-    found = await inspector(store, slow, base, full_seconds=0.5).full(changes)
+    found = await inspector(store, slow, base, full_seconds=0.5).inspect_all(changes)
     assert found.degraded
     assert 1 <= found.looked < 50
     assert "not looked at within 0.45 s" in found.reason
@@ -111,7 +111,7 @@ async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees:
     locking.execute("BEGIN EXCLUSIVE")
     try:
         began = time.monotonic()
-        found = await inspector(store, trees, base).full(changes)
+        found = await inspector(store, trees, base).inspect_all(changes)
         assert time.monotonic() - began < 5
     finally:
         locking.execute("ROLLBACK")
@@ -127,11 +127,11 @@ async def test_one_violation_in_an_unsampled_file_is_found_for_promotion(store: 
     for number in range(400):  # one that the lot leaves out
         tree = trees.add({**files, f"src/m{number}.txt": SECRET})
         changes = trees.changes(base, tree)
-        quick = await inspector(store, trees, base).running(changes, tree=tree)
+        quick = await inspector(store, trees, base).inspect_sample(changes, tree=tree)
         if not quick.findings:
             break
     assert (quick.looked, quick.total, quick.degraded) == (100, 400, False)
-    full = await inspector(store, trees, base).full(changes)
+    full = await inspector(store, trees, base).inspect_all(changes)
     assert [found.rule for found in full.findings] == ["secret"]
     assert (full.looked, full.degraded) == (400, False)
 
@@ -140,9 +140,9 @@ async def test_watching_ends_at_what_is_critical_alone(store: Store, trees: Hung
     base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n"})
     scan = Scan(tree=tree, changes=trees.changes(base, tree), findings=(), files=1, bytes=1)
     watching = inspector(store, trees, base)
-    assert [found.rule for found in (await watching.watch(scan)).findings] == ["secret"]
+    assert [found.rule for found in (await watching.inspect_scan(scan)).findings] == ["secret"]
     with pytest.raises(CriticalFoundError) as caught:
-        await watching.watch(Scan(tree=tree, changes=(), findings=(CRITICAL,), files=1, bytes=1))
+        await watching.inspect_scan(Scan(tree=tree, changes=(), findings=(CRITICAL,), files=1, bytes=1))
     assert caught.value.findings == (CRITICAL,)
     assert "leads out" in caught.value.message
 
@@ -155,7 +155,7 @@ async def found_after(seconds: float, error: BaseException | None) -> None:
 
 async def test_what_a_watcher_finds_ends_the_block_and_leaves_the_task_usable():
     with pytest.raises(CriticalFoundError):
-        async with ended_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
+        async with stopped_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
             await asyncio.sleep(10)
     task = asyncio.current_task()
     assert task is not None
@@ -164,16 +164,16 @@ async def test_what_a_watcher_finds_ends_the_block_and_leaves_the_task_usable():
 
 
 async def test_a_block_that_ends_by_itself_ends_its_watcher():
-    async with ended_by(found_after(10, None)):
+    async with stopped_by(found_after(10, None)):
         await asyncio.sleep(0)
     with pytest.raises(ValueError, match="mine"):
-        async with ended_by(found_after(10, None)):
+        async with stopped_by(found_after(10, None)):
             raise ValueError("mine")
 
 
 async def test_another_cancellation_comes_first():
     async def block() -> None:
-        async with ended_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
+        async with stopped_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
             await asyncio.sleep(10)
 
     task = asyncio.create_task(block())
@@ -182,13 +182,13 @@ async def test_another_cancellation_comes_first():
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), ended_by(found_after(10, None)):
+        async with asyncio.timeout(0.01), stopped_by(found_after(10, None)):
             await asyncio.sleep(10)
 
 
 async def test_another_error_of_a_watcher_is_raised_at_the_end():
     with pytest.raises(OSError, match="disk"):
-        async with ended_by(found_after(0, OSError("disk"))):
+        async with stopped_by(found_after(0, OSError("disk"))):
             await asyncio.sleep(0.02)
 
 

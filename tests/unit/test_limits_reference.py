@@ -7,7 +7,7 @@ from typing import get_args
 
 from chargehand.app._config_keys import section_keys
 from chargehand.app._limits_reference import LIMITS, render_limits
-from chargehand.missions._causes import REMEDIES
+from chargehand.missions.causes import REMEDIES
 from chargehand.sandbox.contract import LimitName
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"

@@ -12,7 +12,7 @@ from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import FencedError
 from chargehand.core.mission_events import MessageSent, MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
-from chargehand.missions._journal import Journal
+from chargehand.missions.journal import Journal
 from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
@@ -123,7 +123,7 @@ async def test_the_events_of_a_step_come_with_its_end_or_not_at_all(store: Store
         return (MessageSent(identity="me", text=str(output)),)
 
     with pytest.raises(FencedError, match="m-1"):
-        await held.step("s", 1, overtaken, notes=told)
+        await held.step("s", 1, overtaken, events=told)
     assert [line.type for line in store.log.read("m-1")] == [MissionCreated.type]
-    await journal(store, epoch + 1).step("s", 1, Work(7), notes=told)
+    await journal(store, epoch + 1).step("s", 1, Work(7), events=told)
     assert [line.type for line in store.log.read("m-1")][1:] == [MessageSent.type, StepFinished.type]

@@ -15,7 +15,7 @@ from chargehand.cli._root import chargehand
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
 from chargehand.core.records import MissionRequest
 from chargehand.durable.workers import LocalMembership
-from chargehand.missions._missions import create_mission
+from chargehand.missions.journal import create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 
@@ -50,8 +50,8 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         assert list(waits) == missions[5:]
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
-        assert sixth.message == "not taken up yet: 1 worker is alive and runs 5 missions; it goes on by itself"
-        assert "runs 5 missions; 1 asked for before it wait too" in seventh.message
+        assert sixth.message == "waiting for a worker: 1 worker is running 5 missions; it starts automatically"
+        assert "running 5 missions (1 ahead of it in the queue);" in seventh.message
         assert say("mission", "show", missions[5])["waits"]["message"] == sixth.message
         assert say("mission", "show", missions[0])["waits"] is None
         listed = {each["mission"]: each["waits"] for each in say("mission", "list")["missions"]}
@@ -63,14 +63,14 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         app.store.log.append(missions[0], MissionFinished(status="refused"), epoch=epoch)
         app.store.log.release(missions[0], epoch=epoch)
         assert list(app.look.waits()) == missions[6:]
-        assert "before it" not in app.look.waits()[missions[6]].message
+        assert "ahead of it" not in app.look.waits()[missions[6]].message
     finally:
         worker.leave()
     # Its worker is gone: what it held waits for another one, each where it stood.
     waits = app.look.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
-    assert "5 asked for before it wait too" in waits[missions[6]].message
+    assert "(5 ahead of it in the queue)" in waits[missions[6]].message
 
 
 def test_watching_says_it_once_and_anew_where_it_changes(app: App, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,4 +86,4 @@ def test_watching_says_it_once_and_anew_where_it_changes(app: App, capsys: pytes
     finally:
         worker.leave()
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:4] for line in said] == [["no", "worker", "is"], ["not", "taken", "up"]]
+    assert [line.split()[1:4] for line in said] == [["no", "worker", "is"], ["waiting", "for", "a"]]

@@ -15,8 +15,8 @@ from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import CLOCK, MissionCreated, MissionFinished, QuestionAnswered, QuestionAsked
 from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import MissionState
-from chargehand.missions._journal import Journal
-from chargehand.missions._sleep import asleep, wakes_at
+from chargehand.missions._messages import wait_for_quota, wake_time
+from chargehand.missions.journal import Journal
 from chargehand.models.contract import QuotaRest
 
 REQUEST = MissionRequest(text="x", agent="a", command=("x",), slug="x")
@@ -45,10 +45,10 @@ class Bed:
         """Let a mission meet a quota; without `rest` its worker dies before it is at rest."""
         quota = QuotaRest(model="m", provider="https://api.example.org/v1", until=self.clock.now() + after)
         journal = self.journal(mission)
-        error = asleep(journal, "quota", quota, attempt="a-1", tree="t")
+        error = wait_for_quota(journal, "quota", quota, attempt="a-1", tree="t")
         if rest:
             reason = Reason(code=error.code, message=error.message)
-            journal.note(MissionFinished(status="waiting", reasons=(reason,)))
+            journal.record(MissionFinished(status="waiting", reasons=(reason,)))
         return error
 
     def state(self, mission: str) -> MissionState:
@@ -106,7 +106,7 @@ def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes
 
 
 def test_missions_of_one_moment_wake_one_after_the_other(bed: Bed) -> None:
-    moments = [wakes_at(f"m-{number}", "2026-01-01T05:00:00+00:00") for number in range(200)]
+    moments = [wake_time(f"m-{number}", "2026-01-01T05:00:00+00:00") for number in range(200)]
     apart = [(moment - moments[0].replace(second=0, microsecond=0)).total_seconds() for moment in moments]
     assert 0 <= min(apart) < 1
     assert 7 < max(apart) <= 8
@@ -158,7 +158,7 @@ def test_who_ended_it_is_not_woken(bed: Bed, end: str) -> None:
 def test_a_question_to_a_person_is_never_answered_by_the_clock(bed: Bed) -> None:
     bed.begin("m-1")
     asked = QuestionAsked(question="a-1/ask", tree="t", reasons=(), text="which?", attempt="a-1")
-    bed.journal("m-1").note(asked, MissionFinished(status="waiting"))
+    bed.journal("m-1").record(asked, MissionFinished(status="waiting"))
     bed.clock.advance(10 * 3600)
     assert bed.app.look.sleepers() == {}
     assert not bed.wake(bed.app, "m-1")

@@ -13,7 +13,7 @@ from chargehand.cli._root import chargehand
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import AttemptState
-from chargehand.missions._model_stats import ModelTally
+from chargehand.missions.model_statistics import ModelTally
 
 
 def called(call: str, **more: Any) -> ModelCalled:

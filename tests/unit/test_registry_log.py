@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.missions._network import as_egress
+from chargehand.missions.sandboxes.provisioning import as_egress_request
 from chargehand.network.contract import MirrorRequest
 
 
@@ -29,6 +29,6 @@ def test_a_request_is_told_as_one_to_the_host_behind(
     request = MirrorRequest(
         method="GET", kind="npm-index", project="a", hosts=hosts, status=status, bytes_sent=7, problem="why"
     )
-    told = as_egress(request)
+    told = as_egress_request(request)
     assert (told.host, told.port, told.status, told.allowed) == (host, port, status, allowed)
     assert (told.entry, told.reason, told.bytes_in) == ("registry npm-index", "why", 7)

@@ -26,7 +26,7 @@ from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.events import _REGISTRY, event_types
 from chargehand.core.records import Change, CheckResult, Verdict
 from chargehand.core.steps import _BY_TYPE, MISSION_STEPS, step_of
-from chargehand.missions._contracts import with_failing_test
+from chargehand.missions.verdict.judgement import require_failing_test
 
 SEVEN = ["architect", "developer", "dispatcher", "planner", "reviewer", "security", "tester"]
 GOOD = {"summary": "does it", "prompt": "Do it.", "tools": ["read", "edit"], "writes": True}
@@ -245,7 +245,7 @@ def judged(
     base = Verdict(tree="b", scope="base", status="green", checks=(before, *passed))
     failing = tuple(FailingTest(name=name, message="", outside=outside) for name in names)
     outputs = {TESTS: CheckOutput(tail="", failing=failing)}
-    found = with_failing_test(verdict, base, outputs, (change,))
+    found = require_failing_test(verdict, base, outputs, (change,))
     return found.status, found.findings[-1].rule
 
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 from chargehand.cli._happenings import describe
 from chargehand.core.attempt_events import FilesSeen
 from chargehand.core.events import Payload, decode, encode
-from chargehand.missions._journal import Journal
-from chargehand.missions._watching import Due, FilesLog, Pace
+from chargehand.missions.attempt.watching import CheckpointPacing, CheckpointTimer, FileChangeLog
+from chargehand.missions.journal import Journal
 from chargehand.workspace.file_events import Batch, FileEvent, Gap
 
-PACE = Pace(files=50, seconds=30.0, settle=5.0, quiet=0.5)
+PACE = CheckpointPacing(files=50, seconds=30.0, settle=5.0, quiet=0.5)
 
 
 class Kept:
@@ -21,7 +21,7 @@ class Kept:
         self.lines: list[FilesSeen] = []
         self.notes = 0
 
-    def note(self, *payloads: Payload) -> None:
+    def record(self, *payloads: Payload) -> None:
         self.notes += 1
         self.lines += cast(Any, payloads)
 
@@ -30,29 +30,29 @@ def batch(*paths: str) -> Batch:
     return Batch(events=tuple(FileEvent(path, "modified") for path in paths))
 
 
-def log(**options: int) -> tuple[FilesLog, Kept]:
+def log(**options: int) -> tuple[FileChangeLog, Kept]:
     kept = Kept()
-    return FilesLog(cast(Journal, kept), "a-1", **options), kept
+    return FileChangeLog(cast(Journal, kept), "a-1", **options), kept
 
 
 def test_nothing_seen_asks_for_nothing() -> None:
-    due = Due(PACE)
+    due = CheckpointTimer(PACE)
     assert due.at is None
     due.see(Batch(ignored=100), now=1.0)
     assert due.at is None
 
 
 def test_the_first_change_starts_the_time() -> None:
-    due = Due(PACE)
+    due = CheckpointTimer(PACE)
     due.see(batch("a"), now=10.0)
     due.see(batch("a", "b"), now=39.0)
     assert due.at == (40.0, "time")
-    due.done()
+    due.reset()
     assert due.at is None
 
 
 def test_the_fiftieth_path_asks_once_it_is_quiet_and_soon_at_the_latest() -> None:
-    due = Due(PACE)
+    due = CheckpointTimer(PACE)
     due.see(batch(*(f"f{i}" for i in range(49)), "f0", "f1"), now=1.0)
     assert due.at == (31.0, "time")
     due.see(batch("f49"), now=2.0)
@@ -64,7 +64,7 @@ def test_the_fiftieth_path_asks_once_it_is_quiet_and_soon_at_the_latest() -> Non
 
 
 def test_a_gap_asks_for_a_look() -> None:
-    due = Due(PACE)
+    due = CheckpointTimer(PACE)
     due.see(Batch(events=(Gap("overflow"),)), now=3.0)
     assert due.at == (33.0, "time")
 

@@ -21,8 +21,8 @@ from chargehand.core.events import Payload
 from chargehand.core.records import Base, Reason
 from chargehand.core.text import printable
 from chargehand.durable.supervisor import LineSplitter, OutputStream, run_supervised
-from chargehand.missions._branching import Branched, Branching, StoppedError
-from chargehand.missions._promote import mission_ref
+from chargehand.missions.checkpoints import CheckpointEditor, EditedCheckpoints, EditStoppedError
+from chargehand.missions.reading import mission_ref
 from chargehand.policy.actions import Other, Run, Surroundings
 from chargehand.policy.judgement import judge
 from chargehand.workspace.depot import Depot
@@ -237,7 +237,7 @@ async def merge(work: Work) -> Done:
     branching = _branching(work)
     message = str(work.arguments.get("message") or "")
 
-    def run(stop: threading.Event) -> Branched:
+    def run(stop: threading.Event) -> EditedCheckpoints:
         if work.state.kind == "rebase":
             return branching.rebase(depot, work.mission, tip, stop=stop)
         return branching.merge(depot, work.mission, tip, message=message, stop=stop)
@@ -256,9 +256,9 @@ async def commit(work: Work) -> Done:
     return Done(result=msgspec.to_builtins(made))
 
 
-def _branching(work: Work) -> Branching:
+def _branching(work: Work) -> CheckpointEditor:
     app = work.app
-    return Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+    return CheckpointEditor(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
 
 
 def _tip(work: Work, depot: Depot) -> Base:
@@ -283,7 +283,7 @@ async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
-        with contextlib.suppress(StoppedError, ChargehandError):
+        with contextlib.suppress(EditStoppedError, ChargehandError):
             return await running
         raise
 
@@ -306,7 +306,7 @@ async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
     cutters = {name: LineSplitter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
     await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
-    async with session.missions.open_place(session.base, tree=tree) as sandbox:
+    async with session.missions.open_sandbox(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(
             command,
             timeout=work.state.limit_seconds,

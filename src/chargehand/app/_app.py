@@ -48,13 +48,11 @@ from chargehand.credentials.credentials import Credentials, open_credentials
 from chargehand.durable.leases import LeasedWorkers
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import LocalWorkers, Membership, Role, Workers
-from chargehand.missions._control import Controls
-from chargehand.missions._journal import Watch, ignore
-from chargehand.missions._missions import Look, Missions
-from chargehand.missions._reader import DepotReader
-from chargehand.missions._services import Services, Tier, cores
-from chargehand.missions._steer import Steering
-from chargehand.missions._system import system_errors
+from chargehand.missions.journal import OnEvent, ignore_event
+from chargehand.missions.missions import Missions
+from chargehand.missions.reading import MissionReader
+from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
+from chargehand.missions.steering import Controls, Steering
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
@@ -151,9 +149,9 @@ class App:
             self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
 
     @property
-    def look(self) -> Look:
+    def look(self) -> MissionReader:
         """What reads missions."""
-        return Look(store=self.store, workers=self.workers)
+        return MissionReader(store=self.store, workers=self.workers)
 
     def order(self, mission: str, order: str, **more: str) -> bool:
         """Give an order to the worker that holds a mission; `False` where none does. Raises `RefusedError`."""
@@ -337,7 +335,7 @@ class App:
         found: Found | None = None,
         config: Config | None = None,
         choice: TierChoice | None = None,
-        watch: Watch = ignore,
+        watch: OnEvent = ignore_event,
     ) -> AsyncIterator[Session]:
         """Open everything for one project at one base; what dead processes left half promoted is finished first.
 
@@ -365,8 +363,8 @@ class App:
                 place = await self._place(project, depot, tier, toolchain, resolved)
                 rules = await asyncio.to_thread(self.rules, depot, base)
                 rest = self._services(place, resolved, watch, rules)
-                vouched = self._vouched(place, base, resolved, head=revision is None)
-                missions = Missions(replace(rest, choice=choice, vouched=vouched, open_snippets=snippets))
+                is_trusted = self._vouched(place, base, resolved, head=revision is None)
+                missions = Missions(replace(rest, choice=choice, is_trusted=is_trusted, open_snippets=snippets))
                 await missions.recover()
                 yield Session(
                     project=project,
@@ -410,7 +408,7 @@ class App:
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
         return typed.__contains__
 
-    def _services(self, place: Place, resolved: Resolved, watch: Watch, rules: Rules) -> Services:
+    def _services(self, place: Place, resolved: Resolved, watch: OnEvent, rules: Rules) -> Services:
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,
@@ -445,13 +443,13 @@ class App:
             watch=watch,
             rules=rules,
             attempts_at_once=self.engine.attempts_at_once,
-            checks_at_once=self.engine.checks_at_once or cores(),
+            checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
         )
 
     @contextlib.asynccontextmanager
     async def mission_session(
-        self, mission: str, *, recorded: bool = False, watch: Watch = ignore
+        self, mission: str, *, recorded: bool = False, watch: OnEvent = ignore_event
     ) -> AsyncIterator[tuple[str, Session]]:
         """Open the session of a mission given by its id or a part of it: its repository, at its base.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.core.config import SandboxConfig
-from chargehand.missions._services import Egress, Registries
+from chargehand.missions.services import Egress, Registries
 from chargehand.network.allow_list import AllowList
 from chargehand.network.contract import EgressLimits, EgressRequest, MirrorRequest
 

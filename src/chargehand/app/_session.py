@@ -9,8 +9,8 @@ from chargehand.app._config_model import Resolved
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
-from chargehand.missions._missions import Missions
-from chargehand.missions._services import Tier
+from chargehand.missions.missions import Missions
+from chargehand.missions.services import Tier
 from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 

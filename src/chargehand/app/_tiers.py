@@ -17,7 +17,7 @@ from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
-from chargehand.missions._services import Tier
+from chargehand.missions.services import Tier
 from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox.probe import ProbeReport, probe
 from chargehand.sandbox.process_tier import ProcessTier

@@ -6,7 +6,7 @@ from chargehand.app._app import App
 from chargehand.cli._diff import base_tree, depot_of, show_stat
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.missions._missions import find_checkpoint
+from chargehand.missions.reading import find_checkpoint
 
 
 def list_checkpoints(out: Output, mission: str) -> int:

@@ -13,8 +13,7 @@ from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.records import Checkpoint, Finding
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
-from chargehand.missions._missions import find_checkpoint
-from chargehand.missions._promote import nothing_promoted, rolled_back_already
+from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, HunkPlan, PathPlan, RollbackPlan, drops_of, plan_rollback
 
@@ -57,10 +56,10 @@ def preview_roll_back(out: Output, mission: str) -> int:
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
         if state.commit is None or state.tree is None or state.promoted_on is None:
-            raise nothing_promoted(state)
+            raise not_promoted_error(state)
         before = state.promoted_on.tree
         if state.tree == before:
-            raise rolled_back_already(state)
+            raise already_rolled_back_error(state)
         plan = plan_rollback(depot_of(app, state), state.tree, before)
     out.document(
         {"mission": state.id, "dry_run": True, "ref": state.ref, "commit": state.commit, "plan": shown(plan)}

@@ -34,8 +34,8 @@ from chargehand.cli._result import branch_of, cost_of, result_document
 from chargehand.cli._run import Ended, go_on, run_mission
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
-from chargehand.missions._fork import fork
-from chargehand.missions._journal import Watch
+from chargehand.missions.fork import create_fork
+from chargehand.missions.journal import OnEvent
 from chargehand.store.audit import verify
 
 _QUIET = Output(as_json=True)
@@ -64,7 +64,7 @@ class _Story:
         self.out.text()
         self.out.text(f"$ {words}", bold=True)
 
-    def mission(self, work: Callable[[Watch], Ended], *, first: int = 1) -> MissionState:
+    def mission(self, work: Callable[[OnEvent], Ended], *, first: int = 1) -> MissionState:
         """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
         shown = 0
 
@@ -205,7 +205,7 @@ def _fork(story: _Story, state: MissionState) -> None:
     story.command(f"chargehand mission fork {state.id} --at {point} --reply @../{STUBBORN_FILE}")
     out.text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
     before = _fingerprint(story.project)
-    made = fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
+    made = create_fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
     other = story.mission(lambda watch: go_on(app, _QUIET, made, watch=watch), first=FORK_AT.attempt)
     calls = sum(attempt.calls for attempt in other.attempts)
     out.text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")

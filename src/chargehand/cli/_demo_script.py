@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chargehand.missions._fork import Edit, ForkPoint
+from chargehand.missions.fork import ForkPoint, ReplyEdit
 from chargehand.models.contract import Usage
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script
@@ -96,7 +96,7 @@ SCRIPT = _script(
 
 FORK_AT = ForkPoint(attempt=2, turn=1)
 """The reply to the report of what was wrong."""
-STUBBORN = Edit(
+STUBBORN = ReplyEdit(
     text="My first version is right.",
     tools=({"name": "finish", "arguments": {"summary": "Nothing to mend.", "evidence": []}},),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from chargehand.core.records import CheckResult, Verdict
 from chargehand.core.state import AttemptState, MissionState
-from chargehand.missions._transcript import Line, transcript
+from chargehand.missions.transcript import TranscriptEntry, read_transcript
 from chargehand.store.store import Store
 
 _SUBJECTS = ("path", "pattern", "command", "summary")
@@ -58,7 +58,7 @@ def _attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterat
 
 def _work(store: Store, state: MissionState, number: int) -> Iterator[Told]:
     """Yield a line for each text of the model and each call that has its result."""
-    said = [line for line in transcript(store, state) if line.attempt == number]
+    said = [line for line in read_transcript(store, state) if line.attempt == number]
     results = [line for line in said if line.speaker == "result"]
     for line in said:
         if line.speaker == "model":
@@ -95,7 +95,7 @@ def complaints(store: Store, check: CheckResult) -> list[str]:
 
 def shown_to_model(store: Store, state: MissionState, number: int) -> str:
     """Return all that the model of an attempt was told and shown, in one text."""
-    lines = (line for line in transcript(store, state) if line.attempt == number)
+    lines = (line for line in read_transcript(store, state) if line.attempt == number)
     return "\n".join(line.text for line in lines if line.speaker in ("person", "result"))
 
 
@@ -106,14 +106,14 @@ def costs(state: MissionState) -> Iterator[str]:
         yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
 
 
-def _subject(call: Line) -> str:
+def _subject(call: TranscriptEntry) -> str:
     arguments = json.loads(call.text)
     if call.tool == "apply_patch":
         return ", ".join(_PATCHED.findall(arguments["patch"]))
     return str(next((arguments[name] for name in _SUBJECTS if name in arguments), ""))
 
 
-def _outcome(result: Line) -> str:
+def _outcome(result: TranscriptEntry) -> str:
     """Return the end of a result, which is where tools say how it went."""
     lines = [line for line in result.text.splitlines() if line.strip()]
     if result.tool == "search" and not result.failed:

@@ -11,7 +11,7 @@ from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import RefusedError, RepositoryError, UsageError
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
-from chargehand.missions._missions import find_checkpoint
+from chargehand.missions.reading import find_checkpoint
 from chargehand.workspace.depot import Depot
 
 

@@ -113,6 +113,6 @@ async def _run_in(
 
     action = Run(kind="exec", run=options.command, trusted=True)
     judged = await session.missions.admit(action, mission=mission)
-    async with session.missions.open_place(session.base, tree=tree) as sandbox:
+    async with session.missions.open_sandbox(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(options.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=show)
         return result, session.choice, judged

@@ -20,9 +20,8 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.text import shown_path
-from chargehand.missions._branching import Branching
-from chargehand.missions._formatting import Formatted, run_formatters
-from chargehand.missions._reader import DepotReader
+from chargehand.missions.checkpoints import CheckpointEditor, FormatResult, run_formatters
+from chargehand.missions.services import DepotReader
 from chargehand.workspace.checkout import AppliedFiles, apply_files, install_hook, remove_hook, staged_tree
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
@@ -92,7 +91,7 @@ async def _format_mission(app: App, out: Output, options: FormatOptions) -> int:
             return _show(out, options, source, None, about)
         done = await _run(app, session, source, options)
         if done.changes and not options.check:
-            branching = Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+            branching = CheckpointEditor(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
             keep = (session.depot, mission, done.tree)
             kept = await asyncio.to_thread(
                 branching.keep, *keep, before=source.tree, trigger="formatted", stop=threading.Event()
@@ -107,9 +106,9 @@ def _source(depot: Depot, tree: str, within: list[str], *, nothing: bool = False
     return _Source(tree=tree, formatters=formatters, files=formatted_by(reader, tree, formatters, within=within))
 
 
-async def _run(app: App, session: Session, source: _Source, options: FormatOptions) -> Formatted:
+async def _run(app: App, session: Session, source: _Source, options: FormatOptions) -> FormatResult:
     seconds = Actions(app).config(options.time).time
-    async with session.missions.open_work(session.base, tree=source.tree) as (workspace, sandbox):
+    async with session.missions.open_workspace(session.base, tree=source.tree) as (workspace, sandbox):
         return await run_formatters(
             session.depot, workspace, sandbox, source.formatters, source.files, tree=source.tree, seconds=seconds
         )
@@ -136,7 +135,7 @@ def _show(
     out: Output,
     options: FormatOptions,
     source: _Source,
-    done: Formatted | None,
+    done: FormatResult | None,
     about: dict[str, Any],
     *,
     applied: AppliedFiles | None = None,

@@ -65,7 +65,7 @@ from chargehand.core.ports import Spent
 from chargehand.core.records import Reason
 from chargehand.core.steps import step_of
 from chargehand.core.text import shown_path
-from chargehand.missions._context import parse_act
+from chargehand.missions.transcript import parse_act
 
 
 def describe(payload: Payload) -> str:

@@ -18,7 +18,7 @@ from chargehand.core.errors import NotFoundError
 from chargehand.core.events import Event
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.core.text import printable, shown_path
-from chargehand.missions._missions import find_checkpoint
+from chargehand.missions.reading import find_checkpoint
 
 _View = TypeVar("_View", bound=msgspec.Struct)
 _TITLE = 500

@@ -15,7 +15,7 @@ from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document
 from chargehand.cli._run import answered, go_on, show_ended
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.missions._fork import Edit, ForkPoint, fork
+from chargehand.missions.fork import ForkPoint, ReplyEdit, create_fork
 
 _AT = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 
@@ -31,7 +31,7 @@ def fork_mission(
         if model is not None:
             model_config((source.config or app.user_configuration().config), model)
         depot = app.depot(app.project(Path(source.repository)))
-        made = fork(app.store, depot, source.id, point, model=model, edit=edit, user=app.user)
+        made = create_fork(app.store, depot, source.id, point, model=model, edit=edit, user=app.user)
         state = app.look.state(made)
         out.notice(f"mission {made} goes on from {source.id} at reply {_forked_at(app, made)}")
         if not detach:
@@ -58,7 +58,7 @@ def _point(at: str | None, *, attempts: int) -> ForkPoint | None:
     return ForkPoint(attempt=int(match[1] or max(1, attempts)), turn=int(match[2]))
 
 
-def _edit(given: str) -> Edit:
+def _edit(given: str) -> ReplyEdit:
     """Return a reply from the option's value: a text, or `@FILE` with a text or a JSON document."""
     text = given
     if given.startswith("@"):
@@ -68,7 +68,7 @@ def _edit(given: str) -> Edit:
             hint = "name a file of UTF-8 text, with @ before its path"
             raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}", hint=hint) from error
     if not text.lstrip().startswith("{"):
-        return Edit(text=text)
+        return ReplyEdit(text=text)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ def _edit(given: str) -> Edit:
     said = document.get("text", "")
     if not isinstance(said, str):
         raise UsageError(f"--reply: `text` is no text: {said!r:.100}", hint=_FORM)
-    return Edit(text=said, tools=tuple(tools))
+    return ReplyEdit(text=said, tools=tuple(tools))
 
 
 _FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'

@@ -16,7 +16,7 @@ from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import show_result
 from chargehand.core.events import Event
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.missions._transcript import transcript
+from chargehand.missions.transcript import read_transcript
 
 _LOOK_SECONDS = 0.2
 
@@ -46,7 +46,7 @@ def show_transcript(out: Output, mission: str) -> int:
     """Write the conversation of a mission's agents: of native ones as it was, of others as they tell it."""
     with App.open() as app:
         state = app.look.state(find_mission(app, mission))
-        for line in transcript(app.store, state):
+        for line in read_transcript(app.store, state):
             out.document({"mission": state.id, **to_json(line)})
             heads = _OWN_WORD if line.own_word else _HEADS
             out.text(heads[line.speaker].format(line=line), bold=True)

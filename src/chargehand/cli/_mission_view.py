@@ -27,7 +27,7 @@ from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Finding, Reason, Verdict
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
-from chargehand.missions._causes import attempt_cause, mission_cause
+from chargehand.missions.causes import attempt_cause, mission_cause
 from chargehand.workspace.merge import conflict_report
 
 _TITLE = 48

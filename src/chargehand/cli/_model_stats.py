@@ -10,8 +10,8 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._stats import parse_since
 from chargehand.core.errors import UsageError
-from chargehand.missions._model_stats import ModelStats, gather_models
-from chargehand.missions._stats import Cost
+from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
+from chargehand.missions.statistics import Cost
 
 _HEADS = (
     "MODEL",
@@ -37,7 +37,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     with App.open() as app:
         start = None if since is None else parse_since(since, now=app.clock.now())
         project = None if everywhere else current_project(app, repo)
-        models = gather_models(app.look, project=project.id if project else None, since=start)
+        models = gather_model_statistics(app.look, project=project.id if project else None, since=start)
     when = None if start is None else start.isoformat(timespec="seconds")
     out.document({"project": project.id if project else None, "since": when, "models": list(models)})
     if not models:

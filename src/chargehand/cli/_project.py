@@ -106,7 +106,7 @@ def set_up(out: Output, *, repo: Path | None, base: str | None) -> int:
         started = time.monotonic()
 
         async def work(stop: Stop) -> str | None:
-            async with app.session(repo, revision=base) as session, session.missions.open_place(session.base):
+            async with app.session(repo, revision=base) as session, session.missions.open_sandbox(session.base):
                 return session.resolved.config.project.setup
 
         with progress(out, "setup runs"):

@@ -9,8 +9,7 @@ from chargehand.cli._output import Output
 from chargehand.core.records import CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState
 from chargehand.core.text import shown_path
-from chargehand.missions._causes import Cause, attempt_cause, mission_cause
-from chargehand.missions._contracts import FAILING_TEST
+from chargehand.missions.causes import FAILING_TEST, Cause, attempt_cause, mission_cause
 
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}

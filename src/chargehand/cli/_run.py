@@ -30,8 +30,7 @@ from chargehand.cli._result import exit_code, result_document, show_result
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
-from chargehand.missions._journal import Watch, ignore
-from chargehand.missions._missions import create_mission
+from chargehand.missions.journal import OnEvent, create_mission, ignore_event
 from chargehand.sandbox.contract import OnOutput
 
 
@@ -57,7 +56,7 @@ def run(out: Output, options: RunOptions) -> int:
         return code
 
 
-def run_mission(app: App, out: Output, options: RunOptions, *, watch: Watch = ignore) -> Ended:
+def run_mission(app: App, out: Output, options: RunOptions, *, watch: OnEvent = ignore_event) -> Ended:
     """Run one mission to where it is settled; `watch` sees its events beside the progress.
 
     Raises for whatever was wrong before there was a mission.
@@ -98,7 +97,7 @@ def answered(app: App, out: Output, ended: Ended) -> Ended:
     return replace(last[-1], notes=ended.notes)
 
 
-def both(first: Watch, second: Watch) -> Watch:
+def both(first: OnEvent, second: OnEvent) -> OnEvent:
     """Return what tells two."""
 
     def tell(event: Event, payload: Payload) -> None:
@@ -108,7 +107,7 @@ def both(first: Watch, second: Watch) -> Watch:
     return tell
 
 
-def go_on(app: App, out: Output, mission: str, *, watch: Watch = ignore) -> Ended:
+def go_on(app: App, out: Output, mission: str, *, watch: OnEvent = ignore_event) -> Ended:
     """Run a recorded mission from where it stands to where it is settled; `watch` as in `run_mission`."""
 
     async def work(stop: Stop) -> Ended:
@@ -192,7 +191,7 @@ async def _run(
     out: Output,
     options: RunOptions,
     wanted: _Wanted,
-    watch: Watch,
+    watch: OnEvent,
 ) -> Ended:
     with progress(out) as shown:
         async with app.session(

@@ -13,8 +13,8 @@ from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._result import cause_document
 from chargehand.core.errors import UsageError
-from chargehand.missions._causes import CAUSE_CLASSES
-from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather
+from chargehand.missions.causes import CAUSE_CLASSES
+from chargehand.missions.statistics import AttemptStats, Cost, Percentiles, Statistics, gather_statistics
 
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -29,7 +29,7 @@ def show_stats(out: Output, *, repo: Path | None, everywhere: bool, since: str |
     with App.open() as app:
         start = None if since is None else parse_since(since, now=app.clock.now())
         project = None if everywhere else current_project(app, repo)
-        stats = gather(app.look, project=project.id if project else None, since=start)
+        stats = gather_statistics(app.look, project=project.id if project else None, since=start)
     out.document({"project": project.id if project else None, "since": _iso(start), **stats_document(stats)})
     if not stats.missions.total:
         when = "" if since is None else f" since {_iso(start)}"
@@ -65,7 +65,7 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
-def stats_document(stats: Stats) -> dict[str, Any]:
+def stats_document(stats: Statistics) -> dict[str, Any]:
     """Return the stats as `--json` prints them; what is not known is null."""
     causes = [
         {**(cause_document(one.cause) or {}), "missions": one.missions, "attempts": one.attempts}
@@ -83,7 +83,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _show_missions(out: Output, stats: Stats) -> None:
+def _show_missions(out: Output, stats: Statistics) -> None:
     missions, rates = stats.missions, stats.rates
     statuses = ", ".join(f"{count} {status}" for status, count in missions.by_status.items() if count)
     out.text(f"{missions.total} missions: {statuses}", bold=True)
@@ -101,7 +101,7 @@ def _show_missions(out: Output, stats: Stats) -> None:
     )
 
 
-def _show_attempts(out: Output, stats: Stats) -> None:
+def _show_attempts(out: Output, stats: Statistics) -> None:
     if not stats.attempts.ended:
         return
     out.text()
@@ -110,7 +110,7 @@ def _show_attempts(out: Output, stats: Stats) -> None:
     out.table(("ATTEMPTS BY", "ENDED", "SUCCEEDED", *heads, "P50", "COST"), rows)
 
 
-def _with_all(stats: Stats) -> Mapping[str, AttemptStats]:
+def _with_all(stats: Statistics) -> Mapping[str, AttemptStats]:
     return {**stats.agents, "all agents": stats.attempts} if len(stats.agents) > 1 else stats.agents
 
 
@@ -126,7 +126,7 @@ def _attempt_row(name: str, attempts: AttemptStats) -> tuple[object, ...]:
     )
 
 
-def _show_causes(out: Output, stats: Stats) -> None:
+def _show_causes(out: Output, stats: Statistics) -> None:
     if not stats.causes:
         return
     rows = [
@@ -137,7 +137,7 @@ def _show_causes(out: Output, stats: Stats) -> None:
     out.table(("CAUSE", "CODE", "MISSIONS", "ATTEMPTS", "REMEDY"), rows)
 
 
-def _show_times(out: Output, stats: Stats) -> None:
+def _show_times(out: Output, stats: Statistics) -> None:
     out.text()
     percentiles = tuple(name.upper() for name in _PERCENTILES)
     long = {"mission": stats.missions.seconds, "attempt": stats.attempts.seconds}
@@ -164,11 +164,11 @@ def _show_times(out: Output, stats: Stats) -> None:
         out.text(f"network  {used.allowed} requests let through, {used.refused} refused, {told}")
 
 
-def _values(spread: Spread) -> tuple[float | None, ...]:
+def _values(spread: Percentiles) -> tuple[float | None, ...]:
     return (spread.p50, spread.p95, spread.p99)
 
 
-def _known(spread: Spread) -> str:
+def _known(spread: Percentiles) -> str:
     return f"{spread.known} of {spread.known + spread.unknown}"
 
 

@@ -1,4 +1,4 @@
-"""What an attempt's agent is about to do, judged by the rules in force and noted before it happens."""
+"""Judges what agents and missions are about to do, and records each judgement before it happens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.text import printable
-from chargehand.missions._journal import Journal, Notes
-from chargehand.missions._policy_scripts import scripts_of
-from chargehand.missions._services import Services
+from chargehand.missions.journal import EventSink, Journal
+from chargehand.missions.services import Services
 from chargehand.models.redaction import Redactor
+from chargehand.policy._questions import LARGEST_SCRIPT
 from chargehand.policy.actions import (
     Action,
     Command,
@@ -30,10 +30,55 @@ from chargehand.policy.actions import (
     Surroundings,
 )
 from chargehand.policy.judgement import denied, judge
-from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
+
+_SECONDS = 10.0
+_READ = r"""
+root=$(pwd -P)
+real=$(readlink -f -- "$1"; echo x); real=${real%?x}
+case $real in "$root"/* | /tmp/*) ;; *) exit 1 ;; esac
+[ -f "$real" ] || exit 1
+exec head -c "$2" -- "$real"
+"""
+"""A link that leads out of the workspace is not followed; what is no regular file is not opened."""
+
+
+async def read_script(sandbox: Sandbox, path: str) -> str | None:
+    """Return the text of a file of the workspace or of `/tmp`, `None` for what is none, too large or binary.
+
+    Bytes that are not UTF-8 come out as surrogates. Raises `SandboxDiedError`.
+    """
+    if "\0" in path or not path.startswith("/"):
+        return None
+    # One byte more than may be read, to tell a script of the largest size from a longer one.
+    result = await sandbox.exec(
+        ["/bin/sh", "-c", _READ, "sh", path, str(LARGEST_SCRIPT + 1)],
+        timeout=_SECONDS,
+        cwd=WORKSPACE,
+        output_limit=LARGEST_SCRIPT + 1,
+    )
+    found = result.stdout
+    if result.exit_code != 0 or result.timed_out or len(found) > LARGEST_SCRIPT or b"\0" in found:
+        return None
+    return found.decode("utf-8", "surrogateescape")
+
+
+def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
+    """Return what reads the scripts of a sandbox from another thread while the running loop goes on."""
+    # `judge` is synchronous and runs in a thread; sandboxes are talked to in the event loop only.
+    loop = asyncio.get_running_loop()
+    known: dict[str, str | None] = {}
+
+    def read(path: str) -> str | None:
+        if path not in known:
+            known[path] = asyncio.run_coroutine_threadsafe(read_script(sandbox, path), loop).result()
+        return known[path]
+
+    return read
+
 
 YES = frozenset({"yes", "y", "allow", "ok"})
-"""The answers that let what was asked for happen, once; any other is a no."""
+"""The answers that allow what was asked for, once; any other is a no."""
 OPTIONS = ("yes", "no")
 _LONGEST = 400
 _SHOWN = 2_000
@@ -68,25 +113,35 @@ class Judge:
             hosts=self._services.config.sandbox.network,
             script=scripts_of(self._sandbox),
         )
+        # In a thread: a long shell line takes time to parse, and reading its scripts waits for the sandbox.
         judgement = await asyncio.to_thread(judge, action, around, rules)
         asked = self._journal.state.questions.get(f"{self._attempt}/{name}")
         answered = asked is not None and asked.answer is not None
-        if judgement.effect != "ask" or not answered:  # an answer is noted with what became of it
-            self._note(action, judgement)
+        if judgement.effect != "ask" or not answered:  # an answer is recorded with the decision it led to
+            self._record(action, judgement)
         if judgement.effect != "ask":
             return judgement
-        answer = await self._ask(name, question(action, judgement), OPTIONS)
-        decided = _decided(judgement, answer)
-        self._note(action, decided, answer=answer)
+        shown = printable(describe(action))
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]} … ({len(shown)} characters)"
+        question = f"May the agent do this? {shown}\n(rule {judgement.rule}: {judgement.reason})"
+        answer = await self._ask(name, question, OPTIONS)
+        if answer.strip().lower() in YES:
+            decided = replace(judgement, effect="allow", reason="a person allowed it, this once")
+        else:
+            decided = replace(judgement, effect="deny", reason=f"a person answered: {answer.strip()[:1000]}")
+        self._record(action, decided, answer=answer)
         return decided
 
-    def _note(self, action: Action, judgement: Judgement, answer: str = "") -> None:
+    def _record(self, action: Action, judgement: Judgement, answer: str = "") -> None:
         digest = self._services.rules.digest
-        self._journal.note(judged(action, judgement, attempt=self._attempt, answer=answer, rules=digest))
+        self._journal.record(
+            judgement_event(action, judgement, attempt=self._attempt, answer=answer, rules=digest)
+        )
 
 
-async def admit(services: Services, journal: Notes, action: Action, *, purpose: Purpose) -> Judgement:
-    """Judge and note what runs outside of an attempt, where nobody can be asked; return the judgement.
+async def admit(services: Services, journal: EventSink, action: Action, *, purpose: Purpose) -> Judgement:
+    """Judge and record what runs outside of an attempt, where nobody can be asked; return the judgement.
 
     Raises `RefusedError` (`policy_denied`) unless it is allowed.
     """
@@ -97,20 +152,20 @@ async def admit(services: Services, journal: Notes, action: Action, *, purpose: 
         who="person" if purpose == "exec" else "project",
     )
     judgement = await asyncio.to_thread(judge, action, around, services.rules)
-    journal.note(judged(action, judgement, rules=services.rules.digest))
+    journal.record(judgement_event(action, judgement, rules=services.rules.digest))
     if judgement.effect != "allow":
         raise denied(_kind(action), judgement)
     return judgement
 
 
-def judged(
+def judgement_event(
     action: Action, judgement: Judgement, *, rules: str, attempt: str = "", answer: str = ""
 ) -> ActionJudged:
     """Return the event of a judgement."""
     return ActionJudged(
         attempt=attempt,
         kind=_kind(action),
-        text=_short(words(action)),
+        text=_short(describe(action)),
         effect=judgement.effect,
         rule=judgement.rule,
         reason=_short(judgement.reason),
@@ -122,14 +177,7 @@ def judged(
     )
 
 
-def question(action: Action, judgement: Judgement) -> str:
-    """Return what a person is asked."""
-    what = printable(words(action))
-    shown = what if len(what) <= _SHOWN else f"{what[:_SHOWN]} … ({len(what)} characters)"
-    return f"May the agent do this? {shown}\n(rule {judgement.rule}: {judgement.reason})"
-
-
-def words(action: Action) -> str:
+def describe(action: Action) -> str:
     """Return an action as a person reads it."""
     match action:
         case Shell():
@@ -145,12 +193,12 @@ def words(action: Action) -> str:
         case Snippet():
             return f"{action.language}: {action.source}"
         case Network() | McpCall() | Other():
-            return _named(action)
+            return _describe_remote(action)
         case Several():
-            return ", ".join(words(each) for each in action.actions)
+            return ", ".join(describe(each) for each in action.actions)
 
 
-def _named(action: Network | McpCall | Other) -> str:
+def _describe_remote(action: Network | McpCall | Other) -> str:
     match action:
         case Network():
             return f"{action.host}:{action.port}"
@@ -182,12 +230,7 @@ def _kind(action: Action) -> str:
             return _kind(action.actions[0]) if action.actions else "nothing"
 
 
-def _decided(judgement: Judgement, answer: str) -> Judgement:
-    if answer.strip().lower() in YES:
-        return replace(judgement, effect="allow", reason="a person allowed it, this once")
-    return replace(judgement, effect="deny", reason=f"a person was asked and said: {answer.strip()[:1000]}")
-
-
 def _short(text: str) -> str:
+    # Redacted before it is cut: half a key would not be recognised as one.
     clean = _REDACTOR.text(printable(text))
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"

@@ -1,0 +1,106 @@
+"""An attempt in the log: its model calls, its saved replies and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.mission_events import AttemptFinished
+from chargehand.core.records import AttemptStatus, Reason
+from chargehand.core.state import AttemptState, MissionState
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:
+    from chargehand.models.contract import CallRecord
+    from chargehand.store.ledger import BookedCall
+
+
+def call_event(record: CallRecord) -> ModelCalled:
+    """Return the event of a call that ended, from the gateway's record of it."""
+    return ModelCalled(
+        call=record.call,
+        attempt=record.attempt,
+        turn=record.turn,
+        model=record.model,
+        upstream=record.upstream,
+        status=record.status,
+        http_status=record.http_status,
+        seconds=record.seconds,
+        input_tokens=record.usage.input,
+        output_tokens=record.usage.output,
+        cached_tokens=record.usage.cached,
+        cost_usd=record.cost_usd,
+        cost_known=record.cost_usd is not None,
+        booked_usd=record.booked_usd,
+        reported_usd=record.reported_usd,
+        computed_usd=record.computed_usd,
+        reason=record.reason,
+        provider=record.provider,
+        operation=record.operation,
+        first_seconds=record.first_seconds,
+        skipped=record.skipped,
+        converted=record.converted,
+        bare=record.bare,
+    )
+
+
+def lost_call_event(attempt: str, booked: BookedCall) -> ModelCalled:
+    """Return the event of a call that the spending ledger has and the log has not."""
+    return ModelCalled(
+        call=booked.call,
+        attempt=attempt,
+        # The ledger knows only money: model and turn stood in the line that was never written.
+        turn=0,
+        model="",
+        upstream="",
+        status="lost",
+        http_status=0,
+        seconds=0.0,
+        cost_usd=booked.usd if booked.known else None,
+        cost_known=booked.known,
+        booked_usd=booked.usd,
+        reason="its worker ended before the call was in the log",
+    )
+
+
+def replies_path(home: Path, attempt: str) -> Path:
+    """Return the file in which an attempt's gateway keeps paid replies until the attempt is over."""
+    return home / "calls" / f"{attempt}.jsonl"
+
+
+def archive_replies(store: Store, mission: str, *attempts: str) -> None:
+    """Turn the replies of each attempt that is over into an artifact and delete the file; safe to repeat."""
+    for path in (replies_path(store.home, attempt) for attempt in attempts):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        # The artifact first: after a crash between the two the file is still there, and the same content makes the
+        # same artifact, since artifacts are named by their digest.
+        if content.count(b"\n") > 1:  # the first line is the file's own header
+            store.artifacts.put(content, kind="calls", mission=mission)
+        path.unlink(missing_ok=True)
+
+
+def attempt_end(
+    attempt: AttemptState, status: AttemptStatus, reasons: tuple[Reason, ...], *, seconds: float
+) -> AttemptFinished:
+    """Return the event of an attempt's end, with the cost of its calls; without calls that is known to be 0."""
+    return AttemptFinished(
+        attempt=attempt.id,
+        status=status,
+        seconds=seconds,
+        reasons=reasons,
+        cost_usd=attempt.cost_usd if attempt.calls else 0.0,
+        cost_known=attempt.cost_known or not attempt.calls,
+    )
+
+
+def cancel_open_attempts(state: MissionState, reason: Reason) -> list[AttemptFinished]:
+    """Return the ends of the attempts that waited, for a person or a worker, and now never go on."""
+    return [
+        attempt_end(attempt, "cancelled", (reason,), seconds=state.seconds_of(f"attempt/{attempt.number}/"))
+        for attempt in state.attempts
+        if attempt.status in ("running", "lost")
+    ]

@@ -1,0 +1,195 @@
+"""Messages to and from agents, and the questions that a person answers about them.
+
+Two questions do not come from an agent: what to do about a critical message that it did not acknowledge, and the
+wait for a provider's quota, which the clock may answer as well as a person.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from chargehand.core.attempt_events import MessageReceived, MessageUndelivered
+from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.events import Payload
+from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
+from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
+from chargehand.core.records import Finding, Reason, Reverted
+from chargehand.core.state import MissionState, Question, quota_reason
+from chargehand.missions.journal import Journal
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:
+    from chargehand.agents.contract import AgentOutcome
+    from chargehand.models.contract import QuotaRest
+
+GO_ON, CANCEL, NEXT = "go on", "cancel", "deliver with the next attempt"
+OPTIONS = (GO_ON, CANCEL, NEXT)
+"""What a person may answer about a message that was not acknowledged; `GO_ON` also ends a wait for quota."""
+ACKNOWLEDGE_SECONDS = 10.0
+"""Until a critical message must be acknowledged; pauses do not count."""
+_PREFIX = "acknowledge/"
+
+# --- critical messages that an agent did not acknowledge
+
+
+def question_about(attempt: str, message: str) -> str:
+    """Return the id of the question about a message that an attempt's agent did not acknowledge."""
+    return f"{_PREFIX}{attempt}/{message}"
+
+
+def is_about_message(asked: Question) -> bool:
+    """Tell whether a question is about a message that was not acknowledged."""
+    return asked.id.startswith(_PREFIX)
+
+
+def check_answer(text: str) -> str:
+    """Return an answer to such a question; raises `RefusedError` (`answer_unknown`) for any other words."""
+    if text not in OPTIONS:
+        known = ", ".join(map(repr, OPTIONS))
+        raise RefusedError(f"the answer must be one of {known}, got {text[:100]!r}", code="answer_unknown")
+    return text
+
+
+def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
+    """Return what a person said about a message that was not acknowledged, `None` where nobody did."""
+    asked = state.questions.get(question_about(attempt, message))
+    return asked.answer if asked is not None else None
+
+
+def requires_next_attempt(state: MissionState, number: int) -> bool:
+    """Tell whether a person said of a message to that attempt that it is to be delivered with the next one.
+
+    Nothing that happens after the attempt changes it: a worker that takes the mission over comes to the same.
+    """
+    attempt = state.attempt(number)
+    return attempt is not None and any(
+        answer_about(state, attempt.id, each.message) == NEXT for each in state.messages
+    )
+
+
+# --- ends: what is recorded with the end of an attempt and of a mission
+
+
+def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tuple[Payload, ...]:
+    """Return the events of a mission's end: which messages reached no agent, and the end itself."""
+    ends = {"promoted": "it was promoted", "waiting": "it waits for a person to decide about its result"}
+    why = ends.get(finished.status, f"it ended as {finished.status}")
+    reason = Reason(code="not_delivered", message=f"{why}, and no further attempt will receive the message")
+
+    def was_received(message: MessageSent) -> bool:
+        last = state.attempts[-1].id if state.attempts else ""
+        # A person moved it to the next attempt: only an acknowledgement shows that this one was made and heard it.
+        seen = state.acknowledged if answer_about(state, last, message.message) == NEXT else state.delivered
+        return message.message in seen
+
+    undelivered = (
+        MessageUndelivered(message=each.message, reason=reason)
+        for each in state.messages
+        if each.message not in state.undelivered and not was_received(each)
+    )
+    return (*undelivered, finished)
+
+
+def events_of_attempt_end(
+    state: MissionState, number: int, outcome: AgentOutcome, reverted: tuple[Reverted, ...]
+) -> tuple[Payload, ...]:
+    """Return the events of an attempt's end: its agent's message, and what inspection reverted."""
+    attempt = state.attempt(number)
+    if attempt is None:
+        return ()
+    events: list[Payload] = []
+    if outcome.message is not None:
+        events.append(MessageReceived(attempt=attempt.id, message=message_document(outcome.message)))
+    if reverted:
+        events.append(ChangesReverted(attempt=attempt.id, reverted=reverted))
+    return tuple(events)
+
+
+# --- messages from one attempt to the next
+
+
+def store_report_message(store: Store, journal: Journal, report: bytes) -> str:
+    """Store a report on an attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
+
+    Return its artifact id.
+    """
+    attempt = journal.state.attempts[-1]
+    address = Addressed(
+        id=f"{attempt.id}/report",
+        mission=journal.mission,
+        attempt=attempt.id,
+        sender="chargehand",
+        recipient=attempt.agent,
+    )
+    message = encode_message(decode_message(report, address))
+    return store.artifacts.put(message, kind="report", mission=journal.mission)
+
+
+def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> AgentOutcome:
+    """Return an outcome; one whose message has the id of an earlier one is no success."""
+    if outcome.message is None or outcome.message.id not in {each.message.get("id") for each in state.received}:
+        return outcome
+    reason = f"the agent's message reuses the id of an earlier one: {outcome.message.id[:200]!r}"
+    claim = "failed" if outcome.claim == "done" else outcome.claim
+    return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
+
+
+def find_unreadable_message(outcome: AgentOutcome) -> tuple[Finding, ...]:
+    """Return what tells the next attempt that the message of this one could not be read."""
+    if outcome.claim != "failed" or outcome.code != "malformed_message":
+        return ()
+    return (Finding(rule=outcome.code, severity="error", path=".", message=outcome.reason),)
+
+
+# --- waiting for quota
+
+_JITTER_SECONDS = 8.0
+_LEAST_SECONDS = 60.0
+_MOST_SECONDS = 3600.0
+
+
+def wake_time(mission: str, until: str) -> datetime:
+    """Return when a mission is woken: up to 8 s after its moment, each mission at a time of its own."""
+    # A checksum of the id and not a random number: every worker comes to the same moment.
+    part = zlib.crc32(mission.encode()) % 1000 / 1000
+    return datetime.fromisoformat(until) + timedelta(seconds=_JITTER_SECONDS * part)
+
+
+def wait_for_quota(journal: Journal, name: str, rest: QuotaRest, *, attempt: str, tree: str) -> WaitingError:
+    """Record that an attempt waits for quota, and return the error that ends it until then.
+
+    What a worker recorded that died right after is not recorded again.
+    """
+    prefix = f"{attempt}/{name}/"
+    before = [asked for asked in journal.state.questions.values() if asked.id.startswith(prefix)]
+    if before and before[-1].answer is None:
+        reason = before[-1].reason
+        return WaitingError(reason.message, code=reason.code)
+    # Waits that the clock ended and after which there was no quota either last at least twice as long each time,
+    # up to an hour: a provider that always says "in a minute" is not asked every minute.
+    in_vain = 0
+    for asked in reversed(before):
+        if asked.identity != CLOCK:
+            break
+        in_vain += 1
+    seconds = min(_MOST_SECONDS, _LEAST_SECONDS * 2.0 ** min(in_vain, 16)) if in_vain else 0.0
+    least = journal.clock.now() + timedelta(seconds=seconds)
+    until = (max(rest.until, least) + timedelta(seconds=1)).astimezone(UTC).isoformat(timespec="seconds")
+    provider = urlsplit(rest.provider).netloc or rest.provider or rest.model
+    reason = quota_reason(provider, until)
+    question = QuestionAsked(
+        question=f"{prefix}{len(before) + 1}",
+        tree=tree,
+        reasons=(reason,),
+        text=reason.message,
+        options=(GO_ON,),
+        attempt=attempt,
+        until=until,
+        provider=provider,
+    )
+    journal.record(question, durable=True)
+    return WaitingError(reason.message, code=reason.code)

@@ -1,0 +1,1 @@
+"""One run of an agent: admission, sandbox, supervision, inspection."""

@@ -1,0 +1,372 @@
+"""Circuit breakers for agents, and the choice of who makes an attempt.
+
+After failures in a row of what an agent runs on, one try at a time. Everything follows from the log and from who
+is alive. What counts is machinery: that an agent or its model could not be reached or started, or that the sandbox
+under it failed. What it wrote, and what checks say of it, does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Any, Literal, NoReturn
+
+import msgspec
+
+from chargehand.core.attempt_events import BreakerChanged
+from chargehand.core.errors import StoreError, WaitingError
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.mission_events import (
+    AgentSelected,
+    AttemptFinished,
+    MissionClaimed,
+    MissionCreated,
+    QuestionAsked,
+    StepFinished,
+)
+from chargehand.core.records import AttemptStatus, MissionRequest, Reason
+from chargehand.core.state import AttemptState
+from chargehand.missions.causes import Cause, attempt_cause
+from chargehand.missions.journal import Journal
+from chargehand.missions.sandboxes.provisioning import SlotQueue
+from chargehand.missions.services import Services
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
+
+FAILURES = 3
+"""Failures in a row after which nothing more is begun."""
+COOL_DOWN = timedelta(minutes=5)
+"""How long nothing is begun then; afterwards one probe is let through."""
+PROGRAM_MISSING = "agent_missing"
+"""The code of an agent whose program cannot be run: of class agent, and still no word on its work."""
+_FIXED_BY_PERSONS = frozenset({"no_key", "no_space", "not_permitted", "store_full", "too_many_files"})
+"""What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker."""
+_MISSIONS = 12
+"""How many of a project's missions are read: the last ones that were created."""
+_READ = {MissionCreated.type, MissionClaimed.type, StepFinished.type, AttemptFinished.type}
+_STEP_SUFFIX = "/agent"
+
+BreakerState = Literal["closed", "open", "half_open"]
+BreakerEventKind = Literal["worked", "failed", "void", "probe", "forced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModel:
+    """What a breaker is about: an agent as the request names it, and the model it begins with."""
+
+    agent: str
+    model: str | None
+
+    def __str__(self) -> str:
+        return f"agent {self.agent!r}" + (f" with model {self.model!r}" if self.model else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerEvent:
+    """What the log shows: an attempt worked, failed or says nothing (`void`); a probe began, or a `forced` one."""
+
+    time: datetime
+    mission: str
+    kind: BreakerEventKind
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """`closed`: work; `open` since then: nothing begins; `half_open`: one mission probes, nothing else begins."""
+
+    state: BreakerState = "closed"
+    failures: int = 0
+    since: datetime | None = None
+    probe: str | None = None
+    why: str = ""
+
+    def may_probe(self, now: datetime) -> bool:
+        """Tell whether a probe may begin."""
+        return self.state == "open" and self.since is not None and now >= self.since + COOL_DOWN
+
+    def after(self, event: BreakerEvent) -> Breaker:
+        """Return the breaker after one more event."""
+        match event.kind:
+            case "worked":
+                return Breaker()
+            case "failed":
+                failures = self.failures + 1
+                if failures < FAILURES:
+                    return replace(self, failures=failures, why=event.why)
+                return Breaker(state="open", failures=failures, since=event.time, why=event.why)
+            case "void" if self.probe == event.mission:
+                return replace(self, state="open", probe=None)
+            case "forced" if self.state != "closed":
+                return replace(self, state="half_open", probe=event.mission)
+            case "probe" if self.may_probe(event.time):
+                return replace(self, state="half_open", probe=event.mission)
+        return self
+
+
+def fold_breaker(events: Iterable[BreakerEvent]) -> Breaker:
+    """Return the breaker after all events, which come in the order of their times."""
+    return reduce(Breaker.after, events, Breaker())
+
+
+def agent_step(number: int) -> str:
+    """Return the name of the step that says who makes an attempt where that was not simply who was asked for."""
+    return f"attempt/{number}{_STEP_SUFFIX}"
+
+
+def read_breaker_events(
+    store: Store, project: str, who: AgentModel, *, live: Callable[[MissionRow], bool]
+) -> list[BreakerEvent]:
+    """Return what the last missions of a project show of an agent with its model. Raises `StoreError`."""
+    found = []
+    for row in store.log.missions(project=project)[-_MISSIONS:]:
+        events = list(_read_mission(store.log.read(row.id, types=_READ), who))
+        if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died in mid-probe
+            events.append(replace(events[-1], kind="void"))
+        found += events
+    # Missions run side by side: their events interleave.
+    return sorted(found, key=lambda event: event.time)
+
+
+def _read_mission(lines: Iterable[Event], who: AgentModel) -> Iterator[BreakerEvent]:
+    """Yield what one mission shows of `who`."""
+    current, claimed = None, False
+    for line in lines:
+        payload = _decode_relevant(line)
+        time = datetime.fromisoformat(line.time)
+        if isinstance(payload, MissionCreated):
+            current = AgentModel(agent=payload.request.agent, model=payload.request.model)
+        elif isinstance(payload, MissionClaimed):
+            claimed = True  # what comes before, a fork copied: it happened in another mission
+        elif isinstance(payload, StepFinished):
+            model, probe = payload.output.get("model"), payload.output.get("probe")
+            agent = str(payload.output.get("agent"))
+            current = AgentModel(agent=agent, model=None if model is None else str(model))
+            if current == who and probe in ("probe", "forced") and claimed:
+                yield BreakerEvent(time=time, mission=line.mission, kind=probe)
+        elif isinstance(payload, AttemptFinished) and current == who and claimed:
+            kind, why = _classify_end(payload)
+            yield BreakerEvent(time=time, mission=line.mission, kind=kind, why=why)
+
+
+def _decode_relevant(line: Event) -> Payload | None:
+    """Return the payload of a line about a breaker, `None` for any other; most steps are not even decoded."""
+    if line.type not in _READ or line.payload is None:
+        return None
+    if line.type == StepFinished.type and _STEP_SUFFIX.encode() not in line.payload:
+        return None
+    try:
+        payload = decode(line.type, line.payload)
+    except msgspec.ValidationError:  # a newer version's
+        return None
+    if isinstance(payload, StepFinished):
+        parts = payload.step.split("/")
+        is_choice = len(parts) == 3 and parts[0] == "attempt" and parts[2] == "agent"
+        return payload if is_choice and isinstance(payload.output, dict) else None
+    return payload
+
+
+def _classify_end(ended: AttemptFinished) -> tuple[BreakerEventKind, str]:
+    """Return what the end of an attempt says of the machinery that made it, and why."""
+    if ended.status in ("succeeded", "refused"):
+        return "worked", ""
+    cause = _find_cause(ended.status, ended.reasons)
+    if cause is None or cause.kind not in ("agent", "engine", "provider"):  # a person, the clock or the money
+        return "void", ""
+    if not _is_machinery(cause):
+        return "worked" if cause.kind == "agent" else "void", ""
+    message = next((reason.message for reason in ended.reasons if reason.code == cause.code), "")
+    return "failed", f"{cause.code}: {message}" if message else str(cause.code)
+
+
+def counts_as_failure(code: str) -> bool:
+    """Tell whether an attempt that ends with this code counts as a failure of what its agent runs on."""
+    cause = _find_cause("failed", (Reason(code=code, message=""),))
+    return cause is not None and _is_machinery(cause)
+
+
+def _find_cause(status: AttemptStatus, reasons: tuple[Reason, ...]) -> Cause | None:
+    return attempt_cause(AttemptState(id="", number=0, agent="", workspace="", status=status, reasons=reasons))
+
+
+def _is_machinery(cause: Cause) -> bool:
+    if cause.code in _FIXED_BY_PERSONS:
+        return False
+    return cause.kind in ("engine", "provider") or cause.code == PROGRAM_MISSING
+
+
+_ANYWAY = "try anyway"
+_USE = "use "
+
+
+class Admission:
+    """Decides for one mission who makes each attempt, and records what its end changed."""
+
+    def __init__(self, services: Services, journal: Journal, queue: SlotQueue) -> None:
+        self._services = services
+        self._journal = journal
+        self._queue = queue
+
+    async def admitted(self, request: MissionRequest, number: int) -> MissionRequest:
+        """Return the request with the agent and models that make an attempt; asked and begun once, it stays so.
+
+        Raises `WaitingError` (`breaker_open`) where only a person can say how to go on.
+        """
+        name, state = agent_step(number), self._journal.state
+        if name in state.steps:
+            return _with_choice(request, self._journal.recall(state.steps[name]))
+        # An attempt that was begun goes on with the agent that began it.
+        if state.attempt(number) is not None or self._breaker(_who(request)).state == "closed":
+            return request
+
+        async def choose() -> dict[str, Any]:
+            choice = self._take_answer(request, number) or self._find_model(request)
+            return choice or self._ask_person(request, number)
+
+        # The input of the step: with another request the choice would be made anew.
+        given = [request.agent, request.model, *request.fallback]
+        async with self._queue.turn("probes"):  # of two missions that find the cool-down over, one probes
+            choice: dict[str, Any] = await self._journal.step(name, given, choose, events=self._events)
+        return _with_choice(request, choice)
+
+    def _take_answer(self, request: MissionRequest, number: int) -> dict[str, Any] | None:
+        """Return the choice that a person answered, `None` where nobody did or the answer names none."""
+        asked = [found for found in self._journal.state.questions.values() if found.id.startswith(_prefix(number))]
+        answer = (asked[-1].answer or "").strip() if asked else ""
+        if answer.lower() == _ANYWAY:
+            return _choice(request, why="a person asked to try anyway", probe="forced")
+        name = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else ""
+        if name in self._other_agents(request):
+            agent = self._services.config.agents[name]
+            request = replace(request, agent=name, model=agent.model, fallback=agent.fallback)
+        elif name in self._other_models(request):
+            request = replace(request, model=name, fallback=())
+        else:
+            return None
+        return _choice(request, why="a person named it", probe="forced")
+
+    def _find_model(self, request: MissionRequest) -> dict[str, Any] | None:
+        """Return the first of the models whose breaker is closed, or that may be probed."""
+        now = self._services.clock.now()
+        models = [request.model, *request.fallback]
+        breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}
+        for place, model in enumerate(models):
+            breaker = breakers[model]
+            if breaker.state != "closed" and not breaker.may_probe(now):
+                continue
+            # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
+            rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
+            passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
+            why = f"{passed} failed too often" if passed else "a probe after it failed too often"
+            probe = "" if breaker.state == "closed" else "probe"
+            return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
+        return None
+
+    def _ask_person(self, request: MissionRequest, number: int) -> NoReturn:
+        who = _who(request)
+        breaker = self._breaker(who)
+        last = f" (the last time: {breaker.why})" if breaker.why else ""
+        when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
+        text = f"{who} failed {breaker.failures} times in a row{last}{when}. Try anyway, or use another one?"
+        others = (*self._other_agents(request), *self._other_models(request))
+        assert self._journal.state.base is not None
+        self._journal.record(
+            QuestionAsked(
+                question=f"{_prefix(number)}{len(self._journal.state.questions) + 1}",
+                tree=self._journal.state.base.tree,
+                reasons=(Reason(code="breaker_open", message=text),),
+                text=text,
+                options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
+            ),
+            durable=True,
+        )
+        raise WaitingError(text, code="breaker_open")
+
+    def _other_agents(self, request: MissionRequest) -> list[str]:
+        """Return the other agents that can be started by name alone."""
+        agents = self._services.config.agents
+        ready = (name for name, agent in agents.items() if agent.kind == "command" or agent.model)
+        return sorted(name for name in ready if name != request.agent)
+
+    def _other_models(self, request: MissionRequest) -> list[str]:
+        """Return the other models, where the agent has one at all."""
+        if request.model is None:
+            return []
+        return sorted(set(self._services.config.models) - {request.model, *request.fallback})
+
+    def _events(self, choice: dict[str, Any]) -> Sequence[Payload]:
+        agent = self._services.config.agents.get(choice["agent"])
+        kind = agent.kind if agent is not None else choice["agent"].partition(":")[0]
+        selected = AgentSelected(agent=choice["agent"], kind=kind, reason=choice["why"])
+        who = AgentModel(agent=choice["agent"], model=choice["model"])
+        breaker = self._breaker(who)
+        if not choice["probe"] or breaker.state != "open":
+            return (selected,)
+        return (selected, _change_event(who, replace(breaker, state="half_open")))
+
+    def record_change(self, request: MissionRequest, number: int) -> None:
+        """Record how the end of an attempt, just recorded, changed its breaker."""
+        steps = self._journal.state.steps
+        chosen = [agent_step(each) for each in range(number, 0, -1) if agent_step(each) in steps]
+        who = _who(_with_choice(request, self._journal.recall(steps[chosen[0]])) if chosen else request)
+        with contextlib.suppress(StoreError):  # the state follows from what is recorded already
+            events = self._read_events(who)
+            # Up to this mission's own last event: what others added meanwhile is theirs to record.
+            own = [place for place, event in enumerate(events) if event.mission == self._journal.mission]
+            before = fold_breaker(events[: own[-1]]) if own else Breaker()
+            after = fold_breaker(events[: own[-1] + 1]) if own else Breaker()
+            if before.state != after.state:
+                self._journal.record(_change_event(who, after))
+
+    def _breaker(self, who: AgentModel) -> Breaker:
+        return fold_breaker(self._read_events(who))
+
+    def _read_events(self, who: AgentModel) -> list[BreakerEvent]:
+        services = self._services
+        return read_breaker_events(services.store, services.project, who, live=services.live)
+
+
+def _who(request: MissionRequest) -> AgentModel:
+    return AgentModel(agent=request.agent, model=request.model)
+
+
+def _prefix(number: int) -> str:
+    return f"attempt/{number}/agent/"
+
+
+def _choice(request: MissionRequest, *, why: str, probe: str) -> dict[str, Any]:
+    return {
+        "agent": request.agent,
+        "model": request.model,
+        "fallback": request.fallback,
+        "why": why,
+        "probe": probe,
+    }
+
+
+def _with_choice(request: MissionRequest, choice: dict[str, Any]) -> MissionRequest:
+    return replace(
+        request,
+        agent=choice["agent"],
+        model=choice["model"],
+        fallback=tuple(choice["fallback"]),
+        why=choice["why"],
+    )
+
+
+def _cool_until(breaker: Breaker) -> str:
+    return (breaker.since + COOL_DOWN).isoformat(timespec="seconds") if breaker.since is not None else ""
+
+
+def _change_event(who: AgentModel, breaker: Breaker) -> BreakerChanged:
+    return BreakerChanged(
+        agent=who.agent,
+        model=who.model,
+        state=breaker.state,
+        failures=breaker.failures,
+        until=_cool_until(breaker) if breaker.state == "open" else "",
+        reason=breaker.why,
+    )

@@ -1,0 +1,175 @@
+"""Inspection of one mission's changes: quick while an attempt runs, complete for a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from chargehand.checks.areas import Areas
+from chargehand.checks.cache import LayeredCache, MemoryCache
+from chargehand.checks.inspection import Inspection, Limits, examine
+from chargehand.checks.trees import TreeReader
+from chargehand.core.errors import ChargehandError, StoreError
+from chargehand.core.records import Base, Change, Finding
+from chargehand.missions.services import DepotReader, Services
+from chargehand.store.store import Store
+from chargehand.workspace.scan import Scan
+
+RUNNING_SECONDS = 5.0
+RUNNING_FILES = 100
+FULL_SECONDS = 300.0
+_STORE_SECONDS = 2.0
+_MARGIN = 0.9  # the share of a limit after which inspection stops by itself, with what it has by then
+
+
+class CriticalFoundError(ChargehandError):
+    """A running attempt did what discards it at once; `findings` say what."""
+
+    default_code = "critical_found"
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__(
+            f"the attempt was stopped: {findings[0].message}",
+            hint="`chargehand mission show MISSION` names all that was found",
+        )
+        self.findings = tuple(findings)
+
+
+class Inspector:
+    """Inspects changes from one base in a thread of its own; results are cached by content, in the store too."""
+
+    def __init__(
+        self,
+        services: Services,
+        base: Base,
+        areas: Areas,
+        *,
+        reader: TreeReader | None = None,
+        full_seconds: float = FULL_SECONDS,
+        running_seconds: float = RUNNING_SECONDS,
+    ) -> None:
+        self._reader = reader or DepotReader(services.depot)
+        self._base = base
+        self._areas = areas
+        self._full_seconds = full_seconds
+        self._running_seconds = running_seconds
+        self._cache = LayeredCache(MemoryCache(), _StoredEntries(services.store, services.project))
+        # One thread: where a disk hangs, the next inspection waits behind the last one and is degraded as well.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
+
+    async def inspect_all(self, changes: Sequence[Change]) -> Inspection:
+        """Return what the rules say of all changes; where the machine holds it up for too long it is `degraded`.
+
+        A degraded inspection says nothing good of a tree: it must not be promoted. Raises `ConfigError`.
+        """
+        return await self._within(self._full_seconds, changes, Limits(seconds=_MARGIN * self._full_seconds))
+
+    async def inspect_sample(self, changes: Sequence[Change], *, tree: str) -> Inspection:
+        """Return what a quick inspection of a running attempt finds: beyond 100 changes a sample, by risk."""
+        # Seeded by the tree: the same tree gives the same sample, also to a worker that takes over.
+        limits = Limits(seconds=_MARGIN * self._running_seconds, files=RUNNING_FILES, seed=tree)
+        return await self._within(self._running_seconds, changes, limits)
+
+    async def inspect_scan(self, scan: Scan) -> Inspection:
+        """Return a quick inspection of what a running attempt has written, the findings of the scan included.
+
+        Raises `CriticalFoundError` where anything is found that discards the attempt.
+        """
+        found = await self.inspect_sample(scan.changes, tree=scan.tree)
+        found = replace(found, findings=(*scan.findings, *found.findings))
+        if found.critical:
+            raise CriticalFoundError(found.critical)
+        return found
+
+    async def _within(self, seconds: float, changes: Sequence[Change], limits: Limits) -> Inspection:
+        work = partial(
+            examine, changes, self._reader, self._base.tree, self._areas, cache=self._cache, limits=limits
+        )
+        working = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            async with asyncio.timeout(seconds):
+                return await working
+        except TimeoutError:
+            return Inspection(
+                findings=(),
+                looked=0,
+                total=len(changes),
+                cached=0,
+                seconds=seconds,
+                degraded=True,
+                reason=f"the disk or the store did not answer within {seconds:g} s",
+            )
+
+
+class _StoredEntries:
+    """The store as an `InspectionCache`: given up once it fails or is slow, as it only saves time."""
+
+    def __init__(self, store: Store, project: str) -> None:
+        self._kept = store.inspections
+        self._project = project
+        self._usable = True
+        # A thread of its own: a store that hangs costs two seconds once, not the inspection.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection-store")
+
+    def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
+        """Return the entries that are there, none where the store does not answer."""
+        if not self._usable:
+            return {}
+        try:
+            return self._thread.submit(self._kept.get, self._project, keys).result(_STORE_SECONDS)
+        except (StoreError, TimeoutError):
+            self._usable = False
+            return {}
+
+    def put(self, entries: Mapping[str, bytes], /) -> None:
+        """Keep entries where the store takes them."""
+        if not self._usable or not entries:
+            return
+        try:
+            self._thread.submit(self._kept.put, self._project, dict(entries)).result(_STORE_SECONDS)
+        except (StoreError, TimeoutError):
+            self._usable = False
+
+
+@contextlib.asynccontextmanager
+async def stopped_by(watching: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a block beside a watcher: a `CriticalFoundError` of the watcher cancels the block and is raised.
+
+    Any other error of the watcher is raised when the block ends by itself.
+    """
+    body = asyncio.current_task()
+    assert body is not None
+    # Cancellations from before the block are not the watcher's to take back.
+    asked_before = body.cancelling()
+    watcher = asyncio.create_task(watching)
+
+    def end(watched: asyncio.Task[None]) -> None:
+        if _critical_of(watched) is not None:
+            body.cancel()
+
+    watcher.add_done_callback(end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        found = _critical_of(watcher)
+        # Somebody else who cancels as well, a person or a limit, comes first.
+        if found is None or body.uncancel() > asked_before:
+            raise
+        raise found from None
+    finally:
+        watcher.remove_done_callback(end)
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError, CriticalFoundError):
+            await watcher
+
+
+def _critical_of(watched: asyncio.Task[None]) -> CriticalFoundError | None:
+    if not watched.done() or watched.cancelled():
+        return None
+    error = watched.exception()
+    return error if isinstance(error, CriticalFoundError) else None

@@ -1,0 +1,456 @@
+"""One run of an agent: workspace, sandbox, checkpoints on the way, inspection of the result.
+
+Read `AttemptRunner.run` first. The order inside it is the point: the agent's way out (models, hosts) is closed and
+its sandbox frozen before the last scan, so the tree that is inspected is the tree that the agent left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
+from chargehand.core.attempt_events import (
+    ActionJudged,
+    AttemptResumed,
+    AttemptStarted,
+    BudgetAlert,
+    CheckpointMade,
+    CommandFinished,
+    ReplayDiverged,
+)
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.events import Payload
+from chargehand.core.records import Base, Change, Checkpoint, Finding, Reverted
+from chargehand.core.state import AttemptState
+from chargehand.missions._attempt_log import call_event, lost_call_event, replies_path
+from chargehand.missions._messages import reject_repeated_message
+from chargehand.missions.attempt.admission import counts_as_failure
+from chargehand.missions.attempt.context import RecordedContext, find_last_tree
+from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, stopped_by
+from chargehand.missions.attempt.supervision import (
+    CriticalMessageGuard,
+    FailureSnapshot,
+    open_quota,
+    run_within_quota,
+)
+from chargehand.missions.attempt.watching import PACE, WorkspaceWatch
+from chargehand.missions.journal import AGENT, Journal
+from chargehand.missions.sandboxes.provisioning import (
+    BaseEnvironment,
+    SandboxProvisioner,
+    SlotQueue,
+    attempt_purpose,
+)
+from chargehand.missions.services import Services
+from chargehand.missions.steering import Control
+from chargehand.missions.transcript import count_replies
+from chargehand.models.replay import Divergence
+from chargehand.sandbox.contract import OnOutput, Sandbox
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.scan import Scan
+from chargehand.workspace.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResult:
+    """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
+
+    `degraded` says what inspection did not see, "" where it saw everything. `report` is the artifact with the
+    report of an agent whose role changes nothing.
+    """
+
+    outcome: AgentOutcome
+    tree: str
+    changes: tuple[Change, ...]
+    findings: tuple[Finding, ...]
+    reverted: tuple[Reverted, ...] = ()
+    discarded: tuple[Finding, ...] = ()
+    degraded: str = ""
+    report: str | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it as JSON for the log; the agent's output is an artifact, the changes are in the depot."""
+        return {
+            "outcome": replace(self.outcome, output=b"", said=""),
+            "tree": self.tree,
+            "findings": self.findings,
+            "reverted": self.reverted,
+            "discarded": self.discarded,
+            "degraded": self.degraded,
+            "report": self.report,
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> AttemptResult:
+        """Return what `to_record` made a document of; the changes are read from the depot."""
+        return cls(
+            outcome=convert_to(record["outcome"], AgentOutcome),
+            tree=record["tree"],
+            changes=depot.diff(base.tree, record["tree"]),
+            findings=convert_to(record["findings"], tuple[Finding, ...]),
+            reverted=convert_to(record["reverted"], tuple[Reverted, ...]),
+            discarded=convert_to(record["discarded"], tuple[Finding, ...]),
+            degraded=record.get("degraded", ""),
+            report=record.get("report"),
+        )
+
+    @property
+    def set_back(self) -> tuple[Reverted, ...]:
+        """What inspection set back, by path or, where it discarded everything, by what was critical."""
+        return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)
+
+
+class AttemptRunner:
+    """Runs the attempts of one mission on one base."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        environment: BaseEnvironment,
+        inspector: Inspector,
+        provisioner: SandboxProvisioner,
+        queue: SlotQueue,
+        on_output: OnOutput | None,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._environment = environment
+        self._inspector = inspector
+        self._on_output = on_output
+        self._provisioner = provisioner
+        self._queue = queue
+
+    async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> AttemptResult:
+        """Let the agent work on `tree` and return what is left of its changes after inspection.
+
+        An attempt whose worker was lost, or that waited for a person, goes on in its own workspace: at the tree
+        of its agent's last recorded act, where that records any, else from the start.
+        """
+        lost = self._journal.state.attempt(assignment.number)
+        if lost is None:
+            opened = self._new_workspace(agent, assignment, tree)
+        else:
+            tree = find_last_tree(self._journal, assignment.number) or tree
+            opened = self._resume_workspace(lost, tree)
+        # The slot comes first: a mission that waits for one holds neither disk nor memory.
+        async with self._queue.turn("attempts"), opened as (workspace, resumed):
+            outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
+            result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
+        if assignment.role.writes or outcome.claim != "done" or not outcome.said.strip():
+            return result
+        report = outcome.said.encode(errors="replace")
+        artifacts, kind = self._services.store.artifacts, assignment.role.output
+        return replace(result, report=artifacts.put(report, kind=kind, mission=self._journal.mission))
+
+    @contextlib.asynccontextmanager
+    async def _new_workspace(
+        self, agent: Agent, assignment: Assignment, tree: str
+    ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
+        purpose = attempt_purpose(assignment.number)
+        async with self._provisioner.workspace(self._environment, purpose=purpose, tree=tree) as workspace:
+            self._journal.record(
+                AttemptStarted(
+                    attempt=assignment.attempt,
+                    number=assignment.number,
+                    agent=agent.name,
+                    workspace=workspace.id,
+                    tree=tree,
+                )
+            )
+            yield workspace, None
+
+    @contextlib.asynccontextmanager
+    async def _resume_workspace(
+        self, lost: AttemptState, tree: str
+    ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
+        before = self._journal.state.worker_before
+        # A worker that was given up, but whose processes may live on, could still write there.
+        idle = before is None or self._services.workers.gone(before)
+        again = self._provisioner.resume_workspace(lost.workspace, self._environment, tree=tree, idle=idle)
+        async with again as (workspace, kept):
+            # A crash may have come between a checkpoint in the depot and its line in the log.
+            known = {checkpoint.commit for checkpoint in self._journal.state.checkpoints}
+            unlogged = [found for found in workspace.checkpoints() if found.commit not in known]
+            self._journal.record(
+                *(CheckpointMade(attempt=lost.id, checkpoint=each) for each in reversed(unlogged))
+            )
+            state: Resumed = "kept" if kept else "lost"
+            self._journal.record(
+                AttemptResumed(attempt=lost.id, workspace=workspace.id, tree=tree, ignored_state=state)
+            )
+            yield workspace, state
+
+    async def _run_sandboxed(
+        self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str, resumed: Resumed | None
+    ) -> tuple[AgentOutcome, Scan, tuple[Finding, ...]]:
+        """Run the agent in a sandbox of its own; return its outcome, the last scan, and critical findings."""
+        attempt = assignment.attempt
+        own = (self._services, self._journal, self._control)
+        async with contextlib.AsyncExitStack() as stack:
+            endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment))
+            # Where nothing inside calls models, nothing inside can reach them.
+            gateway = None if endpoint is None or agent.checkpoints_itself else endpoint.socket
+            egress = await stack.enter_async_context(self._provisioner.egress(purpose=AGENT, attempt=attempt))
+            sandbox = await stack.enter_async_context(
+                self._provisioner.sandbox(
+                    workspace,
+                    self._environment,
+                    purpose=AGENT,
+                    gateway=gateway,
+                    egress=egress,
+                    attempt=attempt,
+                    read_only=not assignment.role.writes,
+                )
+            )
+            snapshot = FailureSnapshot(
+                *own, attempt=attempt, workspace=workspace, sandbox=sandbox, on_output=self._on_output
+            )
+            context = RecordedContext(
+                *own,
+                attempt=attempt,
+                number=assignment.number,
+                workspace=workspace,
+                sandbox=sandbox,
+                tree=tree,
+                endpoint=endpoint,
+                on_output=snapshot.on_output,
+                resumed=resumed,
+                inspector=self._inspector,
+                snippets=await self._open_snippets(agent, attempt),
+            )
+            async with self._watch(agent, attempt, workspace, sandbox) as watch:
+                outcome, critical = await self._run_agent(agent, assignment, context, snapshot, watch)
+                # From here on nothing that still runs inside may cost money or reach a host.
+                if endpoint is not None:
+                    endpoint.revoke()
+                if egress is not None:
+                    await egress.close()
+                await self._control.may_go_on()
+                self._control.detach(sandbox)  # frozen for good: a resume must not thaw it
+                self._record_command(agent, sandbox, outcome)
+                await sandbox.freeze()
+                await watch.finish()
+            since = self._services.clock.monotonic()
+            # A file mapped into memory changes without a new time stamp: the last scan trusts none.
+            scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
+            trigger = "timeout" if outcome.claim == "timed_out" else "end"
+            await self._checkpoint(attempt, workspace, trigger, scan, since=since)
+            return outcome, scan, critical
+
+    @contextlib.asynccontextmanager
+    async def _open_endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
+        """Open the attempt's own gateway where its agent calls models."""
+        if not agent.models:
+            yield None
+            return
+        attempt = assignment.attempt
+        # The ledger is written before a call, the log after it: what a dead worker left open is recorded as lost.
+        spending = self._services.store.spending
+        spending.abandon(attempt)
+        unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self._journal.state.calls]
+        self._journal.record(*(lost_call_event(attempt, booked) for booked in unlogged))
+        loop = asyncio.get_running_loop()
+
+        def record(payload: Payload) -> None:
+            with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
+                self._journal.record(payload)
+
+        def record_divergence(found: Divergence) -> None:
+            event = ReplayDiverged(
+                attempt=attempt,
+                turn=found.turn,
+                pointer=found.pointer,
+                recorded=found.recorded,
+                sent=found.sent,
+            )
+            # The gateway calls from a thread of its own; the journal belongs to the event loop.
+            loop.call_soon_threadsafe(record, event)
+
+        opened = self._services.open_gateway(
+            agent.models,
+            mission=self._journal.mission,
+            attempt=attempt,
+            number=assignment.number,
+            first_turn=count_replies(self._journal.state, assignment.number) + 1,
+            user=self._journal.state.user,
+            kept=replies_path(self._services.home, attempt),
+            strict=not agent.checkpoints_itself,
+            on_diverged=record_divergence,
+            on_call=lambda call: record(call_event(call)),
+            on_alert=lambda spent: record(
+                BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
+            ),
+        )
+        async with opened as endpoint:
+            yield endpoint
+
+    async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
+        """Return what runs a native agent's snippets; where there can be none, the log says why."""
+        opening = self._services.open_snippets
+        if agent.kind != "native" or opening is None:
+            return None
+        try:
+            return await opening()
+        except (TierUnavailableError, InfrastructureError) as error:
+            missing = ActionJudged(
+                attempt=attempt,
+                kind="snippet",
+                text="the tool snippet",
+                effect="deny",
+                rule=error.code,
+                reason=f"the tool is not available: {error.message}",
+                rules=self._services.rules.digest,
+            )
+            self._journal.record(missing)
+            return None
+
+    def _watch(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> WorkspaceWatch:
+        async def keep(trigger: str) -> Scan:
+            scan = await asyncio.to_thread(workspace.scan)
+            await self._checkpoint(attempt, workspace, trigger, scan)
+            return scan
+
+        return WorkspaceWatch(
+            self._services.depot,
+            self._journal,
+            self._control,
+            clock=self._services.clock,
+            attempt=attempt,
+            workspace=workspace,
+            sandbox=sandbox,
+            # A driven agent has a checkpoint after each act; any other gets them by what is seen.
+            keep=None if agent.checkpoints_itself else keep,
+            inspect=self._inspector.inspect_scan,
+            pace=PACE,
+        )
+
+    async def _run_agent(
+        self,
+        agent: Agent,
+        assignment: Assignment,
+        context: RecordedContext,
+        snapshot: FailureSnapshot,
+        watch: WorkspaceWatch,
+    ) -> tuple[AgentOutcome, tuple[Finding, ...]]:
+        """Let the agent work to its end, or until it writes too much, or what is critical (returned too)."""
+        began = self._services.clock.monotonic()
+        work = functools.partial(self._run_supervised, agent, assignment, context, snapshot)
+        try:
+            async with stopped_by(watch.follow()):
+                quota = await open_quota(snapshot.workspace)
+                return await run_within_quota(quota, work(), clock=self._services.clock), ()
+        except CriticalFoundError as error:
+            seconds = self._services.clock.monotonic() - began
+            outcome = AgentOutcome(
+                claim="failed", reason=error.message, output=b"", seconds=seconds, code=error.code
+            )
+            return outcome, error.findings
+
+    async def _run_supervised(
+        self, agent: Agent, assignment: Assignment, context: RecordedContext, snapshot: FailureSnapshot
+    ) -> AgentOutcome:
+        """Let the agent work; where it times out or what it runs on fails, a snapshot of its sandbox is kept."""
+        guard = CriticalMessageGuard(
+            self._journal,
+            self._control,
+            attempt=assignment.attempt,
+            tree=assignment.tree or self._environment.base.tree,
+            able=agent.abilities.acknowledges,
+            before=len(assignment.messages),
+        )
+        try:
+            async with snapshot.before_timeout(assignment.seconds), stopped_by(guard.follow()):
+                if not agent.abilities.acknowledges:
+                    context.mark_delivered(len(assignment.messages), acknowledged=False)
+                outcome = reject_repeated_message(await agent.run(assignment, context), self._journal.state)
+        except SandboxDiedError:
+            await snapshot.store("sandbox_died")
+            raise
+        if outcome.claim == "timed_out":
+            await snapshot.store("timeout")
+        elif outcome.claim == "failed" and counts_as_failure(outcome.code):
+            await snapshot.store("failed")
+        return outcome
+
+    def _record_command(self, agent: Agent, sandbox: Sandbox, outcome: AgentOutcome) -> None:
+        if outcome.exit_code is None and agent.checkpoints_itself:  # its steps contain all of it
+            return
+        # Stored before the event that names it: the log never names an artifact that is not there.
+        artifacts, artifact = self._services.store.artifacts, None
+        if outcome.output:
+            artifact = artifacts.put(outcome.output, kind="agent", mission=self._journal.mission)
+        self._journal.record(
+            CommandFinished(
+                sandbox=sandbox.id,
+                argv=(agent.name,),
+                exit_code=-1 if outcome.exit_code is None else outcome.exit_code,
+                seconds=outcome.seconds,
+                timed_out=outcome.claim == "timed_out",
+                truncated=outcome.truncated,
+                artifact=artifact,
+                limit=outcome.limit,
+            )
+        )
+
+    async def _checkpoint(
+        self, attempt: str, workspace: Workspace, trigger: str, scan: Scan, *, since: float | None = None
+    ) -> None:
+        clock = self._services.clock
+        since = clock.monotonic() if since is None else since
+        made = await asyncio.to_thread(workspace.checkpoint, trigger, scan=scan)
+        if made.changed:
+            self._record_checkpoint(attempt, made, seconds=clock.monotonic() - since)
+
+    def _record_checkpoint(self, attempt: str, made: Checkpoint, *, seconds: float | None = None) -> None:
+        if all(made.commit != known.commit for known in self._journal.state.checkpoints):
+            self._journal.record(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
+
+    async def _inspect(
+        self,
+        attempt: str,
+        workspace: Workspace,
+        outcome: AgentOutcome,
+        scan: Scan,
+        critical: tuple[Finding, ...],
+    ) -> AttemptResult:
+        """Act on what inspection finds: critical, on the way too, discards everything, error sets a path back."""
+        base_tree = self._environment.base.tree
+        inspection = await self._inspector.inspect_all(scan.changes)
+        # A finding of the quick inspections on the way comes again here: it is listed once.
+        findings = tuple(dict.fromkeys((*critical, *scan.findings, *inspection.findings)))
+        critical = tuple(found for found in findings if found.severity == "critical")
+        if critical:
+            made = await asyncio.to_thread(workspace.reset, base_tree, "discarded")
+            self._record_checkpoint(attempt, made)
+            return AttemptResult(
+                outcome=outcome, tree=base_tree, changes=(), findings=findings, discarded=critical
+            )
+        wrong: Sequence[Finding] = tuple(found for found in findings if found.severity == "error")
+        reverted: tuple[Reverted, ...] = ()
+        if wrong:
+            paths = tuple(dict.fromkeys(found.path for found in wrong))
+            made = await asyncio.to_thread(workspace.reset_paths, paths, base_tree, "reverted")
+            self._record_checkpoint(attempt, made)
+            reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
+            # Inspected once more without them: what a path set back leaves behind may break another rule.
+            scan = await asyncio.to_thread(workspace.scan)
+            inspection = await self._inspector.inspect_all(scan.changes)
+            findings = (*scan.findings, *inspection.findings)
+        return AttemptResult(
+            outcome=outcome,
+            tree=scan.tree,
+            changes=tuple(scan.changes),
+            findings=findings,
+            reverted=reverted,
+            degraded=inspection.reason if inspection.degraded else "",
+        )

@@ -1,0 +1,274 @@
+"""What stops or pauses a running agent, and the snapshot of a failed one.
+
+`CriticalMessageGuard` pauses an agent that does not acknowledge a critical message, `run_within_quota` ends one
+that fills the disk, `FailureSnapshot` keeps what ran in the sandbox of one that timed out or failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Literal
+
+import msgspec
+
+from chargehand.agents.contract import AgentOutcome
+from chargehand.core.attempt_events import StateCaptured
+from chargehand.core.clock import Clock
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import encode_json
+from chargehand.core.mission_events import MessageSent, QuestionAnswered, QuestionAsked
+from chargehand.core.records import Reason
+from chargehand.missions._messages import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS, answer_about, question_about
+from chargehand.missions.journal import Journal
+from chargehand.missions.services import Services
+from chargehand.missions.steering import Control
+from chargehand.models.redaction import Redactor
+from chargehand.sandbox.contract import OnOutput, RunningProcess, Sandbox, ShowsProcesses, Stream
+from chargehand.workspace.space import AttemptQuota
+from chargehand.workspace.workspace import Workspace
+
+_TRIES = 2
+_SYSTEM = "chargehand"
+
+
+class CriticalMessageGuard:
+    """Watches over the critical messages of one attempt.
+
+    `able` says that its agent acknowledges; for one that cannot, a message that comes while it works stops it at
+    once. `before` is how many messages the attempt began with. What is still open follows from the log: a worker
+    that takes the mission over asks again only what nobody answered.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        control: Control,
+        *,
+        attempt: str,
+        tree: str,
+        able: bool,
+        before: int,
+        seconds: float = ACKNOWLEDGE_SECONDS,
+    ) -> None:
+        self._journal = journal
+        self._control = control
+        self._attempt = attempt
+        self._tree = tree
+        self._able = able
+        self._before = before
+        self._seconds = seconds
+
+    async def follow(self) -> None:
+        """Handle one critical message after the other, for as long as the attempt runs."""
+        while True:
+            state = self._journal.state
+            # An agent that cannot acknowledge has the messages that it began with in its request.
+            messages = state.messages if self._able else state.messages[self._before :]
+            message = next((each for each in messages if each.critical and not self._is_settled(each)), None)
+            if message is None:
+                await self._control.wait_for_news()
+            elif not self._able or not await self._wait_for_acknowledgement(message):
+                await self._ask_person(message)
+
+    def _is_settled(self, message: MessageSent) -> bool:
+        state = self._journal.state
+        answered = answer_about(state, self._attempt, message.message) is not None
+        return answered or message.message in state.acknowledged
+
+    async def _wait_for_acknowledgement(self, message: MessageSent) -> bool:
+        """Wait for the acknowledgement; in the middle of the time the message is sent once more."""
+        if question_about(self._attempt, message.message) in self._journal.state.questions:
+            return False  # a worker before asked already
+        for number in range(1, _TRIES + 1):
+            with contextlib.suppress(TimeoutError):
+                async with self._control.limited(self._seconds / _TRIES):
+                    async for _ in self._changes():
+                        if self._is_settled(message):
+                            return True
+            if number < _TRIES:
+                again = MessageSent(
+                    identity=message.identity, text="", message=message.message, critical=True, again=True
+                )
+                self._journal.record(again)
+        return self._is_settled(message)
+
+    async def _changes(self) -> AsyncIterator[None]:
+        while True:
+            yield
+            await self._control.wait_for_news()
+
+    async def _ask_person(self, message: MessageSent) -> None:
+        """Freeze what runs and let a person say how to go on."""
+        name = question_about(self._attempt, message.message)
+        why = (
+            f"the agent did not acknowledge a critical message within {self._seconds:.0f} s"
+            if self._able
+            else "there is a critical message, and the agent cannot receive it while it works"
+        )
+        await self._control.may_go_on()
+        await self._control.pause(_SYSTEM, why)
+        if not self._control.paused:  # it is being stopped
+            await self._control.wait_for_news()
+            return
+        if name not in self._journal.state.questions:
+            question = QuestionAsked(
+                question=name,
+                tree=self._tree,
+                reasons=(Reason(code="not_acknowledged", message=why),),
+                text=f"{why}: {message.text}\nWhat now?",
+                options=OPTIONS,
+                attempt=None,
+            )
+            self._journal.record(question, durable=True)
+        async for _ in self._changes():
+            answer = answer_about(self._journal.state, self._attempt, message.message)
+            if answer is not None:
+                break
+            if not self._control.paused:  # a person resumed it without a word
+                self._journal.record(QuestionAnswered(question=name, text=GO_ON, identity=_SYSTEM))
+                return
+        if answer == CANCEL:
+            self._control.stop("cancel", identity=_SYSTEM)
+        else:
+            await self._control.resume(_SYSTEM)
+
+
+# --- snapshots of failed attempts
+
+_TAIL_BYTES = 4096
+_LEAD_SECONDS, _LEAD_SHARE = 1.0, 0.1
+"""A time limit kills what runs, so processes are listed before it: a second, or a tenth of a short limit."""
+
+
+class FailureSnapshot:
+    """Stores what ran in a failed attempt's sandbox, and the end of its output, as an artifact."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        attempt: str,
+        workspace: Workspace,
+        sandbox: Sandbox,
+        on_output: OnOutput | None,
+    ) -> None:
+        self.workspace = workspace
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._attempt = attempt
+        self._sandbox = sandbox
+        self._next_output = on_output
+        self._tail = bytearray()
+        self._before_timeout: tuple[RunningProcess, ...] | None = None
+
+    def on_output(self, stream: Stream, piece: bytes) -> None:
+        """Remember the end of the output, and hand the piece on."""
+        self._tail += piece[-_TAIL_BYTES:]
+        del self._tail[:-_TAIL_BYTES]
+        if self._next_output is not None:
+            self._next_output(stream, piece)
+
+    @contextlib.asynccontextmanager
+    async def before_timeout(self, seconds: float) -> AsyncIterator[None]:
+        """List the processes shortly before the `seconds` of the block are up; pauses are not counted."""
+
+        async def list_late() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with self._control.limited(seconds - min(_LEAD_SECONDS, seconds * _LEAD_SHARE)):
+                    await asyncio.Event().wait()
+            self._before_timeout = await asyncio.to_thread(self._list_processes)
+
+        listing = asyncio.create_task(list_late())
+        try:
+            yield
+        finally:
+            listing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listing
+
+    def _list_processes(self) -> tuple[RunningProcess, ...] | None:
+        """Return what runs in the sandbox, `None` where its tier cannot tell."""
+        sandbox = self._sandbox
+        return sandbox.processes() if isinstance(sandbox, ShowsProcesses) else None
+
+    async def store(self, why: Literal["timeout", "sandbox_died", "failed"]) -> None:
+        """Store what is known now as an artifact, and record it."""
+        timed_out = why == "timeout"
+        processes = self._before_timeout if timed_out else await asyncio.to_thread(self._list_processes)
+
+        def encode() -> bytes:
+            # In a thread: counting a workspace takes as long as it has files.
+            entries, size = self.workspace.usage()
+            disk = shutil.disk_usage(self.workspace.directory)
+            document = {
+                "why": why,
+                "sandbox": self._sandbox.id,
+                "processes": processes,
+                "limits": dict(self._sandbox.limits_in_force),
+                "disk": {"written_entries": entries, "written_bytes": size, "free_bytes": disk.free},
+                "output": bytes(self._tail).decode(errors="replace"),
+            }
+            # A command line may hold what looks like a key; nothing of it is needed to see what hangs.
+            return encode_json(Redactor().tree(msgspec.to_builtins(document)))
+
+        content = await asyncio.to_thread(encode)
+        artifact = self._services.store.artifacts.put(content, kind="state", mission=self._journal.mission)
+        count = len(processes or ())
+        self._journal.record(StateCaptured(attempt=self._attempt, why=why, processes=count, artifact=artifact))
+
+
+# --- disk quota
+
+_POLL_SECONDS = 2.0
+
+
+async def open_quota(workspace: Workspace) -> AttemptQuota:
+    """Return what bounds an attempt in a workspace; what a plain directory holds already is not its own."""
+    before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
+    return AttemptQuota(workspace.scan_root(), workspace.limits, before=before)
+
+
+async def run_within_quota(
+    quota: AttemptQuota, work: Coroutine[Any, Any, AgentOutcome], *, clock: Clock
+) -> AgentOutcome:
+    """Return how the agent ended: as failed by `disk` where it wrote too much, stopped within seconds if it runs.
+
+    Raises `InfrastructureError` (`no_space`) when the disk is full: nothing the agent did caused that, and what
+    it makes of it says nothing.
+    """
+
+    async def find_problem() -> RefusedError | None:
+        try:
+            await asyncio.to_thread(quota.look)
+        except RefusedError as problem:
+            return problem
+        return None
+
+    async def watch() -> RefusedError:
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            problem = await find_problem()
+            if problem is not None:
+                return problem
+
+    began = clock.monotonic()
+    working, watching = asyncio.create_task(work), asyncio.create_task(watch())
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        # Also after its end: an agent that filled the disk in its last second must not pass.
+        problem = await find_problem() if working.done() else watching.result()
+        if problem is None:
+            return working.result()
+        seconds = clock.monotonic() - began
+        return AgentOutcome(claim="failed", reason=problem.message, code=problem.code, output=b"", seconds=seconds)
+    finally:
+        # Cancelling the agent kills what it runs; it is awaited so that nothing writes any more afterwards.
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)

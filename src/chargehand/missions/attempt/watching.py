@@ -1,0 +1,322 @@
+"""Watches an agent's files: logs what changes, and makes checkpoints when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core.attempt_events import FilesSeen
+from chargehand.core.clock import Clock
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.events import encode_json
+from chargehand.missions.journal import Journal
+from chargehand.missions.steering import Control
+from chargehand.sandbox.contract import Sandbox
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.file_events import Batch, Gap
+from chargehand.workspace.scan import Scan
+from chargehand.workspace.watch import Watcher
+from chargehand.workspace.workspace import Workspace
+
+Keep = Callable[[str], Awaitable[Scan]]
+"""Makes a checkpoint with the trigger that it is given and returns the scan."""
+
+_LINE_BYTES = 7 * 1024  # the log takes up to 8 kB in a line; an event holds more than its list of changes
+_LOG_BYTES = 16 * 1024 * 1024
+_PATH_LENGTH = 1024
+_SYNC_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPacing:
+    """When an agent that nobody drives gets a checkpoint, in files and seconds.
+
+    After `files` changed paths, as soon as nothing changed for `quiet` seconds or, at the latest, `settle` after
+    that; `seconds` after the first change that no checkpoint holds. `look`: how often the workspace is scanned
+    where nothing can be watched. `note`: how often changes go into the log.
+    """
+
+    files: int = 50
+    seconds: float = 30.0
+    settle: float = 5.0
+    quiet: float = 0.5
+    look: float = 5.0
+    note: float = 1.0
+
+
+PACE = CheckpointPacing()
+
+
+class CheckpointTimer:
+    """Says when a checkpoint is due, from the changes that were seen."""
+
+    def __init__(self, pace: CheckpointPacing) -> None:
+        self._pace = pace
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew: a checkpoint holds all that was seen."""
+        self._paths: set[str] = set()
+        self._first: float | None = None
+        self._last = 0.0
+        self._reached: float | None = None
+
+    def see(self, batch: Batch, *, now: float) -> None:
+        """Take in a batch; changes outside the tree ask for no checkpoint."""
+        for event in batch.events:
+            self._first = now if self._first is None else self._first
+            self._last = now
+            if not isinstance(event, Gap) and len(self._paths) < self._pace.files:
+                self._paths.add(event.path)
+        if len(self._paths) >= self._pace.files and self._reached is None:
+            self._reached = now
+
+    @property
+    def at(self) -> tuple[float, str] | None:
+        """When the next checkpoint is due as things are, and its trigger; `None` while nothing changed."""
+        if self._first is None:
+            return None
+        by_time = self._first + self._pace.seconds
+        if self._reached is None:
+            return by_time, "time"
+        by_count = min(self._last + self._pace.quiet, self._reached + self._pace.settle)
+        return min((by_count, "count"), (by_time, "time"))
+
+
+class FileChangeLog:
+    """Records the changes that were seen, in events of bounded size; beyond a total only numbers."""
+
+    def __init__(self, journal: Journal, attempt: str, *, most: int = _LOG_BYTES) -> None:
+        self._journal = journal
+        self._attempt = attempt
+        self._left = most
+        self._batches: list[Batch] = []
+
+    def see(self, batch: Batch) -> None:
+        """Keep a batch for the next `write`."""
+        if batch:
+            self._batches.append(batch)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._batches)
+
+    def write_gap(self, reason: str) -> None:
+        """Write that from here on changes may be missed."""
+        self.write()
+        self._journal.record(FilesSeen(attempt=self._attempt, gap=True, reasons=(reason,)))
+
+    def write(self) -> None:
+        """Write all batches at once."""
+        batches, self._batches = self._batches, []
+        if not batches:
+            return
+        lines: list[FilesSeen] = []
+        unlisted = 0
+        for line in (line for batch in batches for line in self._lines(batch)):
+            size = len(encode_json(line.changes))
+            if size > self._left:
+                unlisted += len(line.changes)
+                continue
+            self._left -= size
+            lines.append(line)
+        ignored = sum(batch.ignored for batch in batches)
+        skipped = {name: count for name, count in (("ignored", ignored), ("unlisted", unlisted)) if count}
+        if skipped:
+            lines.append(FilesSeen(attempt=self._attempt, skipped=skipped))
+        self._journal.record(*lines)
+
+    def _lines(self, batch: Batch) -> Iterator[FilesSeen]:
+        """Yield the events of a batch; a gap begins a new one, as changes may be missing there."""
+        changes: list[tuple[str, str]] = []
+        size, gap = 0, ""
+        for event in batch.events:
+            change = None
+            if not isinstance(event, Gap):
+                path = event.path if len(event.path) <= _PATH_LENGTH else event.path[:_PATH_LENGTH] + "…"
+                change = (f"found_{event.kind}" if event.found else event.kind, path)
+            more = 0 if change is None else len(encode_json(change)) + 1
+            if (change is None or size + more > _LINE_BYTES) and (changes or gap):
+                yield self._line(changes, gap)
+                changes, size, gap = [], 0, ""
+            if isinstance(event, Gap):
+                gap = event.reason
+            elif change is not None:
+                changes.append(change)
+                size += more
+        if changes or gap:
+            yield self._line(changes, gap)
+
+    def _line(self, changes: Sequence[tuple[str, str]], gap: str) -> FilesSeen:
+        reasons = (gap,) if gap else ()
+        return FilesSeen(attempt=self._attempt, changes=tuple(changes), gap=bool(gap), reasons=reasons)
+
+
+class WorkspaceWatch:
+    """Watches one attempt: `follow` while its agent works, `finish` once everything in its sandbox is frozen.
+
+    `keep` makes a checkpoint with the trigger it is given, while the sandbox is frozen; without it (an agent that
+    is driven has one after each act) changes only go into the log. `inspect` looks at what a checkpoint holds,
+    while the agent works on. What goes wrong on the way (the mission was taken over, the depot is full, something
+    critical was found) ends `follow`.
+    """
+
+    def __init__(
+        self,
+        depot: Depot,
+        journal: Journal,
+        control: Control,
+        *,
+        clock: Clock,
+        attempt: str,
+        workspace: Workspace,
+        sandbox: Sandbox,
+        keep: Keep | None,
+        inspect: Callable[[Scan], Awaitable[object]],
+        pace: CheckpointPacing,
+    ) -> None:
+        self._depot = depot
+        self._control = control
+        self._clock = clock
+        self._workspace = workspace
+        self._sandbox = sandbox
+        self._keep = keep
+        self._inspect = inspect
+        self._pace = pace
+        self._timer = CheckpointTimer(pace)
+        self._log = FileChangeLog(journal, attempt)
+        self._logged = clock.monotonic()
+        self._ready = asyncio.Event()
+        self._watcher: Watcher | None = None
+        self._root: Path | None = None
+
+    async def __aenter__(self) -> WorkspaceWatch:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *ended: object) -> None:
+        await asyncio.shield(self._close())
+
+    async def follow(self) -> None:
+        """Record what is seen and make checkpoints until cancelled: until the agent has ended."""
+        if self._watcher is not None:
+            await self._follow()
+        await self._poll()
+
+    async def finish(self) -> None:
+        """Record what was seen up to now and watch no further."""
+        await self._sync()
+        await self._close()
+        self._gather()
+        self._log.write()
+
+    # --- the watcher
+
+    async def _open(self) -> None:
+        """Start to watch; where there can be no watcher the log says so, once."""
+        loop = asyncio.get_running_loop()
+
+        def ready() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self._ready.set)
+
+        self._root = self._workspace.scan_root()
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(Watcher.open, self._depot, self._workspace, on_ready=ready)
+        )
+        try:
+            self._watcher = await asyncio.shield(opening)
+        except InfrastructureError:
+            self._log.write_gap("no_watcher")
+        except asyncio.CancelledError:
+            with contextlib.suppress(InfrastructureError):
+                (await opening).close()  # a thread cannot be cancelled: what it opened is closed all the same
+            raise
+
+    async def _close(self) -> None:
+        if self._watcher is not None:
+            await asyncio.to_thread(self._watcher.close)
+
+    async def _sync(self) -> None:
+        """Take in all changes up to now; more than the buffer holds comes in several rounds."""
+        for _ in range(_SYNC_ROUNDS):
+            if self._watcher is None or await asyncio.to_thread(self._watcher.sync) or not self._watcher.alive:
+                break
+            self._gather()
+        self._gather()
+
+    def _gather(self) -> None:
+        if self._watcher is not None:
+            batch = self._watcher.take()
+            self._timer.see(batch, now=self._clock.monotonic())
+            self._log.see(batch)
+
+    # --- the loop
+
+    async def _follow(self) -> None:
+        while self._watcher is not None and self._watcher.alive:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_idle()):
+                    await self._ready.wait()
+            self._ready.clear()
+            # A reset lays the files out anew in another directory, which the old watcher does not see.
+            if self._workspace.scan_root() != self._root:
+                self._gather()
+                await self._close()
+                self._gather()
+                self._watcher = None
+                self._log.write_gap("reset")  # changes in the new directory until now were not seen
+                await self._open()
+            self._gather()
+            now = self._clock.monotonic()
+            if self._log.has_batches and now - self._logged >= self._pace.note:
+                self._log.write()
+                self._logged = now
+            due = self._timer.at
+            if self._keep is not None and due is not None and self._clock.monotonic() >= due[0]:
+                await self._checkpoint(self._keep, due[1])
+            await asyncio.sleep(min(0.05, self._pace.quiet))  # a busy agent must not keep this loop spinning
+        if self._watcher is not None:
+            self._log.write_gap("no_watcher")
+
+    def _seconds_idle(self) -> float:
+        """Return for how many seconds nothing needs to be done unless something changes."""
+        now, at = self._clock.monotonic(), [self._pace.look]
+        if self._log.has_batches:
+            at.append(self._logged + self._pace.note - now)
+        if self._keep is not None and self._timer.at is not None:
+            at.append(self._timer.at[0] - now)
+        return max(0.0, min(at))
+
+    async def _checkpoint(self, keep: Keep, trigger: str) -> None:
+        await self._control.may_go_on()
+        # Frozen, so that the checkpoint holds a tree that existed at one moment.
+        async with self._control.frozen(self._sandbox):
+            await self._sync()
+            self._log.write()
+            scan = await keep(trigger)
+            self._timer.reset()
+        # Inspected after the thaw: the agent need not stand still for the rules.
+        await self._inspect(scan)
+
+    async def _poll(self) -> None:
+        """Do without a watcher: scan every few seconds."""
+        if self._keep is None:
+            return
+        last, files = self._clock.monotonic(), 0
+        while True:
+            await asyncio.sleep(self._pace.look)
+            # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
+            now = (await asyncio.to_thread(self._workspace.scan)).files
+            due = self._clock.monotonic() - last >= self._pace.seconds
+            if not due and abs(now - files) < self._pace.files:
+                continue
+            await self._control.may_go_on()
+            async with self._control.frozen(self._sandbox):
+                scan = await self._keep("time" if due else "count")
+            await self._inspect(scan)
+            last, files = self._clock.monotonic(), now

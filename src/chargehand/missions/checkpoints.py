@@ -1,0 +1,375 @@
+"""What a person changes of a mission's last checkpoint: merge, rebase, commit message, formatting, restore.
+
+All of it works without a working tree and adds to the mission's chain of checkpoints; the branch that is exported
+moves by promotion alone. A new tree has no verdict, and the log says so: it gets out once it was judged like any
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from chargehand.checks.formatters import Formatter
+from chargehand.core.clock import Clock
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.core.mission_events import BaseResolved, CheckpointRestored, VerdictGiven
+from chargehand.core.records import Base, Change, Checkpoint, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
+from chargehand.missions.journal import Journal, claim_mission
+from chargehand.missions.promotion.promoter import COMMITTED
+from chargehand.missions.promotion.rebase import conflict_event, name_paths
+from chargehand.missions.reading import MissionReader
+from chargehand.sandbox.contract import Sandbox
+from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeConflictError, MergeResult
+from chargehand.workspace.rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
+from chargehand.workspace.workspace import Workspace
+
+_AT_REST = ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted")
+_LONGEST_MESSAGE = 10_000
+
+
+class EditStoppedError(Exception):
+    """The action is to end; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedCheckpoints:
+    """What an action made of a mission: its last checkpoint and base now; `changed` is false where all was so."""
+
+    commit: str
+    tree: str
+    base: str
+    changed: bool
+    replayed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEditor:
+    """Changes the last checkpoint of missions at rest; needs no sandbox.
+
+    Every method claims the mission for the time it takes. Raises `RefusedError` (`mission_held`, `not_at_rest`,
+    `no_change`), `MergeConflictError` with the conflicts, and `EditStoppedError` once `stop` is set: the mission
+    is then as it was.
+    """
+
+    store: Store
+    look: MissionReader
+    worker: str
+    clock: Clock
+
+    def merge(
+        self, depot: Depot, mission: str, tip: Base, *, message: str, stop: threading.Event
+    ) -> EditedCheckpoints:
+        """Merge a tip into a mission's last tree, as a commit with both as parents; the tip is its base then."""
+        with self._claimed(mission) as journal:
+            base, last = _require_change(journal.state)
+            if _follows(depot, tip.commit, base.commit):
+                return _unchanged(base, last)
+            # As one change on the base: the single checkpoints contain what the agent undid again.
+            theirs = depot.commit(last.tree, (base.commit,), "candidate")
+            tree = self._require_tree(journal, tip, last.tree, depot.merge(tip.commit, theirs))
+            commit = depot.commit(tree, (last.commit, tip.commit), message or f"Merge {tip.revision}")
+            return self._record(depot, journal, tip, last, commit, trigger="merged", stop=stop)
+
+    def rebase(self, depot: Depot, mission: str, tip: Base, *, stop: threading.Event) -> EditedCheckpoints:
+        """Replay a mission's checkpoints on a tip; one that changes nothing there is left out.
+
+        Refused (`rebase_promoted`) where a branch is promoted already: it would have to go back.
+        """
+        with self._claimed(mission) as journal:
+            base, last = _require_change(journal.state)
+            if journal.state.commit is not None:
+                raise RefusedError(
+                    f"mission {mission!r} has a promoted branch, which never moves back",
+                    code="rebase_promoted",
+                    hint=f"chargehand git merge --mission {mission}",
+                )
+            if tip.commit == base.commit:
+                return _unchanged(base, last)
+            on, replayed = tip.commit, 0
+            for before, commit in _commits_to_replay(depot, base, last):
+                _check_stop(stop)
+                on, moved = self._replay(depot, journal, tip, on, before, commit)
+                replayed += moved
+            if on == tip.commit:
+                raise _no_change_error(mission, f"{tip.revision!r} already contains this change")
+            return self._record(depot, journal, tip, last, on, trigger="rebased", stop=stop, replayed=replayed)
+
+    def commit(self, depot: Depot, mission: str, message: str, *, stop: threading.Event) -> EditedCheckpoints:
+        """Give a mission's last tree a message: a checkpoint of the same tree, whose message a promotion takes."""
+        if not message.strip() or len(message) > _LONGEST_MESSAGE:
+            raise UsageError("a commit needs a message of at most 10,000 characters", code="commit_message")
+        with self._claimed(mission) as journal:
+            base, last = _require_change(journal.state)
+            commit = depot.commit(last.tree, (last.commit,), message)
+            return self._record(depot, journal, None, last, commit, trigger=COMMITTED, stop=stop, base=base)
+
+    def keep(
+        self, depot: Depot, mission: str, tree: str, *, before: str, trigger: str, stop: threading.Event
+    ) -> EditedCheckpoints:
+        """Record a tree that was made of a mission's last tree, `before`, as its last checkpoint.
+
+        Raises `RefusedError` (`plan_stale`) where that is not its last tree any more.
+        """
+        with self._claimed(mission) as journal:
+            base, last = _require_change(journal.state)
+            if last.tree != before:
+                raise RefusedError(
+                    f"mission {mission!r} changed in the meantime",
+                    code="plan_stale",
+                    hint="run the command again on what is there now",
+                )
+            commit = depot.commit(tree, (last.commit,), trigger)
+            return self._record(depot, journal, None, last, commit, trigger=trigger, stop=stop, base=base)
+
+    @contextmanager
+    def _claimed(self, mission: str) -> Iterator[Journal]:
+        before = self.look.state(mission)  # before the claim: with our own, the mission would look as if it ran
+        with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
+            journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
+            if before.status not in _AT_REST or journal.state.open_question is not None:
+                raise RefusedError(
+                    f"mission {mission!r} is {before.status} and will continue by itself",
+                    code="not_at_rest",
+                    hint=f"wait for it, or `chargehand mission cancel {mission}` first",
+                )
+            yield journal
+
+    def _replay(
+        self, depot: Depot, journal: Journal, tip: Base, on: str, before: str, commit: str
+    ) -> tuple[str, bool]:
+        """Return where the new chain is with the changes of one commit, and whether they changed anything."""
+        found = depot.read_commit(commit)
+        if found.tree == depot.tree_of(before):
+            # A commit without changes matters for a person's message only; our own begin with `checkpoint: `.
+            if len(found.message.strip()) and not found.message.startswith("checkpoint: "):
+                return depot.commit(depot.tree_of(on), (on,), found.message), True
+            return on, False
+        theirs = depot.commit(found.tree, (before,), "candidate")
+        tree = self._require_tree(journal, tip, found.tree, depot.merge(on, theirs, before), of=found.message)
+        if tree == depot.tree_of(on):
+            return on, False
+        return depot.commit(tree, (on,), found.message), True
+
+    def _require_tree(self, journal: Journal, tip: Base, tree: str, result: MergeResult, *, of: str = "") -> str:
+        """Return the merged tree; a conflict is recorded with its hunks, and raised."""
+        if result.tree is not None:
+            return result.tree
+        count = len(result.conflicts)
+        where = {"branch": tip.revision, "commit": tip.commit, "tree": tree}
+        journal.record(conflict_event(self.store, journal.mission, result.details, count=count, **where))
+        named = name_paths(result.conflicts, count)
+        which = f" at {printable(of.splitlines()[0])!r}" if of.strip() else ""
+        raise MergeConflictError(
+            f"mission {journal.mission!r} conflicts with {tip.revision!r} in {named}{which}",
+            result.details,
+            hint="nothing was changed; start a new mission on that tip, or change the tip",
+        )
+
+    def _record(
+        self,
+        depot: Depot,
+        journal: Journal,
+        tip: Base | None,
+        last: Checkpoint,
+        commit: str,
+        *,
+        trigger: str,
+        stop: threading.Event,
+        replayed: int = 0,
+        base: Base | None = None,
+    ) -> EditedCheckpoints:
+        """Record the new end of the chain of checkpoints; the old one stays."""
+        state = journal.state
+        tree = depot.tree_of(commit)
+        # A ref before the line in the log: garbage collection must not take what the log names.
+        depot.swap(f"refs/chargehand/restored/{state.id}/{commit}", commit, None)
+        new_base = tip and Base(
+            commit=tip.commit,
+            tree=tip.tree,
+            revision=tip.revision,
+            branch=tip.branch or (state.base.branch if state.base else None),
+        )
+        checkpoint = Checkpoint(
+            commit=commit,
+            tree=tree,
+            parent=last.commit,
+            trigger=trigger,
+            changed=len(depot.diff(last.tree, tree)),
+        )
+        judged = tree == last.tree and new_base is None
+        # The new tree gets out only once it was judged like any other: until then its verdict is missing.
+        missing = VerdictGiven(verdict=Verdict(tree=tree, scope="merged", status="missing"))
+        # The last moment at which stopping leaves the mission as it was.
+        _check_stop(stop)
+        journal.record(
+            *((BaseResolved(base=new_base),) if new_base else ()),
+            CheckpointRestored(workspace="", checkpoint=checkpoint),
+            *(() if judged else (missing,)),
+            durable=True,
+        )
+        at = new_base or base
+        assert at is not None
+        return EditedCheckpoints(commit=commit, tree=tree, base=at.commit, changed=True, replayed=replayed)
+
+
+def _check_stop(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise EditStoppedError
+
+
+def _require_change(state: MissionState) -> tuple[Base, Checkpoint]:
+    if state.base is None or not state.checkpoints:
+        raise _no_change_error(state.id, "it left no change")
+    return state.base, state.checkpoints[-1]
+
+
+def _no_change_error(mission: str, why: str) -> RefusedError:
+    return RefusedError(f"mission {mission!r}: {why}", code="no_change", hint=f"chargehand mission show {mission}")
+
+
+def _unchanged(base: Base, last: Checkpoint) -> EditedCheckpoints:
+    return EditedCheckpoints(commit=last.commit, tree=last.tree, base=base.commit, changed=False)
+
+
+def _follows(depot: Depot, old: str, new: str) -> bool:
+    return old == new or depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
+
+
+def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple[str, str]]:
+    """Return what to replay, the oldest first: each commit with the one that it is compared with.
+
+    The chain is followed by first parents down to the base, or to where it left the base's history; what then is
+    the difference to the base becomes one commit.
+    """
+    found: list[tuple[str, str]] = []
+    at = last.commit
+    while at != base.commit:
+        parents = depot.read_commit(at).parents
+        if not parents or _follows(depot, at, base.commit):
+            break
+        found.append((parents[0], at))
+        at = parents[0]
+    if at != base.commit:  # a merge put it on another base: its single commits mean nothing on this one
+        return [(base.commit, last.commit)]
+    return found[::-1]
+
+
+_AT_ONCE = 400
+"""The most files of one call of a formatter: their names must fit into a command line."""
+_PROBLEM_LENGTH = 4000
+_NOT_FOUND = (126, 127)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatRun:
+    """The outcome of one formatter; `problem` is "" where it succeeded, its error output otherwise."""
+
+    name: str
+    files: int
+    seconds: float
+    problem: str = ""
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatResult:
+    """A tree before and after; `changes` are of files that a formatter was given, whatever else it wrote."""
+
+    before: str
+    tree: str
+    changes: tuple[Change, ...]
+    runs: tuple[FormatRun, ...]
+
+
+async def run_formatters(
+    depot: Depot,
+    workspace: Workspace,
+    sandbox: Sandbox,
+    formatters: Sequence[Formatter],
+    files: Mapping[str, Sequence[str]],
+    *,
+    tree: str,
+    seconds: float,
+) -> FormatResult:
+    """Run the formatters on their files, one after the other, each for `seconds` at most a call."""
+    runs = [
+        await _run_formatter(sandbox, each, files[each.name], seconds) for each in formatters if files[each.name]
+    ]
+    after = (await asyncio.to_thread(workspace.checkpoint, "formatted")).tree
+    given = {path for paths in files.values() for path in paths}
+    # A formatter may write caches and other files: only what it was given is taken.
+    touched = sorted(change.path for change in depot.diff(tree, after) if change.path in given)
+    made = depot.replace_paths(tree, touched, after)
+    return FormatResult(before=tree, tree=made, changes=depot.diff(tree, made), runs=tuple(runs))
+
+
+async def _run_formatter(
+    sandbox: Sandbox, formatter: Formatter, files: Sequence[str], seconds: float
+) -> FormatRun:
+    taken, problems, missing = 0.0, [], False
+    for start in range(0, len(files), _AT_ONCE):
+        part = files[start : start + _AT_ONCE]
+        # `./`, since a file may be named like an option.
+        result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
+        taken += result.seconds
+        if result.exit_code or result.timed_out:
+            missing = missing or result.exit_code in _NOT_FOUND
+            output = (result.stderr or result.stdout).decode(errors="replace").strip()
+            ended = output or f"it ended with exit code {result.exit_code}"
+            problems.append(f"it took longer than {seconds:g} s" if result.timed_out else ended)
+    return FormatRun(
+        name=formatter.name,
+        files=len(files),
+        seconds=taken,
+        problem="\n".join(problems)[:_PROBLEM_LENGTH],
+        missing=missing,
+    )
+
+
+_TRIGGERS = {"full": "restored", "files": "restored files", "smart": "restored hunks"}
+
+
+def restore_checkpoint(
+    depot: Depot, journal: Journal, commit: str, *, plan: RollbackPlan | None = None
+) -> Checkpoint:
+    """Do what `plan` says (by default all of the tree of `commit`); return the mission's last checkpoint then.
+
+    A plan that changes nothing makes no checkpoint. Raises `RefusedError` (`no_change`, `plan_stale`).
+    """
+    state, target = journal.state, depot.tree_of(commit)
+    if not state.checkpoints:
+        raise RefusedError(f"mission {state.id!r} left no checkpoint", code="no_change")
+    last = state.checkpoints[-1]
+    if plan is None:
+        plan = plan_rollback(depot, last.tree, target)
+    # The plan was shown to a person: what they saw is what happens, or nothing.
+    elif (plan.source, plan.target) != (last.tree, target):
+        raise stale_plan(plan, last.tree)
+    if plan.result == last.tree:
+        return last
+    tree = write_rollback(depot, plan)
+    made = depot.commit(tree, (last.commit,), f"restore {commit}")
+    depot.swap(f"refs/chargehand/restored/{state.id}/{made}", made, None)
+    restored = Checkpoint(
+        commit=made,
+        tree=tree,
+        parent=last.commit,
+        trigger=_TRIGGERS[plan.kind],
+        changed=len(depot.diff(last.tree, tree)),
+    )
+    base = state.stands.get(commit, state.base)
+    # A mission that was rebased has trees of several bases: the base goes back with the tree.
+    moved = base is not None and base != state.base and tree == target
+    journal.record(
+        *((BaseResolved(base=base),) if moved and base else ()),
+        CheckpointRestored(workspace="", checkpoint=restored),
+    )
+    return restored

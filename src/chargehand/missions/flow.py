@@ -1,0 +1,530 @@
+"""The seven steps of a mission, over recorded steps.
+
+Read it from `MissionFlow.run` down: each method below is called by the one above it. Whatever costs money, time or
+a sandbox runs inside `Journal.step`, so a worker that takes the mission over goes through the same code and is
+given the recorded outputs until the first step that is not in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from chargehand.agents.contract import Agent, Assignment
+from chargehand.agents.roles import NO_ROLE
+from chargehand.checks.execution import report
+from chargehand.core.attempt_events import TierChosen
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import ChargehandError, FencedError, RefusedError, WaitingError
+from chargehand.core.events import Payload
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
+    PROMOTE,
+    AgentSelected,
+    MissionFinished,
+    MissionReleased,
+    QuestionAsked,
+    VerdictGiven,
+)
+from chargehand.core.records import (
+    AttemptStatus,
+    Base,
+    MissionRequest,
+    MissionStatus,
+    Reason,
+    Verdict,
+    VerdictStatus,
+)
+from chargehand.core.state import MissionState
+from chargehand.missions._attempt_log import archive_replies, attempt_end
+from chargehand.missions._messages import (
+    events_of_attempt_end,
+    events_of_mission_end,
+    find_unreadable_message,
+    requires_next_attempt,
+    store_report_message,
+)
+from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.attempt.inspection import Inspector
+from chargehand.missions.attempt.runner import AttemptResult, AttemptRunner
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
+from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
+from chargehand.missions.sandboxes.environment import environment_layer
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
+from chargehand.missions.services import Services, system_errors
+from chargehand.missions.steering import Control
+from chargehand.missions.transcript import WORK
+from chargehand.missions.verdict.judgement import (
+    AttemptEnd,
+    find_missing_record,
+    find_missing_report,
+    judge_failing_test,
+    judge_result,
+    judge_verdict,
+    load_role,
+    report_event,
+    require_failing_test,
+    role_event,
+)
+from chargehand.missions.verdict.validation import Validator, areas_of, find_gates
+from chargehand.sandbox.contract import OnOutput
+
+_T = TypeVar("_T")
+_GRACE_SECONDS = 15.0
+"""An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint."""
+_FRUITLESS_CLAIMS = 5
+"""A mission that ends its worker this often without coming one step further is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseContext:
+    """A base commit with what works on it and what judges there."""
+
+    base: Base
+    runner: AttemptRunner
+    validator: Validator
+    inspector: Inspector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedAttempt:
+    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt."""
+
+    context: BaseContext
+    result: AttemptResult
+    verdict: Verdict
+    end: AttemptEnd
+    report: str | None
+
+
+class MissionFlow:
+    """One mission from its request, or from its last recorded step, to its end."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        fault: Fault = no_fault,
+        on_output: OnOutput | None = None,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._fault = fault
+        self._on_output = on_output
+        self._provisioner = SandboxProvisioner(services, journal, control=control)
+        self._promoter = Promoter(services, journal, fault=fault)
+        self._queue = SlotQueue(services, journal, control)
+        self._admission = Admission(services, journal, self._queue)
+        self._attempt_started = services.clock.monotonic()
+        self._role = NO_ROLE
+
+    async def run(self) -> MissionState:
+        """Go through the seven steps; the mission is settled when this returns or raises.
+
+        Cancelling the task settles it as `cancelled`, running out of time as `exhausted`; errors of our own
+        machinery and of the configuration settle it as `failed` and are raised on. Only a worker that must let go
+        of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
+        """
+        request = self._request
+        try:
+            async with self._control.limited(self._seconds_left(request) + _GRACE_SECONDS):
+                with system_errors():
+                    await self._resume(request)
+        except (
+            FencedError
+        ):  # before ChargehandError: another worker has the mission, nothing of ours may be written
+            raise
+        except TimeoutError:
+            message = f"the mission's time limit of {request.seconds:.0f} s is over"
+            self._settle("exhausted", "timed_out", Reason(code="time", message=message))
+        except asyncio.CancelledError:
+            if self._control.stopped in (None, "cancel"):
+                self._settle_cancelled()
+            elif self._control.stopped == "release":
+                self._journal.record(MissionReleased(worker=self._services.worker[0]))
+            raise
+        except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
+            reason = Reason(code=error.code, message=error.message)
+            self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+        except ChargehandError as error:
+            self._settle("failed", "failed", Reason(code=error.code, message=error.message))
+            if not isinstance(error, RefusedError):
+                raise
+        return self._journal.state
+
+    @property
+    def _request(self) -> MissionRequest:
+        assert self._journal.state.request is not None
+        return self._journal.state.request
+
+    def _seconds_left(self, request: MissionRequest) -> float:
+        """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
+        return max(1.0, request.seconds - self._journal.state.seconds_of())
+
+    async def _resume(self, request: MissionRequest) -> None:
+        """Finish what an earlier worker left half-done, then go through the steps."""
+        state = self._journal.state
+        # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
+        if state.fruitless_claims > _FRUITLESS_CLAIMS:
+            message = f"its worker ended {_FRUITLESS_CLAIMS} times without coming one step further"
+            self._settle("failed", "lost", Reason(code="worker_lost", message=message))
+        elif state.base is None:
+            self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
+        # A promotion that reached its swap stands, even where a person cancelled the mission afterwards.
+        elif self._promoter.settle_prepared():
+            await self.deliver()
+        elif state.cancel_asked:
+            self._settle_cancelled()
+        else:
+            await self._run_steps(request)
+
+    async def _run_steps(self, request: MissionRequest) -> None:
+        choice = self._services.choice
+        if choice is not None and self._journal.state.tier != choice:
+            self._journal.record(TierChosen(choice=choice))
+        request = await self._admission.admitted(request, 1)
+        agent = self._services.open_agent(request)
+        self._role = load_role(self._services.store, request)
+        # The agent's imports take seconds where it is a native one: they run while environment and base are
+        # prepared.
+        preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
+        try:
+            # Attempts begin at the base that the mission was asked for; a rebase later moves on from there.
+            assert self._journal.state.first_base is not None
+            context = await self._prepare_base(request, self._journal.state.first_base)
+            await self._select_agent(request, agent)
+            await preparing
+            await self._run_attempts(request, agent, context)
+        finally:
+            await asyncio.gather(preparing, return_exceptions=True)
+
+    async def _prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
+        """Return what works and judges on a base; how the checks end on the base itself is known then."""
+        layer = await environment_layer(self._services, self._journal, base, provisioner=self._provisioner)
+        self._fault("environment")
+        environment = BaseEnvironment(base=base, layer=layer)
+        gates = find_gates(self._services, base, request)
+        validator = Validator(
+            self._services,
+            self._journal,
+            environment=environment,
+            gates=gates,
+            provisioner=self._provisioner,
+            queue=self._queue,
+        )
+        await validator.judge_base()
+        inspector = Inspector(self._services, base, areas_of(self._services, request, gates))
+        runner = AttemptRunner(
+            self._services,
+            self._journal,
+            self._control,
+            environment=environment,
+            inspector=inspector,
+            provisioner=self._provisioner,
+            queue=self._queue,
+            on_output=self._on_output,
+        )
+        return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
+
+    async def _select_agent(self, request: MissionRequest, agent: Agent) -> None:
+        reason = request.why or "named in the request"
+
+        async def select() -> object:
+            # Recorded, as the configuration may name another agent by the time the mission is resumed.
+            return {"agent": agent.name, "kind": agent.kind, "reason": reason}
+
+        def events(output: dict[str, Any]) -> Sequence[Payload]:
+            selected = AgentSelected(**output)
+            return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
+
+        await self._journal.step("agent", request.agent, select, events=events)
+
+    async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
+        """Run attempts, each with the report on the one before, and conclude with the last one's end."""
+        tree: str = context.base.tree
+        feedback: str | None = None
+        for number in range(1, request.attempts + 1):
+            admitted = request if number == 1 else await self._admission.admitted(request, number)
+            if admitted != request:  # the agent or model before failed too often
+                request, agent = admitted, self._services.open_agent(admitted)
+            # For attempts that are broken off; others take their time from their recorded steps.
+            self._attempt_started = self._services.clock.monotonic() - self._journal.queued_seconds
+            result = await self._run_attempt(request, agent, context, number, tree, feedback)
+            self._fault("agent")
+            judged = await self._judge_attempt(request, result, context, number)
+            last = number == request.attempts
+            another = not last and requires_next_attempt(self._journal.state, number)
+            if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
+                judged = await self._rebase_attempt(request, judged, number)
+            end, attempt = judged.end, self._journal.state.attempt(number)
+            if attempt is not None and attempt.status == "running":  # else its end was recorded before a crash
+                seconds = self._journal.state.seconds_of(f"attempt/{number}/")
+                self._journal.record(attempt_end(attempt, end.status, end.reasons, seconds=seconds))
+                self._admission.record_change(self._request, number)
+            # A native agent that failed had no model, no room or no end: trying again brings the same.
+            hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
+            good = end.mission in ("promoted", "waiting")
+            if last or hopeless or end.mission == "exhausted" or (good and not another):
+                await self._conclude(judged)
+                return
+            # A good attempt has no report of what is wrong: the next one is made for a person's message alone.
+            context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
+
+    async def _run_attempt(
+        self,
+        request: MissionRequest,
+        agent: Agent,
+        context: BaseContext,
+        number: int,
+        tree: str,
+        feedback: str | None,
+    ) -> AttemptResult:
+        """Run one attempt, or recall its result."""
+
+        async def work() -> object:
+            begun = self._journal.state.attempt(number)
+            assignment = Assignment(
+                mission=self._journal.mission,
+                attempt=begun.id if begun else new_id("attempt"),
+                number=number,
+                request=request.text,
+                report=self._services.store.artifacts.get(feedback) if feedback else None,
+                seconds=self._seconds_left(request),
+                messages=tuple(message.text for message in self._journal.state.messages),
+                allow=request.allow,
+                forbid=request.forbid,
+                tree=tree,
+                role=self._role,
+            )
+            return (await context.runner.run(agent, assignment, tree=tree)).to_record()
+
+        def events(record: Any) -> Sequence[Payload]:
+            # Written with the end of the step, so that an attempt that begins anew records them once.
+            begun = self._journal.state.attempt(number)
+            if begun is None:
+                return ()
+            result = self._load_result(record, context)
+            return (
+                *events_of_attempt_end(self._journal.state, number, result.outcome, result.set_back),
+                *report_event(self._services.store, self._role, begun.id, result.report),
+            )
+
+        name = WORK.format(number=number)
+        record = await self._journal.step(name, [tree, feedback], work, events=events)
+        ended = self._journal.state.attempt(number)
+        if ended is not None:  # the step is in the log: no resumed attempt will ask for these replies again
+            await asyncio.to_thread(archive_replies, self._services.store, self._journal.mission, ended.id)
+        return self._load_result(record, context)
+
+    def _load_result(self, record: Any, context: BaseContext) -> AttemptResult:
+        return AttemptResult.from_record(record, base=context.base, depot=self._services.depot)
+
+    async def _judge_attempt(
+        self, request: MissionRequest, result: AttemptResult, context: BaseContext, number: int
+    ) -> JudgedAttempt:
+        """Return an attempt with the verdict on its result, its end, and the report to the next attempt."""
+        role, base_tree = self._role, context.base.tree
+        end = judge_result(result, base_tree=base_tree, partial=request.partial, role=role)
+        if end is not None:  # no check could change it
+            findings = (*result.findings, *result.discarded, *find_unreadable_message(result.outcome))
+            if not role.writes and result.outcome.claim == "done":
+                findings += find_missing_report(result, role, base_tree)
+            status: VerdictStatus = "degraded" if result.degraded else "red"
+            verdict = Verdict(tree=result.tree, scope="attempt", status=status, findings=findings)
+            stored = self._store_report(verdict, result, context)
+            return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=stored)
+
+        async def judge() -> Verdict:
+            validator = context.validator
+            findings = (*result.findings, *find_missing_record(role, self._services.depot, result.changes))
+            verdict = await validator.judge_candidate(
+                result.tree, scope="attempt", changes=result.changes, findings=findings
+            )
+            if role.must_add == "failing_test":
+                on_base = await validator.judge_base()
+                verdict = require_failing_test(verdict, on_base, validator.outputs, result.changes)
+            return verdict
+
+        judged = await self._record_verdict(f"attempt/{number}/verdict", judge, result, context, number)
+        self._fault("verdict")
+        waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
+        return replace(judged, end=waits) if waits is not None else judged
+
+    async def _record_verdict(
+        self,
+        step: str,
+        judge: Callable[[], Awaitable[Verdict]],
+        result: AttemptResult,
+        context: BaseContext,
+        number: int,
+    ) -> JudgedAttempt:
+        """Give a verdict as a recorded step, with the report to the next attempt beside it."""
+        attempt = self._journal.state.attempt(number)
+
+        async def work() -> object:
+            verdict = await judge()
+            return {"verdict": verdict, "report": self._store_report(verdict, result, context)}
+
+        def events(output: Any) -> Sequence[VerdictGiven]:
+            return (VerdictGiven(verdict=output["verdict"], attempt=attempt.id if attempt else None),)
+
+        output = await self._journal.step(step, result.tree, work, events=events)
+        verdict = convert_to(output["verdict"], Verdict)
+        end = judge_verdict(verdict)
+        return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=output["report"])
+
+    def _store_report(self, verdict: Verdict, result: AttemptResult, context: BaseContext) -> str:
+        document = report(verdict, context.validator.outputs, reverted=result.reverted).encode()
+        return store_report_message(self._services.store, self._journal, document)
+
+    async def _rebase_attempt(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
+        """Rebase a good result onto the branch that it is to be applied to, where that moved on.
+
+        Where the two conflict, or are not good together, the next attempt goes on from there. If there is none,
+        the result stays what it was: it is promoted by itself, and not applied.
+        """
+        journal, services = self._journal, self._services
+        # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
+        # them.
+        rebase = await record_rebase(
+            journal, services.store, services.depot, judged.context.base, judged.result.tree, number=number
+        )
+        last = number == request.attempts
+        if rebase is None or (rebase.count and last):
+            return judged
+        self._fault("met")
+        context = await self._prepare_base(request, rebase.base)
+        changes = services.depot.diff(rebase.base.tree, rebase.tree)
+        result = replace(judged.result, tree=rebase.tree, changes=changes)
+        if rebase.count:
+            where = rebase.base.branch or rebase.base.revision
+            reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
+            stored = store_report_message(services.store, journal, conflict_report(rebase))
+            end = AttemptEnd(status="refused", mission="refused", reasons=(reason,))
+            rebased = replace(judged, context=context, result=result, end=end, report=stored)
+        else:
+            before = judged.verdict
+            judge = partial(self._judge_merged, result.tree, before, context.validator, context.inspector)
+            rebased = await self._record_verdict(f"merge-verdict/{number}", judge, result, context, number)
+            if last and rebased.end.mission == "refused":
+                return judged
+        # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
+        advance_base(journal, rebase, number=number)
+        self._fault("moved")
+        return rebased
+
+    async def _judge_merged(
+        self, tree: str, before: Verdict, validator: Validator, inspector: Inspector
+    ) -> Verdict:
+        """Judge a tree that holds an attempt's changes, judged `before`, and others from its branch."""
+        changes = self._services.depot.diff(validator.base.tree, tree)
+        inspection = await inspector.inspect_all(changes)
+        # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
+        findings = tuple(dict.fromkeys((*before.findings, *inspection.findings)))
+        return await validator.judge_candidate(
+            tree, scope="merged", changes=changes, findings=findings, degraded=inspection.degraded
+        )
+
+    async def _conclude(self, judged: JudgedAttempt) -> None:
+        result, end = judged.result, judged.end
+        if end.mission == "promoted" and self._role.writes:
+            await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
+            return
+        finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=result.reverted)
+        if end.mission == "waiting" and judge_failing_test(judged.verdict) is None:
+            question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
+            self._record_end(finished, question)
+        else:
+            self._record_end(finished)
+
+    async def judge_again(self, base: Base, tree: str) -> tuple[Verdict, Validator]:
+        """Judge a tree that an earlier run left, by today's gates and areas; the verdict is recorded."""
+        context = await self._prepare_base(self._request, base)
+        changes = self._services.depot.diff(base.tree, tree)
+        inspection = await context.inspector.inspect_all(changes)
+        verdict = await context.validator.judge_candidate(
+            tree, scope="attempt", changes=changes, findings=inspection.findings, degraded=inspection.degraded
+        )
+        self._journal.record(VerdictGiven(verdict=verdict))
+        return verdict, context.validator
+
+    async def promote(
+        self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
+    ) -> None:
+        """Promote a validated tree, export it, apply it where asked; the mission is settled afterwards.
+
+        Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
+        """
+        async with self._control.finishing():
+            await _finish(self._promote(base, tree, verdict, validator, approved))
+
+    async def _promote(
+        self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
+    ) -> None:
+        async def judge_merged(candidate: str) -> Verdict:
+            inspector = Inspector(self._services, base, areas_of(self._services, self._request, validator.gates))
+            output = await self._journal.step(
+                "verdict/merged",
+                candidate,
+                lambda: self._judge_merged(candidate, verdict, validator, inspector),
+                events=lambda merged: (VerdictGiven(verdict=merged),),
+            )
+            return convert_to(output, Verdict)
+
+        try:
+            await self._promoter.promote(base, tree, verdict, validate=judge_merged, approved=approved)
+        except RefusedError as error:
+            if self._journal.state.commit is not None:  # an earlier promotion stands as it was
+                raise
+            reason = Reason(code=error.code, message=error.message)
+            self._record_end(MissionFinished(status="refused", reasons=(reason,)))
+            return
+        await self._deliver()
+
+    async def deliver(self) -> None:
+        """Export and apply a promotion that stands and was not delivered; the mission is settled afterwards."""
+        async with self._control.finishing():
+            await _finish(self._deliver())
+
+    async def _deliver(self) -> None:
+        await self._promoter.deliver()
+        self._record_end(MissionFinished(status="promoted"), durable=True)
+
+    def _settle_cancelled(self) -> None:
+        message = "a person cancelled the mission"
+        self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
+
+    def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
+        """Settle a mission that did not come to its own end, its running attempt first."""
+        state = self._journal.state
+        for running in state.attempts:
+            if running.status == "running":
+                # Its step has no end and so no duration: what counts is this worker's own clock.
+                now = self._services.clock.monotonic()
+                seconds = now - self._journal.queued_seconds - self._attempt_started
+                self._journal.record(attempt_end(running, attempt, (reason,), seconds=seconds))
+                self._admission.record_change(self._request, running.number)
+                archive_replies(self._services.store, self._journal.mission, running.id)
+        if state.status != "promoted":
+            self._record_end(MissionFinished(status=status, reasons=(reason,)))
+
+    def _record_end(self, finished: MissionFinished, *before: Payload, durable: bool = False) -> None:
+        """Record a mission's end, and which messages no agent received until then."""
+        self._journal.record(*before, *events_of_mission_end(self._journal.state, finished), durable=durable)
+
+
+async def _finish(work: Awaitable[_T]) -> _T:
+    """Await `work` even through a cancellation, which is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

@@ -1,0 +1,184 @@
+"""Forking: a new mission that shares another one's recorded steps up to a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
+from chargehand.core.errors import NotFoundError, RefusedError
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
+    AgentSelected,
+    AttemptFinished,
+    BaseResolved,
+    ChangesReverted,
+    MessageSent,
+    MissionCreated,
+    MissionReleased,
+    QuestionAnswered,
+    QuestionAsked,
+    StepFinished,
+    VerdictGiven,
+)
+from chargehand.missions.journal import load_step_output, store_step_output
+from chargehand.missions.transcript import acts_prefix, parse_act
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:
+    from chargehand.workspace.depot import Depot
+
+# What another mission may take over. Claims, costs and promotions happened to the source alone.
+_COPIED = (
+    AgentSelected,
+    AttemptFinished,
+    AttemptStarted,
+    BaseResolved,
+    ChangesReverted,
+    CheckpointMade,
+    MessageSent,
+    QuestionAnswered,
+    QuestionAsked,
+    ReportMade,
+    RoleChosen,
+    StepFinished,
+    VerdictGiven,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """The reply to fork at: the `turn`-th one of an attempt, both from 1."""
+
+    attempt: int
+    turn: int
+
+    @property
+    def step(self) -> str:
+        """The name of the recorded step that is the reply."""
+        from chargehand.agents.recorded import reply_step
+
+        return acts_prefix(self.attempt) + reply_step(self.turn)
+
+    def __str__(self) -> str:
+        return f"{self.attempt}.{self.turn}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyEdit:
+    """A reply in place of the recorded one: its text and its calls, each with `name` and `arguments`."""
+
+    text: str
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+def create_fork(
+    store: Store,
+    depot: Depot,
+    mission: str,
+    point: ForkPoint | None,
+    *,
+    model: str | None = None,
+    edit: ReplyEdit | None = None,
+    user: str = "",
+) -> str:
+    """Record a new mission that goes on from just before a reply of another, and return its id.
+
+    `point` is the last reply by default; `model` answers from there on; with `edit` that reply is taken instead.
+    What was before is neither asked nor paid again; `user` pays for the rest, who paid before where none is named.
+    Raises `RefusedError` (`not_forkable`) for a mission without recorded replies, `NotFoundError` for a reply it
+    does not have.
+    """
+    source = list(_decode_payloads(store.log.read(mission)))
+    steps = [payload.step for payload in source if isinstance(payload, StepFinished)]
+    acts = [act for act in map(parse_act, steps) if act is not None]
+    points = [ForkPoint(attempt=number, turn=step.turn) for number, step in acts if step.kind == "reply"]
+    if not points:
+        raise RefusedError(
+            f"mission {mission!r} has no recorded replies",
+            code="not_forkable",
+            hint="only native agents record them",
+        )
+    point = point or points[-1]
+    if point not in points:
+        known = ", ".join(map(str, dict.fromkeys(points)))
+        raise NotFoundError(f"mission {mission!r} has no reply {point}", hint=f"it has: {known}")
+    made = new_id("mission")
+    created = next(payload for payload in source if isinstance(payload, MissionCreated))
+    created = replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
+    if model is not None:
+        created = replace(created, request=replace(created.request, model=model))
+    copied = list(_copy_until(point, source, made, edited=edit is not None))
+    if edit is not None:
+        copied.append(_edit_reply(store, source, point, edit, mission=made))
+    commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
+    if commits:  # its checkpoints outlive those of the mission it comes from
+        depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
+    # Released by nobody, as a mission is that its worker let go of: any worker may resume it.
+    store.log.append(made, created, *copied, MissionReleased(worker=""), durable=True)
+    return made
+
+
+def _decode_payloads(events: tuple[Event, ...]) -> Iterator[Payload]:
+    for line in events:
+        try:
+            payload = decode(line.type, line.payload) if line.payload is not None else None
+        except (KeyError, msgspec.ValidationError):  # of a later version
+            payload = None
+        if payload is not None:
+            yield payload
+
+
+def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edited: bool) -> Iterator[Payload]:
+    """Yield what came before the point, under names of its own."""
+    attempts: dict[str, str] = {}
+    for payload in source:
+        if not isinstance(payload, _COPIED):
+            continue
+        act = parse_act(payload.step) if isinstance(payload, StepFinished) else None
+        if act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
+            if act[1].kind == "reply":
+                return
+            if not edited:  # what was done to get the reply (a roll-back, say) is done anew for another reply
+                continue
+        if isinstance(payload, AttemptStarted):
+            attempts[payload.attempt] = new_id("attempt")
+            # Named as a workspace of its own would be: resuming finds no files there and lays the tree out anew.
+            workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
+            payload = replace(payload, workspace=workspace)
+        yield _rename_attempt(payload, attempts)
+
+
+def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
+    """Return a payload with the new name of its attempt, and without cost or time: those stay with the source."""
+    changes: dict[str, Any] = {}
+    attempt = getattr(payload, "attempt", None)
+    if attempt is not None:
+        changes["attempt"] = attempts.get(attempt, attempt)
+    if isinstance(payload, AttemptFinished):
+        changes |= {"cost_usd": 0.0, "cost_known": True}
+    if isinstance(payload, StepFinished):
+        changes["seconds"] = 0.0
+    question = getattr(payload, "question", None)
+    if question is not None:  # an agent's question is named after its attempt
+        owner, slash, rest = question.partition("/")
+        changes["question"] = attempts.get(owner, owner) + slash + rest
+    untyped: Any = payload  # which fields it has is known by now, but not to the type checker
+    renamed: Payload = replace(untyped, **changes)
+    return renamed
+
+
+def _edit_reply(
+    store: Store, source: Sequence[Payload], point: ForkPoint, edit: ReplyEdit, *, mission: str
+) -> StepFinished:
+    """Return the step of the reply with the text and calls of the edit; usage and model stay as recorded."""
+    from chargehand.agents.recorded import edited_reply
+
+    steps = [payload for payload in source if isinstance(payload, StepFinished) and payload.step == point.step]
+    recorded = steps[-1]
+    output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
+    return store_step_output(store, mission, replace(recorded, output=output, seconds=0.0))

@@ -1,0 +1,217 @@
+"""Everything that changes a mission of one project: run, promote, roll back, restore, recover."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from chargehand.checks.inspection import inspect
+from chargehand.core.errors import RefusedError
+from chargehand.core.mission_events import ApprovalGiven, MissionClaimed
+from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts
+from chargehand.missions._policy import admit
+from chargehand.missions.checkpoints import restore_checkpoint
+from chargehand.missions.flow import MissionFlow
+from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
+from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
+from chargehand.missions.reading import MissionReader, find_checkpoint, is_undelivered
+from chargehand.missions.sandboxes.environment import environment_layer
+from chargehand.missions.sandboxes.provisioning import (
+    BaseEnvironment,
+    SandboxProvisioner,
+    remove_leftovers,
+)
+from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.steering import Control
+from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
+from chargehand.missions.verdict.validation import areas_of, find_gates
+from chargehand.policy.actions import Action, Judgement
+from chargehand.sandbox.contract import OnOutput, Sandbox
+from chargehand.workspace.rollback import RollbackPlan
+from chargehand.workspace.workspace import Workspace
+
+
+class Missions:
+    """Everything that changes a mission of one project."""
+
+    def __init__(self, services: Services, *, fault: Fault = no_fault) -> None:
+        self._services = services
+        self._fault = fault
+        self.look = MissionReader(store=services.store, workers=services.workers)
+
+    def create(self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]) -> str:
+        """Record a new mission of this project; see `create_mission`."""
+        return create_mission(
+            self._services.store,
+            project=self._services.project,
+            request=request,
+            repository=repository,
+            base=base,
+            config=config,
+            user=self._services.user,
+        )
+
+    async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:
+        """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`."""
+        row = self._services.store.log.get(mission)
+        if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
+            return self.look.at_rest(mission)
+        async with self._claimed(mission) as (journal, control):
+            if journal.state.status == "running":
+                flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
+                await flow.run()
+            return journal.state
+
+    @contextlib.asynccontextmanager
+    async def _claimed(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
+        """Claim the mission for the block, so that nobody else changes it; an order to stop it cancels the block.
+
+        Raises `RefusedError` (`mission_held`) where a living worker holds it.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        services = self._services
+        worker, role = services.worker
+        with claim_mission(services.store.log, mission, worker=worker, look=self.look) as epoch:
+            journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
+            # The first line under the new epoch: claims without a step after them are what the fold counts as
+            # fruitless.
+            journal.record(MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version))
+            control = Control(task, journal)
+            try:
+                with services.controls.running(mission, control):
+                    yield journal, control
+            finally:
+                # A paused mission, or one with an open question, goes on in the workspace that it has.
+                if journal.state.status in SETTLED - {"paused"} and journal.state.open_question is None:
+                    await asyncio.shield(asyncio.to_thread(remove_leftovers, services, journal.state))
+
+    def _journal(self, mission: str) -> Journal:
+        services = self._services
+        return Journal(services.store, mission, clock=services.clock, watch=services.watch)
+
+    async def promote(self, mission: str, *, identity: str, reason: str = "") -> MissionState:
+        """Promote what a mission left, by a person's decision on its exact last tree.
+
+        A person may approve a changed check surface, protected areas, tests changed on purpose and a tree without
+        checks, never override a failed check of the tree itself. What is promoted already and could not be
+        exported or applied is delivered now. Raises `RefusedError`.
+        """
+        async with self._claimed(mission) as (journal, control):
+            flow = MissionFlow(self._services, journal, control, fault=self._fault)
+            if is_undelivered(journal.state):
+                await flow.deliver()
+                return journal.state
+            base, tree = _promotable(journal.state)
+            # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
+            verdict, validator = await flow.judge_again(base, tree)
+            if not person_may_promote(verdict):
+                reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
+                raise RefusedError(
+                    f"the tree of mission {mission!r} is not green: {reasons}",
+                    code="not_green",
+                    hint="nobody can override a failed check; fix it with a new mission",
+                )
+            superseded = Reason(code="promoted", message="a person promoted its last tree")
+            approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
+            ended = cancel_open_attempts(journal.state, superseded)
+            # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
+            journal.record(approval, *ended, durable=True)
+            archive_replies(self._services.store, mission, *(each.attempt for each in ended))
+            await flow.promote(base, tree, verdict, validator, approved=True)
+            return journal.state
+
+    async def roll_back(self, mission: str) -> MissionState:
+        """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
+        async with self._claimed(mission) as (journal, _):
+            await Promoter(self._services, journal, fault=self._fault).roll_back()
+            return journal.state
+
+    async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:
+        """Go back to an earlier checkpoint, or `base`, by a new checkpoint: what came between stays.
+
+        With a `plan` only as far as that says. Raises `RefusedError` (`plan_stale`) where the last checkpoint is
+        not the one any more that the plan was made for.
+        """
+        async with self._claimed(mission) as (journal, _):
+            base = journal.state.base if checkpoint == "base" else None
+            commit = base.commit if base else find_checkpoint(journal.state, checkpoint).commit
+            return restore_checkpoint(self._services.depot, journal, commit, plan=plan)
+
+    def findings(self, mission: str) -> tuple[Finding, ...]:
+        """Inspect a mission's last checkpoint anew, as its areas are today; none where it left nothing."""
+        state = self.look.state(mission)
+        if state.base is None or state.request is None or not state.checkpoints:
+            return ()
+        services, tree = self._services, state.checkpoints[-1].tree
+        areas = areas_of(services, state.request, find_gates(services, state.base, state.request))
+        changes = services.depot.diff(state.base.tree, tree)
+        return tuple(inspect(changes, DepotReader(services.depot), state.base.tree, areas))
+
+    async def recover(self) -> list[str]:
+        """Finish or forget the promotions that dead processes began; return the missions that are promoted now.
+
+        The rest of a mission that should go on is left to whoever runs it.
+        """
+        done = []
+        for row in self._services.store.log.takeable():
+            if row.project != self._services.project or row.owner is None or self.look.live(row):
+                continue
+            state = self._journal(row.id).state
+            if state.prepared is None and (state.commit is None or state.status == "promoted"):
+                continue
+            with contextlib.suppress(RefusedError):  # another worker came first
+                async with self._claimed(row.id) as (journal, control):
+                    if Promoter(self._services, journal, fault=self._fault).settle_prepared():
+                        await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
+                        done.append(row.id)
+        return done
+
+    async def admit(self, action: Action, *, mission: str | None = None) -> Judgement:
+        """Judge a command that a person runs, recorded in the log of the mission that it looks at, if any.
+
+        Raises `RefusedError` (`policy_denied`) unless it is allowed.
+        """
+        journal = Unlogged() if mission is None else self._journal(mission)
+        return await admit(self._services, journal, action, purpose="exec")
+
+    @contextlib.asynccontextmanager
+    async def open_sandbox(self, base: Base, *, tree: str | None = None) -> AsyncIterator[Sandbox]:
+        """Open a sandbox on a fresh workspace of a base, or of a tree over it, for one command of a person."""
+        async with self.open_workspace(base, tree=tree) as (_, sandbox):
+            yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_workspace(
+        self, base: Base, *, tree: str | None = None
+    ) -> AsyncIterator[tuple[Workspace, Sandbox]]:
+        """Open a sandbox as `open_sandbox` does, with the workspace it is on."""
+        journal = Unlogged()
+        layer = await environment_layer(self._services, journal, base)
+        environment = BaseEnvironment(base=base, layer=layer)
+        provisioner = SandboxProvisioner(self._services, journal)
+        async with (
+            provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,
+            provisioner.egress(purpose="exec") as egress,
+            provisioner.sandbox(workspace, environment, purpose="exec", egress=egress) as sandbox,
+        ):
+            yield workspace, sandbox
+
+
+def _promotable(state: MissionState) -> tuple[Base, str]:
+    """Return base and last tree of a mission that a person may promote; raises `RefusedError`."""
+    look = f"chargehand mission show {state.id}"
+    if state.status not in ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted"):
+        raise RefusedError(f"mission {state.id!r} is {state.status}", code="not_promotable", hint=look)
+    if state.base is None or not state.checkpoints or state.checkpoints[-1].tree == state.base.tree:
+        raise RefusedError(f"mission {state.id!r} has no change to promote", code="no_change", hint=look)
+    if state.checkpoints[-1].tree == state.tree:
+        raise RefusedError(
+            f"mission {state.id!r} is already promoted at that tree",
+            code="promoted",
+            hint=f"chargehand mission rollback {state.id} undoes it",
+        )
+    return state.base, state.checkpoints[-1].tree

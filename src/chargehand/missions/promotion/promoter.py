@@ -1,0 +1,303 @@
+"""Promotion: merge, verdict on the merged tree, journal, compare-and-swap, export; and its undoing.
+
+The journal is the event `promotion.prepared`, on disk before the swap. After a crash the branch decides: at the
+new commit the promotion happened and is finished (`Promoter.settle_prepared`); at the old one it did not and is
+forgotten. Export, signature and apply come after the swap and never undo it: each can be delivered later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from chargehand.core.errors import ChargehandError, FencedError, RefusedError
+from chargehand.core.mission_events import (
+    ApplyChanged,
+    ExportChanged,
+    HeadSigned,
+    MissionRolledBack,
+    PromotionDone,
+    PromotionPrepared,
+)
+from chargehand.core.records import Base, Export, Verdict
+from chargehand.core.text import printable
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.rebase import conflict_event, name_paths
+from chargehand.missions.reading import (
+    already_rolled_back_error,
+    is_applied,
+    is_exported,
+    is_rolled_back,
+    mission_ref,
+    not_promoted_error,
+)
+from chargehand.missions.services import Services
+from chargehand.missions.verdict.judgement import person_may_promote
+from chargehand.store.heads import SignedHead
+from chargehand.workspace.checkout import fast_forward as apply_branch
+from chargehand.workspace.errors import RefMovedError
+from chargehand.workspace.export import export_branch as export_branch
+from chargehand.workspace.export import export_notes
+from chargehand.workspace.merge import MergeConflictError
+
+PREFIX = "chargehand/"
+_HEADS = "refs/heads/"
+_TITLE = 72
+COMMITTED = "committed"
+"""The trigger of a checkpoint that a person gave a message (`git commit`)."""
+Fault = Callable[[str], None]
+"""Called at named points, where tests kill the process or raise."""
+
+
+def no_fault(point: str) -> None:
+    """Do nothing at a named fault point."""
+
+
+class Promoter:
+    """Moves one mission's branch, and only to trees with a green verdict."""
+
+    def __init__(self, services: Services, journal: Journal, *, fault: Fault = no_fault) -> None:
+        self._services = services
+        self._journal = journal
+        self._fault = fault
+        self._ref = mission_ref(journal.mission)
+
+    async def promote(
+        self,
+        base: Base,
+        tree: str,
+        verdict: Verdict,
+        *,
+        validate: Callable[[str], Awaitable[Verdict]],
+        approved: bool = False,
+    ) -> str:
+        """Promote `tree` and return the new commit of the mission branch.
+
+        `validate` gives the verdict of the merged tree where it is another one; `approved` says that a person
+        approved what `person_may_promote` allows. Raises `RefusedError` (`merge_conflict`, `merged_red`,
+        `no_change`); the branch is then as it was.
+        """
+        depot = self._services.depot
+        tip = depot.read_ref(self._ref) or base.commit
+        hint = f"to have that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
+        merged = await self._merge(base, tip, tree, hint)
+        if merged != tree:
+            verdict = await validate(merged)
+        if merged == depot.tree_of(tip):
+            raise RefusedError("the mission branch already contains this change", code="no_change", hint=hint)
+        good = person_may_promote(verdict) if approved else verdict.status == "green"
+        # The verdict must be of this very tree: one of another tree, however similar, promotes nothing.
+        if verdict.tree != merged or not good:
+            message = f"the merged tree {merged[:12]!r} has no green verdict"
+            raise RefusedError(message, code="merged_red", hint=hint)
+        self._fault("before_commit")
+        # A mission that was rebased stands on a base that its branch does not follow: that becomes a parent too.
+        known = depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
+        parents = (tip,) if known else (tip, base.commit)
+        commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict))
+        # Before the first promotion there is no branch: the swap then expects none.
+        return await self._swap(commit, tip if tip != base.commit else None, merged)
+
+    async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
+        """Return the tree of an earlier promotion's tip merged with this one; `tree` where there is none."""
+        depot = self._services.depot
+        if depot.tree_of(tip) == base.tree:
+            return tree
+        theirs = depot.commit(tree, (base.commit,), "candidate")
+        result = await asyncio.to_thread(depot.merge, tip, theirs)
+        if not result.conflicts and result.tree is not None:
+            return result.tree
+        count = len(result.conflicts)
+        self._journal.record(
+            conflict_event(
+                self._services.store,
+                self._journal.mission,
+                result.details,
+                count=count,
+                branch=self._ref,
+                commit=tip,
+                tree=tree,
+            )
+        )
+        message = f"the changes conflict with the mission branch in {name_paths(result.conflicts, count)}"
+        raise MergeConflictError(message, result.details, hint=hint)
+
+    def _message(self, verdict: Verdict) -> str:
+        """Return the commit message: a person's for this tree, else the request's first line; and trailers."""
+
+        def one_line(text: str) -> str:
+            return " ".join(printable(text).split())
+
+        state = self._journal.state
+        request = state.request
+        assert request is not None
+        lines = (one_line(line) for line in request.text.splitlines())
+        title = next(filter(None, lines), request.slug)[:_TITLE].rstrip()
+        for point in reversed(state.checkpoints):
+            if point.tree != verdict.tree:  # a message for another tree says nothing of this one
+                break
+            if point.trigger == COMMITTED:
+                given = printable(self._services.depot.read_commit(point.commit).message.strip())
+                title = given or title
+                break
+        checks = ", ".join(one_line(check.name) for check in verdict.checks) or "none"
+        agent = one_line(request.agent)
+        return f"{title}\n\nMission: {self._journal.mission}\nAgent: {agent}\nChecks: {checks}\n"
+
+    async def _swap(self, commit: str, old: str | None, tree: str) -> str:
+        """Move the branch, with the intent on disk before and the fact after; return where the branch is."""
+        depot = self._services.depot
+
+        def move() -> str:
+            try:
+                depot.swap(self._ref, commit, old, durable=True)
+            except RefMovedError:
+                # A worker that was given up in mid-promotion may have come first, with the same tree.
+                there = depot.read_ref(self._ref)
+                if there is None or there == old or depot.tree_of(there) != tree:
+                    raise
+                return there
+            return commit
+
+        prepared = PromotionPrepared(ref=self._ref, old=old or "", new=commit, tree=tree)
+        self._journal.record(prepared, durable=True)
+        self._fault("prepared")
+        commit = await asyncio.to_thread(move)
+        self._fault("swapped")
+        self._journal.record(PromotionDone(ref=self._ref, commit=commit, tree=tree), durable=True)
+        self._fault("promoted")
+        return commit
+
+    def settle_prepared(self) -> bool:
+        """Find out whether a promotion that was begun came to its swap; one that did not is forgotten.
+
+        Returns whether a promotion stands that was not brought to its end.
+        """
+        state = self._journal.state
+        prepared = state.prepared
+        if prepared is not None and self._services.depot.read_ref(self._ref) == prepared.new:
+            done = PromotionDone(ref=prepared.ref, commit=prepared.new, tree=prepared.tree)
+            self._journal.record(done, durable=True)
+        return state.commit is not None and state.status != "promoted"
+
+    async def deliver(self) -> None:
+        """Sign what is promoted, export it, and apply it where asked; what is done already is left alone."""
+        state = self._journal.state
+        assert state.request is not None
+        assert state.commit is not None
+        # Signed first: the signature is a note on the commit, and the export takes the note along.
+        await self._sign(state.commit)
+        if not is_exported(state):
+            await self.export()
+        if state.request.apply and not is_applied(state):
+            await self.apply()
+
+    async def _sign(self, commit: str) -> None:
+        """Sign the log and note that on the commit, once; a failure is recorded and undoes no promotion."""
+        if self._journal.state.signed == commit:
+            return
+        try:
+            head = await asyncio.to_thread(self._annotate, commit)
+            self._fault("signed")
+        except FencedError:
+            raise
+        except ChargehandError as error:
+            self._journal.record(HeadSigned(commit=commit, problem=error.message))
+        else:
+            self._journal.record(HeadSigned(commit=commit, seq=head.seq, key=head.key))
+
+    def _annotate(self, commit: str) -> SignedHead:
+        """Return the signed head in the commit's note; one that was put there before a crash is taken as it is."""
+        depot, mission = self._services.depot, self._journal.mission
+        for line in (depot.annotation(commit) or "").splitlines():
+            head = SignedHead.decode(line.encode())
+            if head.mission == mission:
+                return head
+        head = self._services.store.sign_head(mission)
+        depot.annotate(commit, head.encode().decode())
+        return head
+
+    async def export(self) -> Export:
+        """Write the mission branch into the user's repository and record how that went."""
+        state = self._journal.state
+        assert state.commit is not None
+        assert state.request is not None
+        if state.exported is not None and state.export is not None:
+            export = await self._write(state.commit, state.export.ref.removeprefix(_HEADS), state.exported)
+        else:
+            branch = f"{PREFIX}{state.request.slug}"
+            export = await self._write(state.commit, branch, None)
+            if export.state == "blocked":  # the name is taken, say: the mission's id makes it another one
+                other = await self._write(state.commit, f"{branch}-{self._journal.mission[-6:]}", None)
+                export = other if other.state == "done" else export
+        self._fault("exported")
+        # Either command delivers what stands on the branch; the one that was given is the one to repeat.
+        export = self._add_retry(export, "rollback" if is_rolled_back(state) else "promote")
+        self._journal.record(ExportChanged(export=export, commit=state.commit), durable=True)
+        return export
+
+    async def _write(self, commit: str, branch: str, old: str | None) -> Export:
+        depot = self._services.depot
+        try:
+            export = await asyncio.to_thread(export_branch, depot, commit, branch=branch, expected_old=old)
+            if export.state != "done":
+                return export
+            reason = ""
+            try:
+                await asyncio.to_thread(export_notes, depot, commit)
+            except ChargehandError as error:  # the branch is there all the same
+                reason = f"without the note of the signed log: {error.message}"
+            return replace(export, reason=reason)
+        except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
+            return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)
+
+    def _add_retry(self, export: Export, verb: str) -> Export:
+        """Add the command that tries again to the reason of a blocked export."""
+        if export.state != "blocked":
+            return export
+        command = f"chargehand mission {verb} {self._journal.mission}"
+        return replace(export, reason=f"{export.reason}; once that is resolved: {command}")
+
+    async def apply(self) -> Export:
+        """Fast-forward the user's own branch, where it is where it was and the touched paths are clean."""
+        state = self._journal.state
+        base = state.promoted_on
+        assert state.commit is not None
+        assert base is not None
+        assert base.branch is not None
+        try:
+            applied = await asyncio.to_thread(
+                apply_branch, self._services.depot, state.commit, branch=base.branch, at=base.commit
+            )
+        except ChargehandError as error:
+            applied = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
+        applied = self._add_retry(applied, "promote")
+        self._journal.record(ApplyChanged(export=applied, commit=state.commit), durable=True)
+        return applied
+
+    async def roll_back(self) -> str:
+        """Put a commit on the mission branch that has the base's tree again; return it, exported."""
+        state = self._journal.state
+        base = state.promoted_on
+        if state.commit is None or base is None:
+            raise not_promoted_error(state)
+        if is_rolled_back(state):  # but perhaps its export was blocked
+            if is_exported(state):
+                raise already_rolled_back_error(state)
+            await self.export()
+            return state.commit
+        depot = self._services.depot
+        message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
+        commit = await asyncio.to_thread(depot.commit, base.tree, (state.commit,), message)
+        # A roll-back is a promotion of the base's tree, with the same journal; a crash in it is settled the same
+        # way.
+        prepared = PromotionPrepared(ref=self._ref, old=state.commit, new=commit, tree=base.tree)
+        self._journal.record(prepared, durable=True)
+        self._fault("rollback_prepared")
+        await asyncio.to_thread(depot.swap, self._ref, commit, state.commit, durable=True)
+        self._fault("rolled_back")
+        self._journal.record(MissionRolledBack(ref=self._ref, commit=commit, tree=base.tree), durable=True)
+        await self._sign(commit)
+        await self.export()
+        return commit

@@ -1,0 +1,190 @@
+"""Rebases an attempt's tree onto a branch that moved on while the agent worked.
+
+Nothing is left half merged: a merge is a tree in the depot or it is none, and a conflict is records, no markers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from chargehand.core.attempt_events import CheckpointMade
+from chargehand.core.codec import convert_to
+from chargehand.core.events import Payload, encode_json
+from chargehand.core.mission_events import BaseResolved, MergeConflicted
+from chargehand.core.records import Base, Checkpoint, Conflict, Reason
+from chargehand.core.text import shown_path
+from chargehand.missions.journal import Journal
+from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeResult
+from chargehand.workspace.remotes import moved_base
+
+_EVENT_BYTES = 7 * 1024  # what is over 8 kB lies in an artifact, as with steps; an event holds more than its list
+_NAMED = 5
+_CONFLICT_TEXT = (
+    "The branch moved on while you worked, and your change conflicts with it. Your workspace now holds the branch "
+    "as it is, with all of your change that could be merged. The paths in `conflicts` are as they are on the "
+    "branch (`ours`): make your change to them again (`theirs` is how you had them, `base` how both began)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebase:
+    """An attempt's tree on the branch as it is now, `base`.
+
+    `tree` is all of both where nothing conflicts, else the branch's with what of the attempt's could be merged.
+    `count` paths conflict, `conflicts` describes them. `checkpoint` keeps `tree`, on top of the branch.
+    """
+
+    base: Base
+    tree: str
+    checkpoint: Checkpoint
+    count: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+
+
+async def record_rebase(
+    journal: Journal, store: Store, depot: Depot, base: Base, tree: str, *, number: int
+) -> Rebase | None:
+    """Rebase an attempt's tree as a recorded step: after a crash the result is the same one."""
+    attempt = journal.state.attempt(number)
+
+    async def work() -> Any:
+        rebase = await asyncio.to_thread(rebase_tree, depot, base, tree, mission=journal.mission)
+        return msgspec.to_builtins(rebase)
+
+    def events(output: Any) -> Sequence[Payload]:
+        rebase = convert_to(output, Rebase | None)
+        if rebase is None or not rebase.count:
+            return ()
+        event = conflict_event(
+            store,
+            journal.mission,
+            rebase.conflicts,
+            count=rebase.count,
+            attempt=attempt.id if attempt else None,
+            branch=rebase.base.branch,
+            commit=rebase.base.commit,
+            tree=tree,
+        )
+        return (event,)
+
+    output = await journal.step(f"merge/{number}", [base.commit, tree], work, events=events)
+    return convert_to(output, Rebase | None)
+
+
+def rebase_tree(depot: Depot, base: Base, tree: str, *, mission: str) -> Rebase | None:
+    """Merge an attempt's tree with where the branch of its base is now; `None` where that did not move.
+
+    Also `None` where the branch holds all of it already. Writes objects and the checkpoint's ref into the depot.
+    """
+    tip = moved_base(depot, base)
+    if tip is None:
+        return None
+
+    def merge(candidate: str) -> MergeResult:
+        return depot.merge(tip.commit, depot.commit(candidate, (base.commit,), "candidate"))
+
+    result = merge(tree)
+    merged = result.tree or _drop_conflicts(depot, base, tip, tree, result, merge)
+    if merged == tip.tree and result.tree is not None:
+        return None
+    commit = depot.commit(merged, (tip.commit,), f"on top of {tip.commit}")
+    # Kept by a ref before the log names it: nothing that the log names may be collected as garbage. The same tree
+    # on the same tip is the same commit, so a step that is done again finds its ref there.
+    ref = f"refs/chargehand/restored/{mission}/{commit}"
+    if depot.read_ref(ref) is None:
+        depot.swap(ref, commit, None)
+    changed = len(depot.diff(tip.tree, merged))
+    return Rebase(
+        base=tip,
+        tree=merged,
+        checkpoint=Checkpoint(commit=commit, tree=merged, parent=tip.commit, trigger="merged", changed=changed),
+        count=len(result.conflicts),
+        conflicts=result.details,
+    )
+
+
+def _drop_conflicts(
+    depot: Depot, base: Base, tip: Base, tree: str, result: MergeResult, merge: Callable[[str], MergeResult]
+) -> str:
+    """Return the branch's tree with all of the attempt's changes but those to paths that conflict."""
+    dropped: set[str] = set()
+    while result.tree is None:
+        # A renamed file conflicts under both names: dropping one side alone would conflict again.
+        paths = {*result.conflicts, *(other for each in result.details for other in each.others)}
+        if paths <= dropped:  # a path conflicts by others than itself: nothing is taken of the attempt
+            return tip.tree
+        dropped |= paths
+        result = merge(depot.replace_paths(tree, sorted(dropped), base.tree))
+    return result.tree
+
+
+def advance_base(journal: Journal, rebase: Rebase, *, number: int) -> None:
+    """Record, once, that the mission's base is the branch as it is now, with its last checkpoint on top."""
+    state, attempt = journal.state, journal.state.attempt(number)
+    if attempt is None or any(point.commit == rebase.checkpoint.commit for point in state.checkpoints):
+        return
+    made = CheckpointMade(attempt=attempt.id, checkpoint=rebase.checkpoint)
+    journal.record(BaseResolved(base=rebase.base), made, durable=True)
+
+
+def conflict_event(
+    store: Store, mission: str, conflicts: Sequence[Conflict], *, count: int, **where: Any
+) -> MergeConflicted:
+    """Return the event of a merge that conflicts, with as much of the conflicts as a line of the log may hold."""
+    event = MergeConflicted(count=count, conflicts=tuple(conflicts), **where)
+    if len(encode_json(event)) <= _EVENT_BYTES:
+        return event
+    whole = store.artifacts.put(encode_json(conflicts), kind="conflicts", mission=mission)
+    fitting: list[Conflict] = []
+    left = _EVENT_BYTES - 1024
+    for each in conflicts:
+        without_hunks = replace(each, hunks=(), left_out=each.left_out + len(each.hunks))
+        left -= len(encode_json(without_hunks))
+        if left < 0:
+            break
+        fitting.append(without_hunks)
+    return replace(event, conflicts=tuple(fitting), artifact=whole)
+
+
+def name_paths(paths: Sequence[str], count: int) -> str:
+    """Return the first five of `count` paths in words."""
+    more = f" and {count - _NAMED} more" if count > _NAMED else ""
+    return ", ".join(shown_path(path) for path in paths[:_NAMED]) + more
+
+
+def conflict_reason(conflicts: Sequence[Conflict], *, branch: str, count: int) -> Reason:
+    """Return why an attempt whose change conflicts with a branch is refused."""
+    named = name_paths([each.path for each in conflicts], count)
+    return Reason(code="merge_conflict", message=f"the change conflicts with {branch} in {named}")
+
+
+def conflict_report(rebase: Rebase) -> bytes:
+    """Return the report that the next attempt gets: what conflicts and from where it begins, as JSON.
+
+    The keys of `chargehand.checks.Report` that do not apply are empty; `merge` holds the rest.
+    """
+    document = {
+        "schema": 1,
+        "tree": rebase.tree,
+        "scope": "merged",
+        "status": "red",
+        "passed": (),
+        "failing": (),
+        "findings": (),
+        "reverted": (),
+        "merge": {
+            "told": _CONFLICT_TEXT,
+            "branch": rebase.base.branch,
+            "commit": rebase.base.commit,
+            "count": rebase.count,
+            "conflicts": rebase.conflicts,
+        },
+    }
+    return encode_json(document)

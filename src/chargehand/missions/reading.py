@@ -1,0 +1,163 @@
+"""Reading missions: states, queue positions, checkpoints. Needs only the store and the list of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.fold import fold
+from chargehand.core.records import Checkpoint, Reason
+from chargehand.core.state import MissionState
+from chargehand.durable.workers import Workers
+from chargehand.missions._messages import wake_time
+from chargehand.store.log import MissionRow
+from chargehand.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePosition:
+    """A mission that should go on and that nobody alive holds; `before` so many others were asked for before it.
+
+    `workers` take up whatever should go on and are alive, `running` is how many missions they hold.
+    """
+
+    workers: int
+    running: int
+    before: int
+
+    @property
+    def reason(self) -> Reason:
+        """Why it waits, in words; the code is `no_worker`, or `queued` where one is alive."""
+        ahead = f" ({self.before} ahead of it in the queue)" if self.before else ""
+        if not self.workers:
+            message = f"no worker is running, `chargehand worker` starts one{ahead}"
+            return Reason(code="no_worker", message=message)
+        who = "1 worker is running" if self.workers == 1 else f"{self.workers} workers are running"
+        what = "1 mission" if self.running == 1 else f"{self.running} missions"
+        message = f"waiting for a worker: {who} {what}{ahead}; it starts automatically"
+        return Reason(code="queued", message=message)
+
+
+def queue_positions(store: Store, workers: Workers) -> dict[str, QueuePosition]:
+    """Return the position of each mission that should go on and that nobody alive holds, the oldest first.
+
+    Raises `StoreError`.
+    """
+    alive = {member.id for member in workers.members() if member.role == "worker"}
+    # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
+    rows = [row for row in store.log.takeable() if row.runnable]
+    living = {row.owner for row in rows if row.owner is not None and workers.live(row.owner)}
+    # A `chargehand run` holds its own mission and takes no other: it counts as a living owner, not as a worker.
+    running = sum(row.owner in living and row.owner in alive for row in rows)
+    free = [row.id for row in rows if row.owner not in living]
+    return {
+        mission: QueuePosition(workers=len(alive), running=running, before=before)
+        for before, mission in enumerate(free)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionReader:
+    """Reads missions; needs nothing but the store and who is alive."""
+
+    store: Store
+    workers: Workers
+
+    def state(self, mission: str) -> MissionState:
+        """Return a mission's state as its log and its holder tell it; raises `NotFoundError`."""
+        return self._state(self.store.log.get(mission))
+
+    def all(self, *, project: str | None = None) -> Iterator[MissionState]:
+        """Yield the states of all missions, of one project if named, oldest first."""
+        for row in self.store.log.missions(project=project):
+            yield self._state(row)
+
+    def live(self, row: MissionRow) -> bool:
+        """Tell whether a living worker holds the mission right now."""
+        return row.owner is not None and self.workers.live(row.owner)
+
+    def waits(self) -> dict[str, Reason]:
+        """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first."""
+        return {mission: at.reason for mission, at in queue_positions(self.store, self.workers).items()}
+
+    def sleepers(self) -> dict[str, datetime]:
+        """Return the missions that wait for quota and when each is to be woken, the first one first."""
+        waking = ((wake_time(row.id, row.wakes), row.id) for row in self.store.log.sleeping() if row.wakes)
+        return {mission: moment for moment, mission in sorted(waking)}
+
+    def at_rest(self, mission: str) -> MissionState:
+        """Return a mission's state as it is when nobody runs it."""
+        return fold(self.store.log.read(mission), live=False)
+
+    def _state(self, row: MissionRow) -> MissionState:
+        # The holder is looked at first: one that ends in between has left all its events in the log by then.
+        while True:
+            live = self.live(row)
+            state = fold(self.store.log.read(row.id), live=live)
+            now = self.store.log.get(row.id)
+            if live or now.epoch == row.epoch:
+                return state
+            row = now  # claimed between the two reads: what seemed lost is being worked on
+
+
+def find_checkpoint(state: MissionState, name: str) -> Checkpoint:
+    """Return the checkpoint whose commit starts with `name`, or the last one for `last`.
+
+    Raises `NotFoundError` that lists what there is, `UsageError` where several match.
+    """
+    if name == "last" and state.checkpoints:
+        return state.checkpoints[-1]
+    found = {point.commit: point for point in state.checkpoints if point.commit.startswith(name)}
+    if not found or len(name) < 4:
+        known = ", ".join(point.commit[:12] for point in state.checkpoints) or "none"
+        raise NotFoundError(f"mission {state.id!r} has no checkpoint {name!r}", hint=f"it has: {known}")
+    if len(found) > 1:
+        raise UsageError(f"{name!r} matches {len(found)} checkpoints", hint="give more digits")
+    return next(iter(found.values()))
+
+
+def mission_ref(mission: str) -> str:
+    """Return the mission's branch in the depot."""
+    return f"refs/chargehand/missions/{mission}"
+
+
+def is_exported(state: MissionState) -> bool:
+    """Tell whether the last promoted commit was written into the user's repository."""
+    return state.exported is not None and state.exported == state.commit
+
+
+def is_applied(state: MissionState) -> bool:
+    """Tell whether the user's own branch was moved to the last promoted commit."""
+    return state.applied is not None and state.applied.state == "done"
+
+
+def is_rolled_back(state: MissionState) -> bool:
+    """Tell whether the mission branch has the tree of its base again."""
+    return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree
+
+
+def is_undelivered(state: MissionState) -> bool:
+    """Tell whether a promotion stands that was not exported, or not applied where that was asked for."""
+    if state.status != "promoted" or state.request is None or is_rolled_back(state):
+        return False
+    return not is_exported(state) or (state.request.apply and not is_applied(state))
+
+
+def not_promoted_error(state: MissionState) -> RefusedError:
+    """Return the error for a roll-back of a mission that promoted nothing."""
+    return RefusedError(
+        f"mission {state.id!r} has promoted nothing",
+        code="not_promoted",
+        hint=f"chargehand mission show {state.id}",
+    )
+
+
+def already_rolled_back_error(state: MissionState) -> RefusedError:
+    """Return the error for a second roll-back."""
+    return RefusedError(
+        f"mission {state.id!r} is already rolled back",
+        code="rolled_back",
+        hint=f"chargehand mission promote {state.id} promotes it again",
+    )

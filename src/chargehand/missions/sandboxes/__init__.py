@@ -1,0 +1,1 @@
+"""Workspaces and sandboxes of a mission, and the environment layer below them."""

@@ -1,0 +1,255 @@
+"""The environment layer that `setup` makes, built once per key and shared by all workspaces on it.
+
+The key holds all that the result depends on (command, declared inputs, toolchain, tier). A layer is frozen below
+the workspaces: nobody can change it, so a candidate cannot prepare its own verdict there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from chargehand.core.attempt_events import CommandFinished
+from chargehand.core.errors import RefusedError
+from chargehand.core.mission_events import ChangesReverted
+from chargehand.core.records import Base, Finding, Reverted
+from chargehand.core.text import printable
+from chargehand.missions._policy import admit
+from chargehand.missions.journal import SETUP, EventSink
+from chargehand.missions.sandboxes.provisioning import (
+    CARGO_HOME,
+    GO_MODULES,
+    PACKAGES,
+    VENV,
+    BaseEnvironment,
+    NetworkLog,
+    SandboxProvisioner,
+    as_egress_request,
+)
+from chargehand.missions.services import Registries, Services
+from chargehand.policy.actions import Run
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
+from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
+
+_PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
+_CARGO_FILES, _GO_FILES = ("Cargo.toml",), ("go.mod", "go.work")
+"""Files at the top of a base that show which package clients it is for."""
+_PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
+_CARGO_COMMAND, _GO_COMMAND = re.compile(r"\bcargo\b"), re.compile(r"\bgo\b")
+_VENV_SECONDS = 120.0
+_TAIL = 2000
+OFFLINE = "setup without network"
+"""What the sandbox of a candidate's setup is opened for, as its events name it."""
+
+
+async def environment_layer(
+    services: Services, journal: EventSink, base: Base, *, provisioner: SandboxProvisioner | None = None
+) -> Path | None:
+    """Return the layer for a base, made by running `setup` where it is not there; `None` without a setup.
+
+    What setup wrote to tracked paths is dropped and recorded as set back by the rule `setup_tracked`.
+    Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
+    a rule is against it.
+    """
+    setup = services.config.project.setup
+    if not setup:
+        return None
+    layers = EnvironmentLayers(services.depot)
+    key = _layer_key(services, layers, base, setup)
+    found = layers.find(key)
+    if found is not None:
+        return found
+    provisioner = provisioner or SandboxProvisioner(services, journal)
+    return (
+        await _build_layer(services, journal, layers, provisioner, BaseEnvironment(base=base), setup, key)
+    ).path
+
+
+class CandidateLayers:
+    """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
+
+    Such a layer is made without network, since nobody let the candidate's inputs reach one, and removed at the
+    end of the block. Where its setup fails that way, the base's layer is used and `findings` says so.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        journal: EventSink,
+        provisioner: SandboxProvisioner,
+        environment: BaseEnvironment,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._provisioner = provisioner
+        self._environment = environment
+        self._layers = EnvironmentLayers(services.depot)
+        self._made: dict[str, BaseEnvironment] = {}
+        self._own: list[FrozenLayer] = []
+        self.findings: list[Finding] = []
+
+    async def __aenter__(self) -> CandidateLayers:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for layer in self._own:
+            await asyncio.to_thread(self._layers.remove, layer)
+
+    async def environment(self, tree: str) -> BaseEnvironment:
+        """Return the environment that a workspace of `tree` starts from."""
+        project, base = self._services.config.project, self._environment.base
+        if not project.setup:
+            return self._environment
+        changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
+        if not changed:
+            return self._environment
+        setup, bare = project.setup, BaseEnvironment(base=base)
+        key = _layer_key(self._services, self._layers, base, setup, tree=tree)
+        if key in self._made:
+            return self._made[key]
+        found = self._layers.find(key)  # of a base commit with the same inputs
+        if found is not None:
+            self._made[key] = BaseEnvironment(base=base, layer=found)
+            return self._made[key]
+        try:
+            layer = await _build_layer(
+                self._services, self._journal, self._layers, self._provisioner, bare, setup, key, tree=tree
+            )
+        except RefusedError:
+            message = "changes an input of setup, which failed without network: the base's environment was used"
+            finding = Finding(rule="setup_offline", severity="warning", path=changed[0], message=message)
+            self.findings.append(finding)
+            self._made[key] = self._environment
+        else:
+            self._own.append(layer)
+            self._made[key] = BaseEnvironment(base=base, layer=layer.path)
+        return self._made[key]
+
+
+def _layer_key(
+    services: Services, layers: EnvironmentLayers, base: Base, setup: str, *, tree: str | None = None
+) -> str:
+    return layers.key(
+        base,
+        command=setup,
+        inputs=services.config.project.setup_inputs,
+        toolchain=services.toolchain,
+        tier=services.tier_name,
+        tree=tree,
+    )
+
+
+async def _build_layer(
+    services: Services,
+    journal: EventSink,
+    layers: EnvironmentLayers,
+    provisioner: SandboxProvisioner,
+    bare: BaseEnvironment,
+    setup: str,
+    key: str,
+    *,
+    tree: str | None = None,
+) -> FrozenLayer:
+    """Make a layer by running setup on the base, or, without network, on a candidate's tree."""
+    action = Run(kind="setup", run=setup, trusted=services.is_trusted(setup))
+    await admit(services, journal, action, purpose="setup")
+    names = (*_PYTHON_FILES, *_CARGO_FILES, *_GO_FILES)
+    files = frozenset(name for name in names if services.depot.lookup(bare.base.tree, name))
+    python = bool(_PYTHON_COMMAND.search(setup) or files.intersection(_PYTHON_FILES))
+    online = tree is None
+    clients = _client_variables(setup, files) if online else {}
+    async with contextlib.AsyncExitStack() as stack:
+        registries = await stack.enter_async_context(_open_registries(services, journal)) if online else None
+        egress = await stack.enter_async_context(provisioner.egress(purpose=SETUP)) if online else None
+        workspace = await stack.enter_async_context(provisioner.workspace(bare, purpose=SETUP, tree=tree))
+        async with provisioner.sandbox(
+            workspace,
+            bare,
+            purpose=SETUP if online else OFFLINE,
+            registries=registries,
+            egress=egress,
+            path=(f"{VENV}/bin",) if python else (),
+            variables={**registries.environment(), **clients} if registries else None,
+        ) as sandbox:
+            if registries and "CARGO_HOME" in clients:
+                await _point_cargo(sandbox, registries)
+            if python:
+                await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
+            await _run(services, journal, sandbox, setup, services.config.limits.check_time)
+        # Only with the sandbox closed: nothing of setup may write any more while the layer is taken.
+        frozen = await asyncio.to_thread(layers.freeze, workspace, key, tree=tree)
+    if frozen.dropped:
+        dropped = tuple(Reverted(path=path, rule="setup_tracked") for path in frozen.dropped)
+        journal.record(ChangesReverted(attempt="", reverted=dropped))
+    return frozen
+
+
+def _client_variables(setup: str, files: frozenset[str]) -> Mapping[str, str]:
+    """Return the variables of a setup with network, for the clients that its command or the base's files show."""
+    found = {}
+    if files.intersection(_CARGO_FILES) or _CARGO_COMMAND.search(setup):
+        found["CARGO_HOME"] = f"{WORKSPACE}/{CARGO_HOME}"
+    if files.intersection(_GO_FILES) or _GO_COMMAND.search(setup):
+        found["GOMODCACHE"] = f"{WORKSPACE}/{GO_MODULES}"
+    return found
+
+
+async def _point_cargo(sandbox: Sandbox, registries: Registries) -> None:
+    """Write the settings that put the mirror in the place of cargo's sources; they stay in the layer."""
+    path = f"{WORKSPACE}/{CARGO_HOME}/config.toml"
+    write = 'umask 022 && mkdir -p "${1%/*}" && cat > "$1"'
+    done = await sandbox.exec(
+        ["/bin/sh", "-c", write, "sh", path], stdin=registries.cargo_settings().encode(), timeout=60.0
+    )
+    if done.exit_code != 0:
+        raise RefusedError(
+            f"setup failed: cannot write {path}",
+            code="setup_failed",
+            hint=f"the repository must not contain a file {PACKAGES!r}",
+        )
+
+
+@contextlib.asynccontextmanager
+async def _open_registries(services: Services, journal: EventSink) -> AsyncIterator[Registries]:
+    """Open the mirror for one setup; its requests are logged as those of a sandbox are."""
+    requests = NetworkLog(journal, clock=services.clock, purpose=SETUP, attempt=None)
+    async with services.open_registries(log=lambda request: requests.see(as_egress_request(request))) as opened:
+        try:
+            yield opened
+        finally:
+            requests.finish()
+
+
+async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command: str, seconds: float) -> None:
+    """Run one command of a setup and record it; raises `RefusedError` (`setup_failed`) where it fails."""
+    result = await sandbox.exec(["/bin/sh", "-c", command], timeout=seconds, output_limit=4_000_000)
+    output = result.stdout + result.stderr
+    artifact = services.store.artifacts.put(output, kind="setup", mission=journal.mission)
+    journal.record(
+        CommandFinished(
+            sandbox=sandbox.id,
+            argv=("/bin/sh", "-c", command),
+            exit_code=result.exit_code,
+            seconds=result.seconds,
+            timed_out=result.timed_out,
+            truncated=result.truncated,
+            artifact=artifact,
+            limit=result.limit,
+        )
+    )
+    if result.exit_code != 0:
+        ended = f"setup failed: {command!r} ended with exit code {result.exit_code}"
+        if result.timed_out:
+            ended = f"setup was stopped at its time limit: {command!r} after {result.seconds:.0f} s"
+        elif result.limit is not None:
+            ended = f"setup was ended by its limit of {result.limit}: {command!r}"
+        tail = printable(output[-_TAIL:].decode(errors="replace")).strip()
+        last = f"its last output was:\n{tail}" if tail else "it printed nothing"
+        raise RefusedError(
+            f"{ended}; {last}",
+            code="setup_failed",
+            hint="fix project.setup; `chargehand project setup` runs it",
+        )

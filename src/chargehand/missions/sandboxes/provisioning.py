@@ -1,0 +1,436 @@
+"""Workspaces and sandboxes of a mission: slots, opening, closing, logged requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
+from chargehand.core.clock import Clock
+from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, WaitingError
+from chargehand.core.mission_events import MissionAdmitted, MissionQueued
+from chargehand.core.ports import Bind
+from chargehand.core.records import Base, Reason
+from chargehand.core.state import MissionState
+from chargehand.missions.journal import AGENT, CHECKS, EventSink, Journal
+from chargehand.missions.services import Egress, Registries, Services, SlotName, system_errors
+from chargehand.missions.steering import Control
+from chargehand.network.contract import EgressRequest, MirrorRequest
+from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, Sandbox, SandboxSpec
+from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.workspace import Workspace
+
+_WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
+
+
+class SlotQueue:
+    """The turns of one mission at what runs only so many at once on a state directory.
+
+    Nothing holds a slot while it waits for another one, so nobody waits for ever.
+    """
+
+    def __init__(self, services: Services, journal: Journal, control: Control) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+
+    @contextlib.asynccontextmanager
+    async def turn(self, what: SlotName) -> AsyncIterator[None]:
+        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still."""
+        slots, clock = self._services.slots(what), self._services.clock
+        queued = False
+
+        def record_wait(before: int) -> None:
+            nonlocal queued
+            if what == "probes":  # held for a moment only: not worth a line in the log
+                return
+            queued = True
+            ahead = f", {before} ahead of it in the queue" if before else ""
+            message = (
+                f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once){ahead}; it starts automatically"
+            )
+            self._journal.record(
+                MissionQueued(
+                    waits_for=what,
+                    before=before,
+                    places=slots.places,
+                    reason=Reason(code="queued", message=message),
+                )
+            )
+
+        since = clock.monotonic()
+        async with contextlib.AsyncExitStack() as stack:
+            with self._control.queued(), system_errors():
+                slot = slots.place(urgent=self._services.in_front, gate=self._control, on_wait=record_wait)
+                await stack.enter_async_context(slot)
+            waited = clock.monotonic() - since
+            self._journal.queued_seconds += waited
+            if queued:
+                self._journal.record(MissionAdmitted(waits_for=what, seconds=waited))
+            yield
+
+
+VENV = f"{WORKSPACE}/.venv"
+PACKAGES = ".chargehand"
+CARGO_HOME, GO_MODULES = f"{PACKAGES}/cargo", f"{PACKAGES}/go"
+"""Below the workspace, so that they lie in the layer: $HOME ends with each sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseEnvironment:
+    """What every workspace of a mission starts from: the base and, where setup made one, its environment layer."""
+
+    base: Base
+    layer: Path | None = None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """What comes first on PATH: the virtual environment of the layer where it has one."""
+        has_venv = self.layer is not None and (self.layer / ".venv/bin/python").is_symlink()
+        return (f"{VENV}/bin",) if has_venv else ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What points programs to that virtual environment, and to the packages in the layer."""
+        found = {"VIRTUAL_ENV": VENV} if self.path else {}
+        # Nothing else can be fetched here: told so, cargo and go fail at once instead of trying their registries.
+        if self.layer is not None and (self.layer / CARGO_HOME / "registry").is_dir():
+            found |= {"CARGO_HOME": f"{WORKSPACE}/{CARGO_HOME}", "CARGO_NET_OFFLINE": "true"}
+        if self.layer is not None and (self.layer / GO_MODULES / "cache").is_dir():
+            found |= {"GOMODCACHE": f"{WORKSPACE}/{GO_MODULES}", "GOPROXY": "off", "GOFLAGS": "-modcacherw"}
+        return found
+
+
+class SandboxProvisioner:
+    """Opens workspaces and sandboxes for one mission, always takes them down again, and records each in its log.
+
+    Where `control` is given, nothing new begins while the mission is paused, and what runs can be paused.
+    """
+
+    def __init__(self, services: Services, journal: EventSink, *, control: Control | None = None) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._making: dict[str, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def workspace(
+        self, environment: BaseEnvironment, *, purpose: str, tree: str | None = None
+    ) -> AsyncIterator[Workspace]:
+        """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
+
+        A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
+        claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
+        """
+        mission, epoch = self._journal.mission, self._journal.epoch
+
+        def make() -> Workspace:
+            if mission is None:
+                return self._create(environment, tree)
+            # Under any epoch: an earlier claim's files carry another name.
+            _remove(self._services, mission, f"{purpose}-*")
+            return self._create(environment, tree, id=f"{workspace_prefix(mission)}{purpose}-{epoch or 0}")
+
+        async with self._until_done(make) as workspace:
+            yield workspace
+
+    @contextlib.asynccontextmanager
+    async def resume_workspace(
+        self, id: str, environment: BaseEnvironment, *, tree: str, idle: bool
+    ) -> AsyncIterator[tuple[Workspace, bool]]:
+        """Find a lost attempt's workspace and let it show `tree`; tell whether its ignored files are kept.
+
+        What it held instead of `tree` is kept as a checkpoint first. `idle` says that nobody writes there any
+        more; where that is not known, new files are laid out.
+        """
+        kept = idle
+
+        def find() -> Workspace:
+            nonlocal kept
+            try:
+                found = Workspace.load(self._services.depot, id)
+            except NotFoundError:
+                kept = False
+                return self._create(environment, tree, id=id)
+            scan = found.scan(trust_cache=False)
+            if not idle or scan.tree != tree or scan.findings:
+                kept = False
+                found.reset(tree, "resumed")
+                found.tidy()
+            return found
+
+        async with self._until_done(find) as workspace:
+            yield workspace, kept
+
+    @contextlib.asynccontextmanager
+    async def _until_done(self, make: Callable[[], Workspace]) -> AsyncIterator[Workspace]:
+        """Have a workspace for the block; its files are removed at the end unless a later run needs them."""
+        if self._control is not None:
+            await self._control.may_go_on()
+        began = self._services.clock.monotonic()
+        making = asyncio.ensure_future(asyncio.to_thread(make))
+        waiting = False
+        try:
+            made = await asyncio.shield(making)
+            # Making the files counts towards the time until the sandbox over them is ready.
+            self._making[made.id] = self._services.clock.monotonic() - began
+            yield made
+        except WaitingError:
+            waiting = True
+            raise
+        finally:
+            made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
+            stopped = self._control is not None and self._control.stopped in ("release", "lost")
+            # Files stay for whoever resumes the attempt; a fenced worker's are its successor's by now.
+            if not (stopped or waiting or self._journal.fenced):
+                await asyncio.shield(asyncio.to_thread(made.discard))
+
+    def _create(self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None) -> Workspace:
+        config = self._services.config
+        return Workspace.create(
+            self._services.depot,
+            environment.base,
+            driver=self._services.driver,
+            tree=tree,
+            environment=environment.layer,
+            include=config.project.include,
+            limits=WorkspaceLimits(disk_bytes=config.sandbox.disk_mb << 20, files=config.sandbox.files),
+            id=id,
+        )
+
+    @contextlib.asynccontextmanager
+    async def egress(self, *, purpose: str, attempt: str | None = None) -> AsyncIterator[Egress | None]:
+        """Open one sandbox's way to the configured hosts, `None` where it has none; requests are logged."""
+        config = self._services.config.sandbox
+        if not config.network or (purpose == CHECKS and not config.network_checks):
+            yield None
+            return
+        requests = NetworkLog(self._journal, clock=self._services.clock, purpose=purpose, attempt=attempt)
+        async with self._services.open_egress(log=requests.see) as opened:
+            try:
+                yield opened
+            finally:
+                # Closing logs the connections that are still open: the event of what was only counted comes last.
+                await opened.close()
+                requests.finish()
+
+    @contextlib.asynccontextmanager
+    async def sandbox(
+        self,
+        workspace: Workspace,
+        environment: BaseEnvironment,
+        *,
+        purpose: str,
+        binds: tuple[Bind, ...] = (),
+        registries: Registries | None = None,
+        gateway: Path | None = None,
+        egress: Egress | None = None,
+        path: tuple[str, ...] | None = None,
+        variables: Mapping[str, str] | None = None,
+        attempt: str | None = None,
+        read_only: bool = False,
+    ) -> AsyncIterator[Sandbox]:
+        """Open a sandbox over a workspace and close it, with all that runs in it, at the end.
+
+        With `read_only` nothing inside can write to the workspace.
+        """
+        services, began = self._services, self._services.clock.monotonic()
+        spec = SandboxSpec(
+            mounts=replace(workspace.mount_plan(), read_only=read_only),
+            environment={**environment.variables, **(variables or {})},
+            path=environment.path if path is None else path,
+            binds=binds,
+            limits=services.limits(),
+            registries=registries.socket_path if registries else None,
+            gateway=gateway,
+            egress=egress.socket_path if egress else None,
+        )
+        sandbox = await services.tier.open(spec)
+        ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
+        try:
+            if self._control is not None:
+                self._control.attach(sandbox)
+                if self._control.paused:  # it came up while the mission was being paused
+                    await sandbox.freeze()
+            self._journal.record(
+                SandboxOpened(
+                    sandbox=sandbox.id,
+                    purpose=purpose,
+                    tier=sandbox.tier,
+                    driver=workspace.driver,
+                    limits=dict(sandbox.limits_in_force),
+                    attempt=attempt,
+                    egress=egress is not None,
+                )
+            )
+            yield sandbox
+        finally:
+            if self._control is not None:
+                self._control.detach(sandbox)
+            await asyncio.shield(sandbox.close())
+            await self._record_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
+
+    async def _record_closed(
+        self,
+        sandbox: Sandbox,
+        workspace: Workspace,
+        purpose: str,
+        attempt: str | None,
+        *,
+        began: float,
+        ready: float,
+    ) -> None:
+        """Record what a sandbox used, and what was written in it where an agent worked there."""
+        if self._journal.mission is None:
+            return
+        files = written = None
+        if purpose == AGENT and not workspace.holds_base:
+            with contextlib.suppress(ChargehandError, OSError):
+                files, written = await asyncio.to_thread(workspace.usage)
+        # After the close: the numbers cover its whole life.
+        used = sandbox.usage()
+        closed = SandboxClosed(
+            sandbox=sandbox.id,
+            purpose=purpose,
+            ready_seconds=ready,
+            seconds=self._services.clock.monotonic() - began,
+            peak_memory=used.peak_memory,
+            freezes=used.freezes,
+            written_files=files,
+            written_bytes=written,
+            attempt=attempt,
+            cpu_seconds=used.cpu_seconds,
+            peak_processes=used.peak_processes,
+            disk_written=used.disk_written,
+            output=used.output,
+            sampled=used.sampled,
+        )
+        with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
+            self._journal.record(closed)
+
+
+def remove_leftovers(services: Services, state: MissionState) -> None:
+    """Remove what dead workers left of a settled mission; its checkpoints stay in the depot."""
+    with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
+        _remove(services, state.id, "*")
+    for path in services.home.glob(f"acceptance-{state.id}-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def attempt_purpose(number: int) -> str:
+    """Return what the workspace of that attempt is for."""
+    return f"attempt-{number}"
+
+
+def acceptance_directory(services: Services, journal: Journal) -> Path:
+    """Return where a mission's acceptance files lie while its checks run under this claim."""
+    return services.home / f"acceptance-{journal.mission}-{journal.epoch or 0}"
+
+
+def workspace_prefix(mission: str) -> str:
+    """Return what the names of a mission's workspaces begin with."""
+    return f"w-{mission.removeprefix('m-')}-"
+
+
+def _remove(services: Services, mission: str, which: str) -> None:
+    """Remove the files of a mission's workspaces, those half made included."""
+    directory = services.depot.root / "workspaces"
+    for path in directory.glob(f"{workspace_prefix(mission)}{which}"):
+        with contextlib.suppress(NotFoundError):
+            Workspace.load(services.depot, path.name).discard()
+    for path in directory.glob(f".new-{workspace_prefix(mission)}{which}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# --- requests of a sandbox to hosts
+
+_BURST, _RATE = 200.0, 20.0
+_MOST = 5_000
+
+
+class NetworkLog:
+    """Records the requests of one sandbox; more than a log should hold are only counted, into one event of a gap.
+
+    A burst of 200 lines, then 20 a second, 5,000 in all.
+    """
+
+    def __init__(self, journal: EventSink, *, clock: Clock, purpose: str, attempt: str | None) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._empty = NetworkRequested(purpose=purpose, attempt=attempt)
+        self._gap = self._empty
+        self._room, self._at = _BURST, clock.monotonic()
+        self._left = _MOST
+
+    def see(self, request: EgressRequest) -> None:
+        """Record a request that ended."""
+        now = self._clock.monotonic()
+        # A token bucket: each event takes one of `_room`, which fills up again with time.
+        self._room = min(_BURST, self._room + _RATE * (now - self._at))
+        self._at = now
+        if self._room < 1 or self._left <= 0:
+            gap = self._gap
+            self._gap = replace(
+                gap,
+                unlisted=gap.unlisted + 1,
+                unlisted_refused=gap.unlisted_refused + (not request.allowed),
+                bytes_out=gap.bytes_out + request.bytes_out,
+                bytes_in=gap.bytes_in + request.bytes_in,
+                seconds=gap.seconds + request.seconds,
+            )
+            return
+        self._room -= 1
+        self._left -= 1
+        self.finish()
+        self._record(
+            replace(
+                self._empty,
+                method=request.method,
+                host=request.host,
+                port=request.port,
+                status=request.status,
+                allowed=request.allowed,
+                entry=request.entry,
+                reason=request.reason,
+                address=request.address,
+                bytes_out=request.bytes_out,
+                bytes_in=request.bytes_in,
+                seconds=request.seconds,
+            )
+        )
+
+    def finish(self) -> None:
+        """Record what was only counted."""
+        if self._gap.unlisted:
+            gap, self._gap = self._gap, self._empty
+            self._record(gap)
+
+    def _record(self, payload: NetworkRequested) -> None:
+        with contextlib.suppress(FencedError):  # whoever took the mission over logs its own
+            self._journal.record(payload)
+
+
+def as_egress_request(request: MirrorRequest) -> EgressRequest:
+    """Return a request to the registry mirror as one to the host that was asked last, or to the mirror itself.
+
+    It counts as refused where the mirror answered by itself, and not what a registry had said.
+    """
+    web = [host for host in request.hosts if host != "file:"]
+    host, _, port = web[-1].rpartition(":") if web and web[-1].rpartition(":")[2].isdecimal() else ("", "", "")
+    if not host:
+        host, port = (web[-1], "443") if web else ("127.0.0.1", str(REGISTRY_PORT))
+    of_the_registry = bool(request.hosts) and request.status in (404, 502)
+    return EgressRequest(
+        method=request.method,
+        host=host,
+        port=int(port),
+        status=request.status,
+        allowed=0 < request.status < 400 or of_the_registry,
+        entry=f"registry {request.kind}",
+        reason=request.problem,
+        bytes_in=request.bytes_sent,
+    )

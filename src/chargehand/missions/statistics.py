@@ -1,0 +1,394 @@
+"""Statistics of missions and attempts: rates, causes, durations and costs.
+
+What each figure means is defined in `causes.toml`. One mission is held in memory at a time; what grows with their
+number is eight bytes for each known duration.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import takewhile
+from typing import get_args
+
+import msgspec
+
+from chargehand.core.attempt_events import SandboxClosed
+from chargehand.core.events import Event, decode
+from chargehand.core.fold import fold
+from chargehand.core.mission_events import MissionFinished
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import AttemptState, MissionState
+from chargehand.missions.causes import CAUSE_CLASSES, ENDED, Cause, CauseClass, attempt_cause, mission_cause
+from chargehand.missions.journal import AGENT
+from chargehand.missions.reading import MissionReader
+
+_NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
+
+    `known` and `unknown` say of how many they are, and of how many more they are not.
+    """
+
+    known: int
+    unknown: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the attempts of known cost add up to in USD, `None` where there is none; how many are, and are not."""
+
+    usd: float | None
+    known: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Shares of the ended missions, from 0 to 1, `None` where none has ended; defined in `causes.toml`."""
+
+    completion: float | None
+    promotion: float | None
+    engine_failure: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionStats:
+    """Missions by status, and the ended ones by what the rates count."""
+
+    total: int
+    by_status: Mapping[MissionStatus, int]
+    ended: int
+    completed: int
+    promoted: int
+    rolled_back: int
+    engine_failures: int
+    seconds: Percentiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStats:
+    """Attempts that ended: those that succeeded, and the others by the class of their cause."""
+
+    ended: int
+    succeeded: int
+    by_class: Mapping[CauseClass, int]
+    seconds: Percentiles
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseStats:
+    """How many missions and attempts had one cause."""
+
+    cause: Cause
+    missions: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStats:
+    """Checkpoints that were made, of any mission; older ones do not say how long they took."""
+
+    made: int
+    seconds: Percentiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStats:
+    """Sandboxes that are gone: seconds until ready and until frozen; of agents' own the bytes they took."""
+
+    closed: int
+    ready: Percentiles
+    freeze: Percentiles
+    memory: Percentiles
+    disk: Percentiles
+    cpu: Percentiles
+    processes: Percentiles
+    written: Percentiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkStats:
+    """Requests of sandboxes to hosts, and the bytes of those that were let through."""
+
+    allowed: int
+    refused: int
+    bytes_out: int
+    bytes_in: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Everything that `chargehand stats` tells: causes and agents with the most first."""
+
+    missions: MissionStats
+    rates: Rates
+    attempts: AttemptStats
+    causes: tuple[CauseStats, ...]
+    agents: Mapping[str, AttemptStats]
+    checkpoints: CheckpointStats
+    sandboxes: SandboxStats
+    network: NetworkStats
+
+
+def gather_statistics(
+    reader: MissionReader, *, project: str | None = None, since: datetime | None = None
+) -> Statistics:
+    """Return the statistics of all missions, or of one project's, created at `since` (timezone-aware) or later.
+
+    Raises `StoreError`.
+    """
+    tally = MissionTally()
+    for state, before in _read_states(reader, project=project, since=since):
+        tally.add(state, before=before)
+    return tally.stats()
+
+
+def _read_states(
+    reader: MissionReader, *, project: str | None, since: datetime | None
+) -> Iterator[tuple[MissionState, MissionState | None]]:
+    """Yield the state of each mission, with its state before a person discarded it where one did."""
+    for row in reader.store.log.missions(project=project):
+        if since is not None and datetime.fromisoformat(row.created) < since:
+            continue
+        events = reader.store.log.read(row.id)
+        state = fold(events, live=False)
+        if state.status not in ENDED:  # only then it matters who holds it now
+            state = reader.state(row.id)
+        yield state, before_discard(events) if state.status == "discarded" else None
+
+
+def before_discard(events: Iterable[Event]) -> MissionState:
+    """Return the state of a mission that nobody holds as it was when a person discarded it."""
+
+    def is_kept(line: Event) -> bool:
+        if line.type != MissionFinished.type or line.payload is None:
+            return True
+        try:
+            payload = decode(line.type, line.payload)
+        except msgspec.ValidationError:  # a newer version's: the fold does not read it either
+            return True
+        return not (isinstance(payload, MissionFinished) and payload.status == "discarded")
+
+    return fold(takewhile(is_kept, events), live=False)
+
+
+@dataclass(slots=True)
+class Sample:
+    """Known values, eight bytes each, and how many are not known."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    unknown: int = 0
+
+    def add(self, value: float | None) -> None:
+        """Count one value."""
+        if value is None:
+            self.unknown += 1
+        else:
+            self.values.append(value)
+
+    def spread(self) -> Percentiles:
+        """Return their percentiles."""
+        ordered = sorted(self.values)
+        return Percentiles(
+            known=len(ordered),
+            unknown=self.unknown,
+            p50=nearest_rank(ordered, 50),
+            p95=nearest_rank(ordered, 95),
+            p99=nearest_rank(ordered, 99),
+        )
+
+
+def nearest_rank(ordered: list[float], percent: int) -> float | None:
+    """Return the value of rank ceil(percent / 100 * n) of n sorted values, `None` where there is none."""
+    # -(-a // b) is the ceiling of a / b without floating point.
+    return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else None
+
+
+@dataclass(slots=True)
+class _AttemptTally:
+    """Attempts of all agents, or of one."""
+
+    succeeded: int = 0
+    by_class: Counter[CauseClass] = field(default_factory=Counter)
+    seconds: Sample = field(default_factory=Sample)
+    usd: float = 0.0
+    priced: int = 0
+    unpriced: int = 0
+
+    def add(self, attempt: AttemptState, cause: Cause | None) -> None:
+        if cause is None:
+            self.succeeded += 1
+        else:
+            self.by_class[cause.kind] += 1
+        self.seconds.add(attempt.seconds)
+        if attempt.cost_known and attempt.cost_usd is not None:
+            self.usd += attempt.cost_usd
+            self.priced += 1
+        else:
+            self.unpriced += 1
+
+    def stats(self) -> AttemptStats:
+        return AttemptStats(
+            ended=self.succeeded + self.by_class.total(),
+            succeeded=self.succeeded,
+            by_class={kind: self.by_class[kind] for kind in CAUSE_CLASSES},
+            seconds=self.seconds.spread(),
+            cost=Cost(usd=self.usd if self.priced else None, known=self.priced, unknown=self.unpriced),
+        )
+
+
+@dataclass(slots=True)
+class _SandboxTally:
+    """Sandboxes that were closed; what an agent used is counted of its own sandboxes only."""
+
+    closed: int = 0
+    ready: Sample = field(default_factory=Sample)
+    freeze: Sample = field(default_factory=Sample)
+    memory: Sample = field(default_factory=Sample)
+    disk: Sample = field(default_factory=Sample)
+    cpu: Sample = field(default_factory=Sample)
+    processes: Sample = field(default_factory=Sample)
+    written: Sample = field(default_factory=Sample)
+
+    def add(self, sandbox: SandboxClosed) -> None:
+        self.closed += 1
+        self.ready.add(sandbox.ready_seconds)
+        for seconds in sandbox.freezes:
+            self.freeze.add(seconds)
+        if sandbox.purpose == AGENT:
+            self.memory.add(sandbox.peak_memory)
+            self.disk.add(sandbox.written_bytes)
+            self.cpu.add(sandbox.cpu_seconds)
+            self.processes.add(sandbox.peak_processes)
+            self.written.add(sandbox.disk_written)
+
+    def stats(self) -> SandboxStats:
+        return SandboxStats(
+            closed=self.closed,
+            ready=self.ready.spread(),
+            freeze=self.freeze.spread(),
+            memory=self.memory.spread(),
+            disk=self.disk.spread(),
+            cpu=self.cpu.spread(),
+            processes=self.processes.spread(),
+            written=self.written.spread(),
+        )
+
+
+class MissionTally:
+    """Adds up missions one by one."""
+
+    def __init__(self) -> None:
+        self._statuses: Counter[MissionStatus] = Counter()
+        self._ended = self._completed = self._promoted = self._rolled_back = self._engine = 0
+        self._seconds = Sample()
+        self._attempts = _AttemptTally()
+        self._agents: dict[str, _AttemptTally] = {}
+        self._causes: dict[Cause, Counter[str]] = {}
+        self._checkpoints = Sample()
+        self._sandboxes = _SandboxTally()
+        self._network: Counter[str] = Counter()
+
+    def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
+        """Count one mission; `before` is its state before a person discarded it."""
+        self._statuses[state.status] += 1
+        for seconds in state.checkpoint_seconds:
+            self._checkpoints.add(seconds)
+        # Checkpoints of older versions did not record how long they took.
+        self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
+        for sandbox in state.sandboxes:
+            self._sandboxes.add(sandbox)
+        for name in _NETWORK:
+            self._network[name] += getattr(state.network, name)
+        ended = state.status in ENDED
+        for attempt in state.attempts:
+            # A lost attempt counts once its mission has ended: until then another worker may go on with it.
+            if attempt.status == "running" or (attempt.status == "lost" and not ended):
+                continue
+            cause = attempt_cause(attempt)
+            self._attempts.add(attempt, cause)
+            self._agents.setdefault(attempt.agent, _AttemptTally()).add(attempt, cause)
+            if cause is not None:
+                self._causes.setdefault(cause, Counter())["attempts"] += 1
+        if ended:
+            self._add_end(_own_end(state, before))
+            spent = None
+            if state.created and state.finished:
+                spent = datetime.fromisoformat(state.finished) - datetime.fromisoformat(state.created)
+            self._seconds.add(spent.total_seconds() if spent is not None else None)
+
+    def _add_end(self, end: MissionState) -> None:
+        cause = mission_cause(end)
+        engine = cause is not None and cause.kind == "engine"
+        broken_off = end.status == "failed" and cause is not None and cause.kind in ("provider", "person")
+        # Not the engine's fault, and still not the mission's own end: a setup that cannot run, a model without a
+        # key.
+        promoted = end.status == "promoted"
+        self._ended += 1
+        self._engine += engine
+        self._completed += not engine and not broken_off
+        self._promoted += promoted
+        self._rolled_back += promoted and end.base is not None and end.tree == end.base.tree
+        if cause is not None:
+            self._causes.setdefault(cause, Counter())["missions"] += 1
+
+    def stats(self) -> Statistics:
+        """Return what was counted."""
+        causes = [
+            CauseStats(cause=cause, missions=counts["missions"], attempts=counts["attempts"])
+            for cause, counts in self._causes.items()
+        ]
+        agents = [(name, attempts.stats()) for name, attempts in self._agents.items()]
+        return Statistics(
+            missions=MissionStats(
+                total=self._statuses.total(),
+                by_status={status: self._statuses[status] for status in get_args(MissionStatus)},
+                ended=self._ended,
+                completed=self._completed,
+                promoted=self._promoted,
+                rolled_back=self._rolled_back,
+                engine_failures=self._engine,
+                seconds=self._seconds.spread(),
+            ),
+            rates=Rates(
+                completion=self._share(self._completed),
+                promotion=self._share(self._promoted),
+                engine_failure=self._share(self._engine),
+            ),
+            attempts=self._attempts.stats(),
+            causes=tuple(sorted(causes, key=lambda one: (-one.missions, -one.attempts, one.cause.code or ""))),
+            agents=dict(sorted(agents, key=lambda item: (-item[1].ended, item[0]))),
+            checkpoints=CheckpointStats(
+                made=self._checkpoints.unknown + len(self._checkpoints.values), seconds=self._checkpoints.spread()
+            ),
+            sandboxes=self._sandboxes.stats(),
+            network=NetworkStats(**{name: self._network[name] for name in _NETWORK}),
+        )
+
+    def _share(self, count: int) -> float | None:
+        return count / self._ended if self._ended else None
+
+
+def _own_end(state: MissionState, before: MissionState | None) -> MissionState:
+    """Return the state that tells how a mission ended: a person who discards it does not change that.
+
+    One that was lost and discarded before another worker took it has ended by that loss.
+    """
+    if before is None:
+        return state
+    # What a person discards later was an end of its own already.
+    if before.status in ENDED:
+        return before
+    lost = any(reason.code == "worker_lost" for reason in before.reasons)
+    return replace(before, status="failed") if lost else state

@@ -1,0 +1,141 @@
+"""The recorded steps of agents, and the conversation that they contain.
+
+A native agent records every reply and every act as a step below its attempt's; an agent that is a program of its
+own reports what it says and does, which only its own word stands for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from chargehand.core.state import MissionState
+from chargehand.missions.journal import load_step_output
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:
+    from chargehand.agents.recorded import RecordedStep, ToolCall
+
+WORK = "attempt/{number}/work"
+"""The step that is one attempt; the steps of its agent lie below it."""
+
+
+def acts_prefix(number: int) -> str:
+    """Return what the names of an attempt's own steps begin with."""
+    return WORK.format(number=number) + "/"
+
+
+def parse_act(step: str) -> tuple[int, RecordedStep] | None:
+    """Return the attempt and what of it a step of a mission is, `None` for one that is no native agent's."""
+    from chargehand.agents.recorded import parse_step
+
+    match step.split("/", 3):
+        case ["attempt", number, "work", name] if (found := parse_step(name)) is not None:
+            return int(number), found
+    return None
+
+
+def count_replies(state: MissionState, number: int) -> int:
+    """Return how many replies of an attempt are recorded."""
+    acts = (parse_act(step) for step in state.steps)
+    return sum(act is not None and act[0] == number and act[1].kind == "reply" for act in acts)
+
+
+Speaker = Literal["person", "model", "call", "result", "agent", "thought", "error"]
+_REPORTED_SPEAKERS: Mapping[str, Speaker] = {
+    "text": "agent",
+    "thought": "thought",
+    "call": "call",
+    "result": "result",
+    "error": "error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptEntry:
+    """One thing said or done; `reply` is the number a fork takes (`ATTEMPT.TURN`), "" where none can be forked.
+
+    A `call` and its `result` carry the tool's name; `artifact` holds a result that was cut. What an agent of
+    another program reported is `own_word`: nobody but itself saw it.
+    """
+
+    speaker: Speaker
+    attempt: int
+    reply: str
+    text: str
+    tool: str = ""
+    model: str = ""
+    failed: bool = False
+    artifact: str | None = None
+    own_word: bool = False
+
+
+def read_transcript(store: Store, state: MissionState) -> Iterator[TranscriptEntry]:
+    """Yield the conversation of a mission's attempts, in order; nothing for agents that report nothing."""
+    # In the order of the log, so a call is known before its result.
+    calls: dict[tuple[str, int], ToolCall] = {}  # a result names its call by reply and index only
+    for done in state.steps.values():
+        match done.step.split("/", 3):
+            case ["attempt", number, "work", name] if name.startswith("told/"):
+                yield from _read_reported(int(number), store, load_step_output(store, done))
+                continue
+        act = parse_act(done.step)
+        if act is not None:
+            yield from _read_recorded(*act, load_step_output(store, done), calls)
+
+
+def _read_reported(attempt: int, store: Store, run: Mapping[str, Any]) -> Iterator[TranscriptEntry]:
+    """Yield what an agent reported in one run; a run that ended well has its end in the log alone."""
+    kept = store.artifacts.get(run["artifact"]) if run.get("artifact") else b""
+    tools: dict[str, str] = {}
+    for event in map(json.loads, kept.splitlines()):
+        call, failed, text = event.get("call", ""), event.get("failed", False), event.get("text", "")
+        speaker = "error" if event["kind"] == "end" and failed else _REPORTED_SPEAKERS.get(event["kind"])
+        if speaker is None:
+            continue
+        if speaker == "call":
+            tools[call] = event.get("tool", "")
+            text = event.get("arguments", "")
+        tool = tools.get(call, "") if speaker in ("call", "result") else ""
+        yield TranscriptEntry(
+            speaker=speaker, attempt=attempt, reply="", text=text, tool=tool, failed=failed, own_word=True
+        )
+
+
+def _read_recorded(
+    attempt: int, step: RecordedStep, output: Any, calls: dict[tuple[str, int], ToolCall]
+) -> Iterator[TranscriptEntry]:
+    """Yield what one recorded step of a native agent says: its opening, a reply with its calls, or a result."""
+    number = f"{attempt}.{step.turn}"
+    if step.kind == "opening":
+        for text in output["texts"]:
+            yield TranscriptEntry(speaker="person", attempt=attempt, reply="", text=text)
+    elif step.kind == "reply":
+        from chargehand.agents.recorded import read_reply
+
+        for note in output["notes"]:
+            yield TranscriptEntry(speaker="person", attempt=attempt, reply=number, text=note)
+        reply, model = read_reply(output), output["model"]
+        if reply.text:
+            yield TranscriptEntry(speaker="model", attempt=attempt, reply=number, text=reply.text, model=model)
+        for call in reply.calls:
+            calls[number, call.index] = call
+            text = json.dumps(call.arguments, ensure_ascii=False)
+            yield TranscriptEntry(
+                speaker="call", attempt=attempt, reply=number, text=text, tool=call.name, model=model
+            )
+    elif step.kind == "call":
+        # An act that may change files has its output beside the tree that it left; a mere look is its output.
+        made = output.get("output", output)
+        made_by = calls.get((number, step.index))
+        yield TranscriptEntry(
+            speaker="result",
+            attempt=attempt,
+            reply=number,
+            text=made["text"],
+            tool=made_by.name if made_by is not None else "",
+            failed=made["failed"],
+            artifact=made["artifact"],
+        )

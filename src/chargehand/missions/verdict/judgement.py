@@ -1,0 +1,340 @@
+"""From an attempt's result and verdict to how the attempt, and perhaps the mission, ends.
+
+Nothing here runs anything: each function takes records and returns an end or findings, so the same result always
+ends the same way. First come the ends of any attempt, then what a role requires besides green checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from chargehand.agents.roles import NO_ROLE, Role, parse_role
+from chargehand.checks.execution import CheckOutput
+from chargehand.checks.paths import is_test_path
+from chargehand.core.attempt_events import ReportMade, RoleChosen
+from chargehand.core.records import (
+    AttemptStatus,
+    Change,
+    CheckResult,
+    Finding,
+    MissionRequest,
+    MissionStatus,
+    Reason,
+    Verdict,
+)
+from chargehand.core.text import printable, shown_path
+from chargehand.missions.attempt.runner import AttemptResult
+from chargehand.missions.causes import FAILING_TEST
+from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
+
+_CHECK_REASONS = {
+    "no_tests_ran": "no test ran",
+    "tests_failed": "tests failed",
+    "collection_error": "tests could not be collected",
+    "no_test_failed": "it failed although no test did, as when a test file cannot be loaded",
+    "exit_code_disagrees": "its exit code contradicts its own report",
+    "no_report": "it left no readable report",
+    "usage_error": "the command was called wrongly",
+    "command_not_found": "the command was not found",
+    "not_executable": "the command is not executable",
+    "timed_out": "it exceeded its time limit and was killed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """How an attempt ends, and what the mission becomes if it is the last."""
+
+    status: AttemptStatus
+    mission: MissionStatus
+    reasons: tuple[Reason, ...]
+
+
+def _refused(*reasons: Reason) -> AttemptEnd:
+    return AttemptEnd(status="refused", mission="refused", reasons=reasons)
+
+
+def _waiting(*reasons: Reason) -> AttemptEnd:
+    return AttemptEnd(status="succeeded", mission="waiting", reasons=reasons)
+
+
+def _reasons(findings: Iterable[Finding]) -> tuple[Reason, ...]:
+    return tuple(
+        Reason(code=found.rule, message=f"{shown_path(found.path)}: {found.message}") for found in findings
+    )
+
+
+def judge_result(
+    result: AttemptResult, *, base_tree: str, partial: bool, role: Role = NO_ROLE
+) -> AttemptEnd | None:
+    """Return the end of an attempt that needs no checks to be judged, `None` where they must decide.
+
+    What comes of a role that changes nothing is its report; whatever it changed all the same refuses it.
+    """
+    # What inspection discarded comes first: whatever the agent claims of its work, nothing of it is left.
+    if result.discarded:
+        return _refused(*_reasons(result.discarded))
+    # Promoting what was not inspected in full would let through what inspection is there to stop.
+    if result.degraded:
+        return _refused(Reason(code="inspection_incomplete", message=result.degraded))
+    if result.outcome.claim != "done":
+        return _judge_claim(result)
+    if not role.writes:
+        wrong = find_missing_report(result, role, base_tree)
+        if wrong:
+            return _refused(*(Reason(code=found.rule, message=found.message) for found in wrong))
+        message = f"the role {role.name} ends with a {role.output}, so there was nothing to promote"
+        return AttemptEnd(
+            status="succeeded", mission="promoted", reasons=(Reason(code="report", message=message),)
+        )
+    if result.reverted and not (partial and result.tree != base_tree):
+        return _refused(
+            *(Reason(code=each.rule, message=f"{shown_path(each.path)} was set back") for each in result.reverted)
+        )
+    if result.tree == base_tree:
+        return _refused(Reason(code="no_change", message="the agent reported success and changed nothing"))
+    return None
+
+
+def _judge_claim(result: AttemptResult) -> AttemptEnd:
+    """Return the end of an attempt whose agent does not even claim to be done."""
+    outcome = result.outcome
+    if outcome.claim == "timed_out":
+        reason = Reason(code="time", message=outcome.reason)
+        return AttemptEnd(status="timed_out", mission="exhausted", reasons=(reason,))
+    reason = Reason(code=outcome.code, message=outcome.reason)
+    mission: MissionStatus = "exhausted" if outcome.claim == "exhausted" else "failed"
+    return AttemptEnd(status="failed", mission=mission, reasons=(reason,))
+
+
+def judge_verdict(verdict: Verdict) -> AttemptEnd:
+    """Return what a verdict means: promote, ask a person, or refuse."""
+    if verdict.status == "missing":
+        message = "no checks are configured or were found, so nothing shows that the change is good"
+        return _waiting(Reason(code="checks_missing", message=message))
+    if verdict.status == "degraded":
+        message = "inspection could not look at all of the tree in time"
+        return _refused(Reason(code="inspection_incomplete", message=message))
+    if verdict.status != "green":
+        failed = tuple(
+            Reason(code=f"check_{check.status}", message=f"{check.name}: {_explain(check)}")
+            for check in verdict.checks
+            if check.status != "passed"
+        )
+        errors = [found for found in verdict.findings if found.severity in ("error", "critical")]
+        return _refused(*failed, *_reasons(errors))
+    if verdict.needs_person:
+        return _waiting(*_reasons(verdict.needs_person))
+    return AttemptEnd(status="succeeded", mission="promoted", reasons=())
+
+
+def _explain(check: CheckResult) -> str:
+    ended = f"ended with exit code {check.exit_code}"
+    known = _CHECK_REASONS.get(check.reason)
+    return known or (ended if check.reason == "exit_code" else check.reason or check.status)
+
+
+def person_may_promote(verdict: Verdict) -> bool:
+    """Tell whether a person's approval suffices for a tree: never against its own checks or an error found in it.
+
+    What a person may approve: a tree without checks, a changed check surface, and tests that were changed on
+    purpose, so that the base's version of them fails.
+    """
+    # The base's tests may fail where the request is to change what they assert; the tree's own may not.
+    own = (check for check in verdict.checks if not check.base_tests)
+    wrong = any(found.severity in ("error", "critical") for found in verdict.findings)
+    if verdict.status == "degraded":
+        return False
+    return not wrong and all(check.status == "passed" for check in own)
+
+
+# --- roles: what one must leave, as findings that the agent reads in its next attempt's report
+
+_RECORDS = frozenset({"decisions", "decision-records", "adr", "adrs"})
+_DOCUMENTS = (".md", ".rst", ".adoc", ".txt")
+_FEWEST_WORDS = 40
+_LARGEST_RECORD = 1 << 20
+_FAILED = ("tests_failed", "exit_code")
+_NAMED = 5
+_NOWHERE = "."
+_SHOWN = 4_000
+
+
+def load_role(store: Store, request: MissionRequest) -> Role:
+    """Return the role of a mission as its file was when it was asked for; raises `ConfigError`, `StoreError`."""
+    if not request.role or request.role_text is None:
+        return NO_ROLE
+    return parse_role(request.role, store.artifacts.get(request.role_text).decode(), place=request.role_from)
+
+
+def role_event(request: MissionRequest, role: Role) -> RoleChosen:
+    """Return the event that names a mission's role and who works in it."""
+    assert request.role_text is not None
+    return RoleChosen(
+        role=role.name,
+        digest=request.role_text,  # artifacts are named by the SHA-256 of their content
+        artifact=request.role_text,
+        origin=request.role_from,
+        agent=request.agent,
+        models=tuple(dict.fromkeys((*((request.model,) if request.model else ()), *request.fallback))),
+        writes=role.writes,
+        why=request.why,
+    )
+
+
+def report_event(store: Store, role: Role, attempt: str, artifact: str | None) -> tuple[ReportMade, ...]:
+    """Return the event of a report that an attempt left, none where there is no report."""
+    if artifact is None:
+        return ()
+    text = printable(store.artifacts.get(artifact).decode(errors="replace"))
+    return (ReportMade(attempt=attempt, role=role.name, kind=role.output, artifact=artifact, text=text[:_SHOWN]),)
+
+
+def find_missing_report(result: AttemptResult, role: Role, base_tree: str) -> tuple[Finding, ...]:
+    """Return what is wrong with the end of a role that changes nothing."""
+    changed = [change.path for change in result.changes] or [each.path for each in result.reverted]
+    if result.tree != base_tree or changed:
+        path = changed[0] if changed else "."
+        message = f"the role {role.name} must not change files, and {shown_path(path)} was changed"
+        return (Finding(rule="role_wrote", severity="error", path=path, message=message),)
+    if result.report is None:
+        message = f"the role {role.name} ends with a {role.output}, and the agent wrote nothing"
+        return (Finding(rule="report_empty", severity="error", path=".", message=message),)
+    return ()
+
+
+def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> tuple[Finding, ...]:
+    """Return what says that no decision record was added; nothing where one was, or need not be.
+
+    A record is a new document in a directory of decision records, with a heading and at least 40 words. Whether
+    the decision is a good one is not looked at.
+    """
+    if role.must_add != "decision_record":
+        return ()
+    new = []
+    for change in changes:
+        *directories, name = change.path.lower().split("/")
+        is_record = not _RECORDS.isdisjoint(directories) and name.endswith(_DOCUMENTS)
+        if is_record and change.kind == "added":
+            new.append(change)
+    if any(change.new_id is not None and _has_text(depot, change.new_id) for change in new):
+        return ()
+    short = f"has no heading, or fewer than {_FEWEST_WORDS} words"
+    why = f"{shown_path(new[0].path)} {short}" if new else "there is none"
+    message = f"the role must add a decision record (such as docs/decisions/0001-title.md): {why}"
+    return (Finding(rule="no_decision_record", severity="error", path=_NOWHERE, message=message),)
+
+
+def _has_text(depot: Depot, blob: str) -> bool:
+    text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
+    lines = text.splitlines()
+    # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
+    underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
+    return bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined) and len(text.split()) >= _FEWEST_WORDS
+
+
+def judge_failing_test(verdict: Verdict) -> AttemptEnd | None:
+    """Return the end of work whose task was a test that fails, `None` where it is not there."""
+    found = next((found for found in verdict.findings if found.rule == FAILING_TEST), None)
+    if found is None:
+        return None
+    message = f"{found.message}; it is not promoted before a developer makes it pass"
+    return _waiting(Reason(code="failing_test_added", message=message))
+
+
+_SILENT = CheckOutput(tail="")
+
+
+def require_failing_test(
+    verdict: Verdict, base: Verdict, outputs: Mapping[str, CheckOutput], changes: Sequence[Change]
+) -> Verdict:
+    """Return the verdict with what says whether the change adds a test that fails.
+
+    The tree is the base and the change of tests, so a test that fails here and in no check of the base fails for
+    want of what it tests. `outputs` name the failing tests where the runner does.
+    """
+    own = [check for check in verdict.checks if not check.base_tests]
+    # Tests ran and some failed: a check that could not even begin shows nothing about a test.
+    failing = [check for check in own if check.status == "failed" and check.reason in _FAILED and check.tests]
+    problem = _find_test_problem(own, failing, base, outputs, changes)
+    if problem is not None:
+        return replace(verdict, status="red", findings=(*verdict.findings, problem))
+    names = [test.name for check in failing for test in outputs.get(check.name, _SILENT).failing]
+    which = ": " + ", ".join(names[:_NAMED]) if names else ""
+    message = f"{failing[0].name} passes on the base and fails with the new tests{which}"
+    found = Finding(rule="failing_test_added", severity="info", path=_NOWHERE, message=message)
+    return replace(verdict, findings=(*verdict.findings, found))
+
+
+def _no_test(message: str) -> Finding:
+    return Finding(rule="no_failing_test", severity="error", path=_NOWHERE, message=message)
+
+
+def _broke(message: str) -> Finding:
+    return Finding(rule="role_broke_checks", severity="error", path=_NOWHERE, message=message)
+
+
+def _find_test_problem(
+    own: Sequence[CheckResult],
+    failing: Sequence[CheckResult],
+    base: Verdict,
+    outputs: Mapping[str, CheckOutput],
+    changes: Sequence[Change],
+) -> Finding | None:
+    """Return why no failing test was added, `None` where one was."""
+    tests = [change.path for change in changes if change.kind != "deleted" and is_test_path(change.path)]
+    if not tests:
+        return _no_test("the role must add a test that fails, and no test file was added or changed")
+    before = {check.name: check for check in base.checks}
+    for check in own:
+        if check not in failing and _passed_before(check, before):
+            if check.reason == "collection_error":
+                return _no_test(
+                    f"{check.name}: the new tests cannot be collected, which shows nothing; import what does not "
+                    "exist yet inside the test, so that the test itself fails"
+                )
+            return _broke(f"{check.name} passes on the base and ended with {check.reason or check.status}")
+    if not failing:
+        return _no_test("every test passes, or none was seen to run: a new test must fail on the base")
+    if not any(_passed_before(check, before) for check in failing):
+        message = f"{failing[0].name} fails on the base already, so a new failure cannot be told from an old one"
+        return Finding(rule="tests_untold", severity="error", path=_NOWHERE, message=message)
+    return _find_unrelated_failures(failing, outputs, tests)
+
+
+def _passed_before(check: CheckResult, before: Mapping[str, CheckResult]) -> bool:
+    """Tell whether a check that does not pass now did on the base, or had no test to run there."""
+    known = before.get(check.name)
+    return (
+        check.status != "passed"
+        and known is not None
+        and (known.status == "passed" or known.reason == "no_tests_ran")
+    )
+
+
+def _find_unrelated_failures(
+    failing: Sequence[CheckResult], outputs: Mapping[str, CheckOutput], tests: Sequence[str]
+) -> Finding | None:
+    """Return why failing tests do not count: old ones, or setup that broke, as far as the runner tells."""
+
+    def is_of(test: str, path: str) -> bool:
+        # A test is named as `module.Class::name`; some end of the path without suffix begins its module.
+        owner = test.partition("::")[0].split(".")
+        module = path.rpartition(".")[0].split("/")
+        return any(module[-count:] == owner[:count] for count in range(1, len(owner) + 1))
+
+    failed = [test for check in failing for test in outputs.get(check.name, _SILENT).failing]
+    others = [test.name for test in failed if not any(is_of(test.name, path) for path in tests)]
+    if others and len(others) == len(failed):
+        return _no_test(f"only tests fail that were there before: {', '.join(others[:_NAMED])}")
+    if others:
+        return _broke(f"tests fail that were not changed: {', '.join(others[:_NAMED])}")
+    outside = [test.name for test in failed if test.outside]
+    if not outside:
+        return None
+    return _no_test(
+        f"tests that failed in their setup or teardown, which shows nothing: {', '.join(outside[:_NAMED])}; call "
+        "what does not exist yet inside the test, so that it fails itself"
+    )

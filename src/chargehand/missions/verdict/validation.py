@@ -1,0 +1,253 @@
+"""The verdict of one exact tree: new workspace, new sandbox, its checks, and the base's own tests over it.
+
+Nothing that the agent's sandbox left behind takes part: a process that still runs there, a changed tool or a file
+outside the tree cannot make a check pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chargehand.checks.areas import Areas
+from chargehand.checks.detection import detect_checks
+from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
+from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.core.codec import convert_to
+from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.ports import Bind, sandbox_ids
+from chargehand.core.records import (
+    Base,
+    Change,
+    CheckResult,
+    Finding,
+    MissionRequest,
+    Verdict,
+    VerdictScope,
+    VerdictStatus,
+)
+from chargehand.missions._policy import admit
+from chargehand.missions.journal import CHECKS, Journal
+from chargehand.missions.sandboxes.environment import CandidateLayers
+from chargehand.missions.sandboxes.provisioning import (
+    BaseEnvironment,
+    SandboxProvisioner,
+    SlotQueue,
+    acceptance_directory,
+)
+from chargehand.missions.services import DepotReader, Services
+from chargehand.policy.actions import Run
+from chargehand.sandbox.contract import WORKSPACE
+
+_BASE_TESTS = "base's tests: "
+_NO_TESTS = "no_tests_ran"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
+
+    `typed` are the commands that a person gave with the mission.
+    """
+
+    plan: CheckPlan
+    acceptance: tuple[tuple[str, str], ...]
+    explicit_none: bool
+    typed: frozenset[str] = frozenset()
+
+
+def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
+    """Return what a tree must pass: the configured commands, else the detected ones, and what was added."""
+    configured = services.config.project.checks
+    if request.only_checks is not None:
+        commands = request.only_checks
+    elif configured is not None:
+        commands = configured
+    else:
+        commands = tuple(detect_checks(DepotReader(services.depot), base.tree).commands)
+    added = tuple(check for check in request.extra_checks if check not in commands)
+    plan = CheckPlan(
+        commands=(*commands, *added),
+        seconds_each=services.config.limits.check_time,
+        acceptance=request.check_files,
+    )
+    typed = frozenset((*(request.only_checks or ()), *request.extra_checks))
+    none_wanted = request.only_checks is None and configured == () and not added
+    return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted, typed=typed)
+
+
+def areas_of(services: Services, request: MissionRequest, gates: Gates) -> Areas:
+    """Return what the mission may change: the project's areas, narrowed by the request."""
+    project = services.config.project
+    return Areas(
+        allow=request.allow or project.allow,  # the request's is already met with the project's
+        forbid=(*project.forbid, *request.forbid),
+        protect=project.protect,
+        commands=gates.plan.commands,
+    )
+
+
+class Validator:
+    """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        *,
+        environment: BaseEnvironment,
+        gates: Gates,
+        provisioner: SandboxProvisioner,
+        queue: SlotQueue,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._environment = environment
+        self.gates = gates
+        self._provisioner = provisioner
+        self._queue = queue
+        self._untested: frozenset[str] = frozenset()
+        self.outputs: dict[str, CheckOutput] = {}
+
+    @property
+    def base(self) -> Base:
+        """The base that trees are compared with."""
+        return self._environment.base
+
+    async def judge_base(self) -> Verdict:
+        """Return how the checks end on the base itself: recorded, from the cache, or by running them.
+
+        Raises `RefusedError` (`policy_denied`) where a rule is against any of them.
+        """
+        for command in self.gates.plan.commands:
+            trusted = command in self.gates.typed or self._services.is_trusted(command)
+            action = Run(kind="check", run=command, trusted=trusted)
+            await admit(self._services, self._journal, action, purpose="check")
+        verdicts, project, tree = self._services.store.verdicts, self._services.project, self.base.tree
+        # All that the result depends on: the same commands end differently on another layer or toolchain.
+        layer = self._environment.layer.name if self._environment.layer else "-"
+        key = "/".join(("base", self.gates.plan.digest(), layer, self._services.toolchain))
+
+        async def judge_now() -> object:
+            known = verdicts.get(project, tree, plan_digest=key)
+            if known is not None:
+                return {"verdict": known, "reused": True}
+            # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
+            checks = await self._run_checks(tree, self._environment, acceptance=())
+            verdict = Verdict(tree=tree, scope="base", status=self._status(checks, ()), checks=checks)
+            verdicts.put(project, verdict, plan_digest=key)
+            return {"verdict": verdict, "reused": False}
+
+        def events(output: Any) -> tuple[VerdictGiven, ...]:
+            return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
+
+        output = await self._journal.step("verdict/base", [tree, key], judge_now, events=events)
+        verdict = convert_to(output["verdict"], Verdict)
+        self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
+        return verdict
+
+    async def judge_candidate(
+        self,
+        tree: str,
+        *,
+        scope: VerdictScope,
+        changes: Sequence[Change],
+        findings: Sequence[Finding],
+        degraded: bool = False,
+    ) -> Verdict:
+        """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface.
+
+        `degraded` says that `findings` are not all that inspection should have looked for.
+        """
+        layers = CandidateLayers(self._services, self._journal, self._provisioner, self._environment)
+        async with layers:
+            environment = await layers.environment(tree)
+            checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance)
+            # A tree that fails its own checks is red already: the second run would only cost time.
+            if all(check.status == "passed" for check in checks):
+                checks += await self._check_with_base_tests(tree, changes, layers)
+        findings = (*findings, *layers.findings)
+        status = self._status(checks, findings, degraded=degraded)
+        return Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=findings)
+
+    async def _check_with_base_tests(
+        self, tree: str, changes: Sequence[Change], layers: CandidateLayers
+    ) -> tuple[CheckResult, ...]:
+        """Run the checks once more with the base's tests and check surface put back over the tree.
+
+        An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
+        """
+        depot = self._services.depot
+        overrides = base_tests_tree_plan(
+            changes, DepotReader(depot), self.base.tree, commands=self.gates.plan.commands
+        )
+        if not overrides:
+            return ()
+        mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self.base.tree)
+        if mixed == tree:
+            return ()
+        environment = await layers.environment(mixed)
+        checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
+        # Both runs give their checks the same names: the second one's outputs move out of the way.
+        for check in checks:
+            self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
+        # Where the base has no tests, it has none to be judged by: a project's first tests may land.
+        counted = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
+        return tuple(replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in counted)
+
+    def _status(
+        self, checks: Sequence[CheckResult], findings: Sequence[Finding], *, degraded: bool = False
+    ) -> VerdictStatus:
+        return judge(checks, findings, explicit_none=self.gates.explicit_none, degraded=degraded)
+
+    async def _run_checks(
+        self, tree: str, environment: BaseEnvironment, *, acceptance: Sequence[tuple[str, str]]
+    ) -> tuple[CheckResult, ...]:
+        if not self.gates.plan.commands:
+            return ()
+
+        def remember(result: CheckResult, output: CheckOutput) -> None:
+            self.outputs[result.name] = output
+
+        provisioner = self._provisioner
+        with self._acceptance_files(acceptance) as binds:
+            async with (
+                self._queue.turn("checks"),
+                provisioner.workspace(environment, purpose=CHECKS, tree=tree) as workspace,
+                provisioner.egress(purpose=CHECKS) as egress,
+                provisioner.sandbox(workspace, environment, purpose=CHECKS, binds=binds, egress=egress) as sandbox,
+            ):
+                return await run_checks(
+                    self.gates.plan,
+                    sandbox,
+                    keep=self._services.store.artifacts,
+                    mission=self._journal.mission,
+                    on_result=remember,
+                )
+
+    @contextlib.contextmanager
+    def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
+        """Lay the acceptance files out as they were when the mission was created, read-only to the sandbox."""
+        if not files:
+            yield ()
+            return
+        directory = acceptance_directory(self._services, self._journal)
+        directory.mkdir(mode=0o700)
+        try:
+            binds = []
+            for number, (artifact, path) in enumerate(files):
+                source = directory / str(number)
+                source.write_bytes(self._services.store.artifacts.get(artifact))
+                binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
+            # The sandbox runs as a user of its own, which has to read them; nobody may change them.
+            for shown in (directory, *directory.iterdir()):
+                shown.chmod(0o755 if shown.is_dir() else 0o444)
+                os.chown(shown, *sandbox_ids())
+            yield tuple(binds)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
