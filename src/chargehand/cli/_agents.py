@@ -13,12 +13,12 @@ from pathlib import Path
 from chargehand.agents._cli_specs import SPECS
 from chargehand.agents.opening import abilities_of
 from chargehand.app._agent_probe import probe_agent
-from chargehand.app._app import App
 from chargehand.app._choice import choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, named_agent
 from chargehand.app._config_model import Resolved
 from chargehand.app._model_probe import probe_model
 from chargehand.app._models import model_config
+from chargehand.app.composition import App
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
 from chargehand.app._config_files import user_config_path
+from chargehand.app.composition import App
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,

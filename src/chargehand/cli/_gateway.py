@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from chargehand.app._app import App
-from chargehand.app._gateways import ledger_by_hand
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, is_loopback, key_name, model_config, provider_limits, served_chain
+from chargehand.app.composition import App
+from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.cli._happenings import alert_text
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._mcp_records import (
     AnswerQuestion,
     DiffView,

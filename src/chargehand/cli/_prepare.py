@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
 from chargehand.app._config_model import Option, Resolved
-from chargehand.app._session import Found
-from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.composition import App
+from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.wiring.session import Found
 from chargehand.cli._output import Output
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Base

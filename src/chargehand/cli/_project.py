@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
 from chargehand.app._config_model import Resolved
-from chargehand.app._session import Detected
-from chargehand.app._trust import describe_untrusted
+from chargehand.app.composition import App
+from chargehand.app.trust import describe_untrusted
+from chargehand.app.wiring.session import Detected
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import Prepared, base_line, prepare

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from chargehand.app._app import App
 from chargehand.app._config_model import Option
 from chargehand.app._config_resolve import resolve
+from chargehand.app.composition import App
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output

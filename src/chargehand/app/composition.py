@@ -1,4 +1,4 @@
-"""Builds everything from configuration: the one place that knows concrete classes."""
+"""The composition root: builds everything that changes something, from the configuration."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from chargehand.app._config_agents import requested_agent
 from chargehand.app._config_files import load_user_file, state_home, user_config_path
 from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
 from chargehand.app._config_resolve import resolve
-from chargehand.app._disk import StillNeeded
-from chargehand.app._gateways import AttemptGateways, Standings
-from chargehand.app._network import PackageMirrors, SandboxNetwork
 from chargehand.app._policy import load_rules
-from chargehand.app._profile import Profile, profile_for, read_machine
 from chargehand.app._roles import Roles
-from chargehand.app._session import Detected, Found, Place, Session
-from chargehand.app._snippets import SessionSnippets
-from chargehand.app._tiers import (
+from chargehand.app.wiring.disk import StillNeeded
+from chargehand.app.wiring.gateways import AttemptGateways, Standings
+from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
+from chargehand.app.wiring.profile import Profile, profile_for, read_machine
+from chargehand.app.wiring.session import Detected, Found, Place, Session
+from chargehand.app.wiring.tiers import (
     MACHINES,
+    SessionSnippets,
     choose_driver,
     open_tier,
     require_tier,
