@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from chargehand.app._config_model import Resolved
 from chargehand.app.composition import App
 from chargehand.app.trust import require_trust
-from chargehand.app.wiring.session import Found, Session
+from chargehand.app.wiring.session import ConfiguredBase as Prepared
+from chargehand.app.wiring.session import ProjectBase, Session
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.app.worker import ensure_worker
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
-from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, settle_trust
+from chargehand.cli._prepare import base_line, check_apply, prepare, settle_trust
 from chargehand.cli._progress import progress
 from chargehand.cli._questions import go_on_with_answers
 from chargehand.cli._request import (
@@ -145,7 +146,7 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     return 0
 
 
-def _cast(app: App, found: Found, resolved: Resolved, options: RunOptions) -> Cast:
+def _cast(app: App, found: ProjectBase, resolved: Resolved, options: RunOptions) -> Cast:
     return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 

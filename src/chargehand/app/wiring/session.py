@@ -1,4 +1,4 @@
-"""What a session is: one project at one base, configured, and where its work happens."""
+"""A project at a base: found, configured, and opened as a session that missions run in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
 from chargehand.core.tiers import TierChoice
 from chargehand.missions._missions import Missions
-from chargehand.missions._services import Tier
 from chargehand.store._projects import ProjectRow
 from chargehand.workspace._depot import Depot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ProjectBase:
     """A project, its depot and the base that work starts from."""
 
     project: ProjectRow
@@ -26,14 +25,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the work of a session happens: on what, and in which sandboxes."""
+class ConfiguredBase(ProjectBase):
+    """A project at a base, with the configuration in force there."""
 
-    project: ProjectRow
-    depot: Depot
-    driver: DriverName
-    tier: Tier
-    toolchain: str
+    resolved: Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +49,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
+class DetectedChecks:
     """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
 
     checks: tuple[str, ...]
