@@ -13,7 +13,7 @@ from tests.conftest import git, make_repository, repository_state, write_files
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
 from chargehand.app.composition import App
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished
 from chargehand.core.records import Base, Checkpoint, MissionRequest, Reason

@@ -21,7 +21,7 @@ from chargehand.app._models import model_config
 from chargehand.app.composition import App
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._models import probe_words
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError
 

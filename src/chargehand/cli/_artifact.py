@@ -6,8 +6,8 @@ import base64
 from collections.abc import Sequence
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.store._artifacts import ArtifactRow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import IO
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.store._audit import verify
 from chargehand.store._audit_export import export_log, verify_export

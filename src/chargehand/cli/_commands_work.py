@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chargehand.cli._options import base_option, json_option, repo_option, role_option, time_option
+from chargehand.cli.options import base_option, json_option, repo_option, role_option, time_option
 
 
 @click.command()
@@ -21,7 +21,7 @@ def init(repo: Path | None, yes: bool, as_json: bool) -> int:
     changed. Asks on a terminal; in a pipe, or with --yes, what is detected is taken.
     """
     from chargehand.cli._init import init
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return init(Output(as_json=as_json), repo=repo, ask=not yes)
 
@@ -34,7 +34,7 @@ def doctor(as_json: bool) -> int:
     Exits 5 where no sandbox can be had.
     """
     from chargehand.cli._doctor import doctor
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return doctor(Output(as_json=as_json))
 
@@ -48,7 +48,7 @@ def demo(keep: bool, as_json: bool) -> int:
     Only the model's words are scripted; all else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.cli._demo import demo
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return demo(Output(as_json=as_json), keep=keep)
 
@@ -88,11 +88,11 @@ def run(as_json: bool, **options: Any) -> int:
     Example:
       chargehand run --agent "command:ruff check --fix ." "mend what the linter finds"
     """
-    from chargehand.cli._output import Output
-    from chargehand.cli._request import RunOptions
+    from chargehand.app.runs import RunRequest
     from chargehand.cli._run import run
+    from chargehand.cli.output import Output
 
-    return run(Output(as_json=as_json), RunOptions(**options))
+    return run(Output(as_json=as_json), RunRequest(**options))
 
 
 @click.command()
@@ -106,8 +106,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) ->
     Any number of workers may run side by side. A signal lets go of what runs; another worker resumes it from its
     last recorded step. A mission that waits for a provider's quota is woken at its moment.
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._worker import work
+    from chargehand.cli.output import Output
 
     return work(Output(as_json=as_json), until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
 
@@ -146,8 +146,8 @@ def exec_(
       chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.cli._exec import ExecOptions, exec_command
-    from chargehand.cli._output import Output
     from chargehand.cli._snippet import SnippetOptions, run_snippet_file
+    from chargehand.cli.output import Output
 
     out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:
@@ -181,7 +181,7 @@ def gc(as_json: bool, **options: Any) -> int:
     Checkpoints stay unless --checkpoints is given.
     """
     from chargehand.cli._gc import GcOptions, collect
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return collect(Output(as_json=as_json), GcOptions(**options))
 
@@ -198,6 +198,6 @@ def completion(context: click.Context, shell: str, as_json: bool) -> int:
       chargehand completion bash > ~/.local/share/bash-completion/completions/chargehand
     """
     from chargehand.cli._completion import completion
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return completion(Output(as_json=as_json), context.find_root().command, shell)

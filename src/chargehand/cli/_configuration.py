@@ -9,8 +9,8 @@ from chargehand.app._config_files import user_config_path
 from chargehand.app._config_model import Resolved
 from chargehand.app._config_reference import shown_value
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
+from chargehand.cli.output import Output
 from chargehand.core.text import shown_path
 
 

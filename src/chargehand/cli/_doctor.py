@@ -15,8 +15,8 @@ from pathlib import Path
 
 from chargehand.app.composition import App
 from chargehand.app.wiring.profile import Profile, machine_facts
-from chargehand.cli._output import Output, to_json
-from chargehand.cli._progress import progress
+from chargehand.cli.output import Output, to_json
+from chargehand.cli.progress import progress
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
 from chargehand.sandbox._isolate_pool import probe_snippets

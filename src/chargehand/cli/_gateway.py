@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, is_loopback, key_name, model_config, provider_limits, served_chain
 from chargehand.app.composition import App
+from chargehand.app.event_text import alert_text
 from chargehand.app.wiring.gateways import ledger_by_hand
-from chargehand.cli._happenings import alert_text
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent

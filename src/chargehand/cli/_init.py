@@ -17,7 +17,7 @@ from chargehand.app._config_model import REPOSITORY_FILE
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import DetectedChecks
 from chargehand.cli._init_agent import AgentPlan, ask_agent
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.errors import RepositoryError, UsageError
 from chargehand.core.text import shown_path
 from chargehand.workspace._depot import Depot

@@ -21,7 +21,7 @@ from chargehand.app._ollama import find_ollama
 from chargehand.app.composition import App
 from chargehand.cli._agents import installed_words, ways_of
 from chargehand.cli._models import probe_words
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import KeySource

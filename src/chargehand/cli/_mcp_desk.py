@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from chargehand.app.composition import App
+from chargehand.app.runs import RunRequest
 from chargehand.cli._mcp_records import (
     AnswerQuestion,
     DiffView,
@@ -24,10 +25,9 @@ from chargehand.cli._mcp_records import (
 )
 from chargehand.cli._mcp_views import diff_view, exact, listed, log_view, mission_view
 from chargehand.cli._mission_steer import cancel_it, send_to
-from chargehand.cli._output import Output
 from chargehand.cli._questions import answer_to, checked_answer
-from chargehand.cli._request import RunOptions
 from chargehand.cli._run import record_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
 
@@ -133,8 +133,8 @@ def _started(app: App, mission: str) -> Started:
     return Started(created=True, mission=mission_view(app, mission))
 
 
-def _options(call: RunMission) -> RunOptions:
-    return RunOptions(
+def _options(call: RunMission) -> RunRequest:
+    return RunRequest(
         text=call.request,
         repo=None if call.repo is None else Path(call.repo),
         base=call.base,

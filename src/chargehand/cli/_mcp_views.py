@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from chargehand.app.composition import App
+from chargehand.app.event_text import describe_event
 from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._happenings import describe_event
 from chargehand.cli._mcp_records import DiffView, EventView, Listed, LogView, MissionView, ShowDiff, ShowLog
 from chargehand.cli._mission_log import goes_on
-from chargehand.cli._output import to_json
-from chargehand.cli._result import branch_of, result_document
+from chargehand.cli.output import to_json
+from chargehand.cli.rendering import branch_of, result_document
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError
 from chargehand.core.events import Event

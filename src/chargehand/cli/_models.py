@@ -17,7 +17,7 @@ from chargehand.app._ollama import find_ollama
 from chargehand.app.composition import App
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._model_facts import facts_document, facts_rows, listed_document, listed_row
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import NotFoundError, nearest
 from chargehand.core.ports import KeySource

@@ -12,7 +12,7 @@ from chargehand.app.composition import App
 from chargehand.app.reading import StateReader
 from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.app.wiring.session import ConfiguredBase
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.records import Base
 from chargehand.core.text import printable

@@ -12,10 +12,10 @@ from chargehand.app.composition import App
 from chargehand.app.trust import describe_untrusted
 from chargehand.app.wiring.session import ConfiguredBase as Prepared
 from chargehand.app.wiring.session import DetectedChecks
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import base_line, prepare
-from chargehand.cli._progress import progress
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.text import shown_path
 

@@ -9,8 +9,8 @@ from chargehand.app._config_model import Resolved
 from chargehand.app._role_map import DEFAULT_ROLE, levels_of
 from chargehand.app._roles import FoundRole, RoleFile, Roles
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
+from chargehand.cli.output import Output
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import shown_path
 

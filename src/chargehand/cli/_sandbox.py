@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
-from chargehand.cli._progress import progress
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
 
 
 def set_up(out: Output, *, packages: Sequence[Path]) -> int:

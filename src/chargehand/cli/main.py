@@ -25,8 +25,8 @@ from chargehand.cli._commands_secret import secret
 from chargehand.cli._commands_settings import audit, config
 from chargehand.cli._commands_stats import stats
 from chargehand.cli._commands_work import completion, demo, doctor, exec_, gc, init, run, worker
-from chargehand.cli._failures import guarded
-from chargehand.cli._options import PROGRAM, json_wanted
+from chargehand.cli.failures import guarded
+from chargehand.cli.options import PROGRAM, json_wanted
 
 
 class Root(click.Group):
