@@ -114,7 +114,7 @@ def cast(
 
 def build(options: RunRequest, resolved: Resolved, choice: Choice, text: str = "x") -> MissionRequest:
     return build_request(
-        options, resolved, text=text, cast=cast(resolved, options, choice), artifacts=Kept(), check_files=()
+        options, resolved, text=text, assignment=cast(resolved, options, choice), artifacts=Kept(), check_files=()
     )
 
 

@@ -69,7 +69,7 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_js
 @json_option
 def log(repo: Path | None, as_json: bool) -> int:
     """Show a project's own log: actions that belong to no mission."""
-    from chargehand.cli._mission_log import show_project_log
+    from chargehand.cli.mission import show_project_log
     from chargehand.cli.output import Output
 
     return show_project_log(Output(as_json=as_json), repo=repo)

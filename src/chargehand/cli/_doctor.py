@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chargehand.app.composition import App
+from chargehand.app.documents import to_json
 from chargehand.app.wiring.profile import Profile, machine_facts
-from chargehand.cli.output import Output, to_json
+from chargehand.cli.output import Output
 from chargehand.cli.progress import progress
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
