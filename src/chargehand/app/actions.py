@@ -85,7 +85,7 @@ class QueuedActionDocument(Document, frozen=True):
     """The first line that a command prints whose work is an action."""
 
     action: str
-    status: Literal["queued"] = "queued"
+    status: Literal["queued"]
 
 
 class ActionLineDocument(Document, frozen=True):

@@ -265,13 +265,7 @@ class App(StateReader):
                 resolved = Resolved(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
-            require_tier(resolved.config.sandbox.tier)
-            toolchain = await asyncio.to_thread(self.toolchain, resolved)
-            trusted = self.store.trust.is_trusted(project.id, resolved.trusted_by)
-            choice = choice or await settle_tier(
-                resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
-            )
-            resolved = with_tier(resolved, choice)
+            resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
             sandboxes = open_tier(
                 resolved.config.sandbox,
                 toolchain,
@@ -288,8 +282,9 @@ class App(StateReader):
                     config=resolved.config.sandbox,
                     environ=self.environ,
                 )
+                services = self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain)
                 services = replace(
-                    self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain),
+                    services,
                     watch=watch,
                     rules=await asyncio.to_thread(self.rules, depot, base),
                     choice=choice,
@@ -299,14 +294,21 @@ class App(StateReader):
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
-                    project=project,
-                    depot=depot,
-                    base=base,
-                    resolved=resolved,
-                    missions=missions,
-                    driver=driver,
+                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
                     choice=choice,
-                )
+                )  # fmt: skip
+
+    async def _settle_tier(
+        self, found: ProjectBase, resolved: Resolved, choice: TierChoice | None
+    ) -> tuple[Resolved, TierChoice, Toolchain]:
+        """Return the configuration with the tier that is taken, how it was chosen, and the programs it may use."""
+        require_tier(resolved.config.sandbox.tier)
+        toolchain = await asyncio.to_thread(self.toolchain, resolved)
+        trusted = self.store.trust.is_trusted(found.project.id, resolved.trusted_by)
+        choice = choice or await settle_tier(
+            resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
+        )
+        return with_tier(resolved, choice), choice, toolchain
 
     def _command_trust(self, found: ProjectBase, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""

@@ -6,11 +6,13 @@ an order to that worker, any other one here.
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
+from chargehand.app.live_output import OutputReader
 from chargehand.app.reading import StateReader
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -35,6 +38,7 @@ from chargehand.core.events import Event
 from chargehand.core.questions import Question
 from chargehand.core.records import Reason
 from chargehand.core.state import SETTLED, MissionState
+from chargehand.durable._actions import OutputLine
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -117,26 +121,34 @@ def read_events(reader: StateReader, mission: str) -> Iterator[Event]:
     yield from reader.store.log.read(mission)
 
 
-def follow_mission(reader: StateReader, mission: str) -> Iterator[Event | Reason]:
+def follow_mission(
+    reader: StateReader, mission: str, *, with_output: bool = False
+) -> Iterator[Event | Reason | OutputLine]:
     """Yield the events of a mission until it is settled, and why it waits whenever that changes.
 
     No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
+    `with_output` yields, in the order of time, also the lines that its agents print.
     """
     seen, last_wait = 0, ""
-    while True:
-        # The state first: what was written before it was settled is in the log by then.
-        state = reader.look.state(mission)
-        settled = state.status in SETTLED and not goes_on_by_itself(state)
-        for event in reader.store.log.read(mission, after=seen):
-            seen = event.seq
-            yield event
-        if settled:
-            return
-        reason = _unseen_wait(reader, state)
-        if reason is not None and reason.message != last_wait:
-            last_wait = reason.message
-            yield reason
-        time.sleep(_LOOK_SECONDS)
+    with OutputReader(reader.home, mission) as output:
+        while True:
+            # The state first: what was written before it was settled is in the log by then.
+            state = reader.look.state(mission)
+            settled = state.status in SETTLED and not goes_on_by_itself(state)
+            events = reader.store.log.read(mission, after=seen)
+            seen = events[-1].seq if events else seen
+            lines = output.read() if with_output else ()
+            merged: Iterator[Event | OutputLine] = heapq.merge(
+                events, lines, key=lambda each: datetime.fromisoformat(each.time)
+            )
+            yield from merged
+            if settled:
+                return
+            reason = _unseen_wait(reader, state)
+            if reason is not None and reason.message != last_wait:
+                last_wait = reason.message
+                yield reason
+            time.sleep(_LOOK_SECONDS)
 
 
 def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:

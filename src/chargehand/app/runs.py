@@ -23,6 +23,7 @@ from chargehand.app._config_areas import meet_areas
 from chargehand.app._config_model import Option, Resolved
 from chargehand.app._roles import RoleFile, Roles
 from chargehand.app.documents import to_json
+from chargehand.app.live_output import remove_settled_output, writing_output
 from chargehand.app.trust import ConfirmTrust, require_trust, settle_trust
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
 from chargehand.app.wiring.tiers import require_tier
@@ -37,7 +38,7 @@ from chargehand.store._artifacts import Artifacts
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.sandbox._contract import Stream
+    from chargehand.sandbox._contract import OnOutput, Stream
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3
@@ -376,14 +377,14 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
             notes=resolved.notes,
         )
         observer.begin(start)
-        state, failure = await _run_to_rest(session, mission, observer)
+        state, failure = await _run_to_rest(app, session, mission, observer)
     return RunOutcome(state=state, start=start, failure=failure)
 
 
 async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> RunOutcome:
     """Run a recorded mission from where it stands to where it is settled."""
     async with app.mission_session(mission, recorded=True, watch=observer.watch) as (found, session):
-        state, failure = await _run_to_rest(session, found, observer)
+        state, failure = await _run_to_rest(app, session, found, observer)
     return RunOutcome(state=state, failure=failure)
 
 
@@ -392,18 +393,30 @@ def cancel_running(app: App) -> bool:
     return app.controls.stop_all("cancel", identity=app.identity())
 
 
+async def run_with_output(
+    app: App, session: Session, mission: str, *, also: OnOutput | None = None
+) -> MissionState:
+    """Run a mission while others can follow what its agents print, as `Missions.run` does."""
+    with writing_output(app.home, mission, clock=app.clock, also=also) as on_output:
+        state = await session.missions.run(mission, on_output=on_output)
+    remove_settled_output(app.home, state)
+    return state
+
+
 async def _run_to_rest(
-    session: Session, mission: str, observer: RunObserver
+    app: App, session: Session, mission: str, observer: RunObserver
 ) -> tuple[MissionState, ChargehandError | None]:
     """Return how the mission stands once it is settled, however that came."""
     try:
-        return await session.missions.run(mission, on_output=observer.output), None
+        return await run_with_output(app, session, mission, also=observer.output), None
     except asyncio.CancelledError:
         # A signal, or an order from `mission cancel`: either way the mission is settled by now.
         task = asyncio.current_task()
         assert task is not None
         task.uncancel()
-        return session.missions.look.state(mission), None
+        state = session.missions.look.state(mission)
+        remove_settled_output(app.home, state)
+        return state, None
     except ChargehandError as error:
         # At rest: a full disk may have kept us from writing that we let go of it.
         return session.missions.look.at_rest(mission), error
