@@ -1,4 +1,4 @@
-"""The file in which a mission's output is kept: whole lines, bounded, without secrets, readable after its removal."""
+"""The file of a mission's output: whole lines, bounded, without secrets, readable after its removal."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -266,15 +267,8 @@ class App(StateReader):
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
-            sandboxes = open_tier(
-                resolved.config.sandbox,
-                toolchain,
-                scratch=self.home,
-                # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-                alive=self.member.fileno(),
-                environ=self.environ,
-            )
-            async with self.taking_orders(), sandboxes as tier, SessionSnippets() as snippets:
+            opening = self._open_tier(resolved, toolchain)
+            async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
                     toolchain,
@@ -309,6 +303,12 @@ class App(StateReader):
             resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
         )
         return with_tier(resolved, choice), choice, toolchain
+
+    def _open_tier(self, resolved: Resolved, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
+        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+        alive = self.member.fileno()
+        config = resolved.config.sandbox
+        return open_tier(config, toolchain, scratch=self.home, alive=alive, environ=self.environ)
 
     def _command_trust(self, found: ProjectBase, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
