@@ -19,7 +19,7 @@ from chargehand.app._config_resolve import resolve
 from chargehand.app._policy import load_rules
 from chargehand.app._roles import Roles
 from chargehand.app.reading import StateReader
-from chargehand.app.wiring.gateways import AttemptGateways, Standings
+from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
 from chargehand.app.wiring.tiers import (
@@ -70,7 +70,7 @@ class App(StateReader):
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock)
         self.controls = Controls()
-        self._standings = Standings()
+        self._standings = ProviderHealthRegistry()
         self._role = role
         self._loop: asyncio.AbstractEventLoop | None = None
         self._member: Membership | None = None
@@ -123,7 +123,9 @@ class App(StateReader):
     @property
     def steering(self) -> Steering:
         """What steers missions that nobody runs."""
-        return Steering(store=self.store, look=self.look, worker=self.member.id, identity=self.identity())
+        return Steering(
+            store=self.store, look=self.mission_reader, worker=self.member.id, identity=self.identity()
+        )
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:
@@ -369,7 +371,7 @@ class App(StateReader):
         `recorded` says that the configuration it was asked for with is in force, not the present one.
         """
         found = self.store.log.find(mission)
-        state = self.look.state(found)
+        state = self.mission_reader.state(found)
         if not Path(state.repository).is_dir():
             raise RepositoryError(
                 f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"

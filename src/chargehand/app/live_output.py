@@ -128,7 +128,7 @@ def remove_unneeded_output(reader: StateReader) -> int:
     removed = 0
     for path in (reader.home / _DIRECTORY).glob("*.jsonl"):
         try:
-            ended = reader.look.state(path.stem).status in _ENDED
+            ended = reader.mission_reader.state(path.stem).status in _ENDED
         except NotFoundError:
             ended = True
         if ended:

@@ -82,8 +82,8 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 def list_missions(reader: StateReader, *, repository: Path | None, everywhere: bool) -> MissionListDocument:
     """Return the missions of a repository (the working directory's by default), or of all projects."""
     project = None if everywhere else reader.current_project(repository)
-    waits = reader.look.waits()
-    states = reader.look.all(project=project.id if project else None)
+    waits = reader.mission_reader.waits()
+    states = reader.mission_reader.all(project=project.id if project else None)
     return MissionListDocument(missions=[listed_mission(state, waiting_reason(state, waits)) for state in states])
 
 
@@ -94,12 +94,12 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
-    return state, mission_details(state, places, waiting_reason(state, reader.look.waits()))
+    return state, mission_details(state, places, waiting_reason(state, reader.mission_reader.waits()))
 
 
 def mission_state(reader: StateReader, name: str) -> MissionState:
     """Return how a mission stands, by its id, a part of it, or `last`. Raises `NotFoundError`, `UsageError`."""
-    return reader.look.state(reader.find_mission(name))
+    return reader.mission_reader.state(reader.find_mission(name))
 
 
 def waiting_reason(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
@@ -133,7 +133,7 @@ def follow_mission(
     with OutputReader(reader.home, mission) as output:
         while True:
             # The state first: what was written before it was settled is in the log by then.
-            state = reader.look.state(mission)
+            state = reader.mission_reader.state(mission)
             settled = state.status in SETTLED and not goes_on_by_itself(state)
             events = reader.store.log.read(mission, after=seen)
             seen = events[-1].seq if events else seen
@@ -156,12 +156,12 @@ def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:
         return state.waits_for_quota.reason
     if state.status != "planned" and not goes_on_by_itself(state):
         return None
-    return reader.look.waits().get(state.id)
+    return reader.mission_reader.waits().get(state.id)
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
-    needed = reader.has_work() or reader.look.state(mission).waits_for_quota is not None
+    needed = reader.has_work() or reader.mission_reader.state(mission).waits_for_quota is not None
     return needed and ensure_worker(reader)
 
 
@@ -186,14 +186,14 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     """Stop a mission where it is; nothing of it runs any more when this returns. Raises `RefusedError`."""
     mission = app.find_mission(name)
     ordered = app.order(mission, "pause", reason=reason)
-    return app.look.state(mission) if ordered else app.steering.pause(mission, reason)
+    return app.mission_reader.state(mission) if ordered else app.steering.pause(mission, reason)
 
 
 def resume_mission(app: App, name: str) -> MissionChange:
     """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
     mission = app.find_mission(name)
     if app.order(mission, "resume"):
-        return MissionChange(state=app.look.state(mission))
+        return MissionChange(state=app.mission_reader.state(mission))
     state = app.steering.resume(mission)
     return MissionChange(state=state, worker_started=ensure_worker(app))
 
@@ -207,7 +207,7 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
         raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
     more = {"critical": "yes"} if critical else {}
     ordered = app.order(mission, "send", text=text, **more)
-    return app.look.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
+    return app.mission_reader.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
 
 
 def message_document(state: MissionState) -> MessageDocument:
@@ -229,7 +229,7 @@ def cancel_mission(app: App, name: str) -> MissionState:
         return app.steering.cancel(mission)
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
-        state = app.look.state(mission)
+        state = app.mission_reader.state(mission)
         if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
             return state
         time.sleep(0.05)
@@ -243,14 +243,14 @@ def discard_mission(app: App, name: str) -> MissionState:
 def answer_mission(app: App, name: str, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
     mission = app.find_mission(name)
-    state = answer_question(app, mission, check_answer(app.look.state(mission).open_question, text))
+    state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
     return MissionChange(state=state, worker_started=ensure_worker(app))
 
 
 def answer_question(app: App, mission: str, text: str) -> MissionState:
     """Answer what a mission asks, by order where it runs. Raises `RefusedError`."""
     ordered = app.order(mission, "answer", text=text)
-    return app.look.state(mission) if ordered else app.steering.answer(mission, text)
+    return app.mission_reader.state(mission) if ordered else app.steering.answer(mission, text)
 
 
 def check_answer(asked: Question | None, text: str) -> str:

@@ -107,7 +107,7 @@ class Worker:
     def _wake(self) -> None:
         """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
         now = self._app.clock.now()
-        found = self._app.look.sleepers()
+        found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
@@ -201,7 +201,7 @@ class Worker:
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
         row = self._app.store.log.get(mission)
-        return (row.runnable or row.owner is not None) and not self._app.look.live(row)
+        return (row.runnable or row.owner is not None) and not self._app.mission_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
         """Settle a mission that could not be begun, unless somebody else has it by now."""

@@ -70,7 +70,7 @@ class _Story:
 
         def tell(event: Event, payload: Payload) -> None:
             nonlocal shown
-            lines = told(self.app.store, self.app.look.state(event.mission), first=first)
+            lines = told(self.app.store, self.app.mission_reader.state(event.mission), first=first)
             for line in lines[shown:]:
                 self.out.text(line.text, fg=line.colour, bold=line.bold)
             shown = len(lines)

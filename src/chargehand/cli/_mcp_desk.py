@@ -68,7 +68,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
         rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
     found = []
     for row in rows[:_LOOKED_AT]:
-        state = app.look.state(row.id)
+        state = app.mission_reader.state(row.id)
         last = row.id
         if not call.status or state.status in call.status:
             found.append(listed(state))
@@ -81,7 +81,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
 def answer_question(app: App, call: AnswerQuestion) -> MissionView:
     """Answer what a mission asks and let it go on. Raises `RefusedError` (`no_question`), `UsageError`."""
     mission = exact(app, call.mission)
-    asked = app.look.state(mission).open_question
+    asked = app.mission_reader.state(mission).open_question
     if call.question is not None and (asked is None or asked.id != call.question):
         now = "nothing" if asked is None else f"{asked.id!r}"
         raise RefusedError(

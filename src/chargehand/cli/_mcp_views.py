@@ -57,7 +57,7 @@ def exact(app: App, name: str) -> str:
 def mission_view(app: App, mission: str) -> MissionView:
     """Return how a mission stands. Raises `NotFoundError`."""
     seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     own = {
         "settled": is_settled(state),
         "repository": shown_path(state.repository),
@@ -84,7 +84,7 @@ def listed(state: MissionState) -> Listed:
 
 def diff_view(app: App, call: ShowDiff) -> DiffView:
     """Return a part of what a mission changed. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
-    state = app.look.state(exact(app, call.mission))
+    state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
     depot = mission_depot(app, state)
@@ -110,7 +110,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
 def log_view(app: App, call: ShowLog) -> LogView:
     """Return a page of a mission's events. Raises `NotFoundError`."""
     mission = exact(app, call.mission)
-    settled = is_settled(app.look.state(mission))
+    settled = is_settled(app.mission_reader.state(mission))
     lines = app.store.log.read(mission, after=call.after)
     shown: list[EventView] = []
     size = 0

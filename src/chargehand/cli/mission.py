@@ -108,7 +108,7 @@ def watch(mission: str, as_json: bool) -> int:
             if out.closed:
                 return 0
         if not as_json:
-            show_result(out, reader.look.state(found))
+            show_result(out, reader.mission_reader.state(found))
     return 0
 
 
