@@ -113,7 +113,7 @@ class ActionContext:
                 text=printable(text),
                 effect="allow" if granted else found.effect,
                 rule=found.rule,
-                reason="a person allowed it, this once" if granted else found.reason,
+                reason="approved once by a person" if granted else found.reason,
                 subject=found.subject,
                 parts=len(found.parts),
                 overridden=found.overridden,
@@ -123,9 +123,9 @@ class ActionContext:
         )
         if found.effect == "deny":
             raise RefusedError(
-                f"rule {found.rule!r} denies it: {found.reason}",
+                f"denied by rule {found.rule!r}: {found.reason}",
                 code="action_denied",
-                hint="chargehand policy show; `policy allow` sets a shipped rule aside",
+                hint="see chargehand policy show; `policy allow` overrides a shipped rule",
             )
         if found.effect == "ask" and not granted:
             raise ApprovalNeededError(f"{text}? ({found.reason})", rule=found.rule, subject=dict(subject))
@@ -186,7 +186,7 @@ def promoted_commit(work: ActionContext) -> str:
     state = work.app.mission_reader.state(work.mission)
     if state.commit is None or state.ref != mission_ref(work.mission):
         raise RefusedError(
-            f"mission {work.mission!r} has promoted nothing, and nothing else leaves",
+            f"mission {work.mission!r} has promoted nothing, and only promoted work is pushed",
             code="not_promoted",
             hint=f"chargehand mission show {work.mission}",
         )
@@ -216,7 +216,7 @@ async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch:
         raise RepositoryError(
             f"remote {remote.name!r} at {remote.shown_url!r} did not answer",
             code="remote_unreachable",
-            hint="what git said is in the action's log",
+            hint="the action's log holds what git printed",
         )
     tips = (line.partition("\t") for line in found)
     return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)

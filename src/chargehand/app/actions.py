@@ -325,7 +325,9 @@ class Actions:
         asked, places = clock.monotonic(), max(1, work.config.git_at_once)
 
         def waits(before: int) -> None:
-            running = f"{places} git actions run already" + (f", {before} wait before this one" if before else "")
+            running = f"{places} git actions are running" + (
+                f", {before} are queued before this one" if before else ""
+            )
             reason = Reason(code="queued", message=running)
             work.note(ActionQueued(action=action, before=before, places=places, reason=reason))
 
@@ -355,13 +357,13 @@ class Actions:
         held = self.places.hold(action)
         if held is None:
             raise RefusedError(
-                f"action {action!r} runs", code="action_held", hint=f"chargehand action show {action}"
+                f"action {action!r} is running", code="action_held", hint=f"chargehand action show {action}"
             )
         state = self.state(action)
         if state.status != "waiting":
             held.let_go()
             raise RefusedError(
-                f"action {action!r} asks nothing: it is {state.status}",
+                f"action {action!r} has no open question: it is {state.status}",
                 code="no_question",
                 hint=f"chargehand action show {action}",
             )
@@ -369,7 +371,7 @@ class Actions:
         self._note(action, ActionAnswered(action=action, yes=yes, identity=identity))
         if yes:
             return held
-        reason = Reason(code="answered_no", message=f"{identity} was asked and said no")
+        reason = Reason(code="answered_no", message=f"{identity} answered no")
         self._note(action, ActionFinished(action=action, status="failed", seconds=0.0, reasons=(reason,)))
         held.let_go()
         return None
@@ -397,4 +399,4 @@ def _reason(error: ChargehandError) -> Reason:
 
 
 def _time_is_up(seconds: float) -> Reason:
-    return Reason(code="action_time", message=f"it took longer than {seconds:g} s, and all of it was ended")
+    return Reason(code="action_time", message=f"it took longer than {seconds:g} s and was stopped")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3
-"""A native agent mends what the checks refuse, twice; a program that failed once does the same again."""
+"""A native agent may fix what the checks refuse, twice; a program that failed once would only fail again."""
 _LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
 _LARGEST_CHECK_FILE = 64 << 20
 
@@ -101,7 +101,7 @@ def request_text(options: RunRequest) -> str:
     elif options.text is not None:
         text = options.text
     else:
-        raise UsageError("nothing was asked for", hint='chargehand run "TEXT", or --file F')
+        raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
     return _checked(text)
 
 
@@ -117,13 +117,13 @@ def _read(name: str) -> str:
 
 def _checked(text: str) -> str:
     if not text.strip():
-        raise UsageError("the request is empty", hint="say what the agent is to do")
+        raise UsageError("the request is empty", hint="write what the agent should do")
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise UsageError("the request is not UTF-8 text") from error
     if "\0" in text:
-        raise UsageError("the request holds a zero byte", hint="give plain text")
+        raise UsageError("the request contains a zero byte", hint="give plain text")
     if size > _LONGEST:
         hint = "put the rest into a file of the repository"
         raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
