@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.state import MissionState
 from chargehand.durable.workers import LocalWorkers
@@ -201,7 +201,7 @@ class Yard:
     def missions(self, site: Site) -> list[MissionState]:
         """Return the missions of a site."""
         with self.app() as app:
-            return [state for state in app.look.all() if state.repository == str(site.repository)]
+            return [state for state in app.mission_reader.all() if state.repository == str(site.repository)]
 
     # --- what is done to it
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import chargehand.cli._run as run_command
-from chargehand.cli._root import main
+
+from chargehand.cli.main import main
 from chargehand.missions.missions import Missions
 from chargehand.models.replay_cache import ReplayCache
 from chargehand.store.ledger import _AttemptLedger

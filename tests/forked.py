@@ -28,11 +28,11 @@ from typing import IO, Any
 _ROOT = Path(__file__).parents[1]
 _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.forked import serve; serve(int(sys.argv[1]))"
 _IMPORTED = (
-    "chargehand.cli._root",
+    "chargehand.cli.main",
     "chargehand.cli._run",
     "chargehand.cli._worker",
     "chargehand.cli._mission_view",
-    "chargehand.app._app",
+    "chargehand.app.composition",
     "chargehand.agents.opening",
     "chargehand.durable.engine",
 )

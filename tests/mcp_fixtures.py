@@ -18,9 +18,9 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
-from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._mcp_calls import failed
 from chargehand.cli._mcp_http import bound, parsed_address, serve_http, token_of, url_of
+from chargehand.cli.interrupt import Stop, run_async
 from chargehand.core.errors import RefusedError
 
 Context = ServerRequestContext[Any, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
 from chargehand.models.contract import Dialect, Usage

@@ -10,8 +10,8 @@ from typing import Any
 from tests.conftest import git, write_files
 from tests.integration.workshop import Workshop
 
-from chargehand.app._actions import Actions
-from chargehand.app._app import App
+from chargehand.app.actions import Actions
+from chargehand.app.composition import App
 from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.state import MissionState
 from chargehand.durable.actions import ActionLock, OutputLine
@@ -94,7 +94,7 @@ class Yard(Workshop):
     def mission(self, mission: str) -> MissionState:
         """Return the state of a mission."""
         with self.opened() as app:
-            state: MissionState = app.look.state(mission)
+            state: MissionState = app.mission_reader.state(mission)
             return state
 
     def types(self, log: str) -> list[str]:

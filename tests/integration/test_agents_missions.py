@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState

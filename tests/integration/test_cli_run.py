@@ -13,7 +13,7 @@ from tests.conftest import git, make_repository, repository_state, write_files
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
@@ -123,7 +123,7 @@ def test_without_checks_a_person_decides(desk: Desk) -> None:
     promoted = desk.json("mission", "promote", mission, "--reason", "read it")
     assert (promoted["status"], promoted["export"]["state"]) == ("promoted", "done")
     assert git(other, "show", "chargehand/mend-add:README") == "two"
-    assert "let in by os:" in desk("mission", "log", mission).stdout
+    assert "approved by os:" in desk("mission", "log", mission).stdout
     waiting = desk.run("echo three > README", "--repo", str(other), code=3)["mission"]
     assert desk.json("mission", "cancel", waiting)["status"] == "cancelled"
     assert desk.json("mission", "discard", waiting)["status"] == "discarded"

@@ -17,8 +17,8 @@ from tests.conftest import git
 from tests.native_kit import ModelServer, NativeShop, says
 
 from chargehand.agents.contract import Endpoint
-from chargehand.app._gateways import AttemptGateways
-from chargehand.cli._result import result_document
+from chargehand.app.wiring.gateways import AttemptGateways
+from chargehand.cli.rendering import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import make_repository, repository_state
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli import _demo_project
 from chargehand.cli._demo_script import SCRIPT
 from chargehand.cli._demo_told import told
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.fold import apply
 from chargehand.core.state import MissionState
 from chargehand.models.scripts import Script

@@ -15,8 +15,8 @@ from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state,
 from tests.integration.desk import Desk, Said
 from tests.integration.workshop import Workshop
 
-from chargehand.app._app import App
-from chargehand.cli._root import chargehand
+from chargehand.app.composition import App
+from chargehand.cli.main import chargehand
 from chargehand.core.errors import RefusedError
 from chargehand.workspace.checkout import install_hook, remove_hook
 from chargehand.workspace.repository import find_repository
@@ -109,7 +109,7 @@ def test_what_a_mission_left_is_formatted_as_a_checkpoint(
     done = here("format", "--mission", state.id, cwd=shop.repository)
     assert (done.code, done.document["changed"]) == (0, ["a.py"]), done
     with App.open(environ=shop.environ, cwd=shop.repository) as app:
-        now = app.look.state(state.id)
+        now = app.mission_reader.state(state.id)
         depot = app.depot(app.project(shop.repository))
         entry = depot.lookup(now.checkpoints[-1].tree, "a.py")
         assert entry is not None

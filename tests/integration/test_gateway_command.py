@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from tests.integration.desk import Desk
 
 from chargehand.cli._gateway import GatewayOptions, serve_gateway
-from chargehand.cli._output import Output
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.models.faults import Faults
 from chargehand.models.recording import Recording

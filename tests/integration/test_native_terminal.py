@@ -21,7 +21,7 @@ from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, script
 from workshop import CHECK, FILES
 
 from chargehand.agents.recorded import call_step
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.state import MissionState
 from chargehand.missions.transcript import acts_prefix, read_transcript
 from chargehand.models.scripted_replies import ScriptedReply
@@ -88,7 +88,7 @@ class Shop(NativeShop):
     def state(self, mission: str | None = None) -> MissionState:
         """Return how a mission stands, the newest by default."""
         with self.opened() as app:
-            return app.look.state(mission or app.store.log.missions()[-1].id)
+            return app.mission_reader.state(mission or app.store.log.missions()[-1].id)
 
     def error(self, *words: str, code: int = 2) -> dict[str, str]:
         """Run the program, which must end with an error that says what to do; return the error."""

@@ -13,7 +13,7 @@ from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
 from chargehand.app._policy import add_override
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.events import decode
@@ -35,7 +35,7 @@ def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
 
 def results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        lines = read_transcript(app.store, app.look.state(mission))
+        lines = read_transcript(app.store, app.mission_reader.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
 
@@ -183,7 +183,7 @@ class TestExec:
         assert told(judged(shop, state.id, "exec")) == [("exec", "allow", "exec-by-person")]
         app = shop.app()
         try:
-            assert app.look.state(state.id).status == "promoted"
+            assert app.mission_reader.state(state.id).status == "promoted"
         finally:
             app.close()
 

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from tests.native_kit import MENDS, ModelServer, NativeShop, says
 
-from chargehand.app._app import App
-from chargehand.app._worker import Worker
-from chargehand.cli._root import chargehand
+from chargehand.app.composition import App
+from chargehand.app.worker import Worker
+from chargehand.cli.main import chargehand
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import CLOCK
 from chargehand.core.state import MissionState
@@ -79,7 +79,7 @@ class ClockShop(NativeShop):
 
     def state(self, mission: str) -> MissionState:
         with self.opened() as app:
-            return app.look.state(mission)
+            return app.mission_reader.state(mission)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(sh
             assert app.steering.cancel(state.id).status == "cancelled"
             assert list((app.home / "calls").iterdir()) == []
             assert "calls" in {row.kind for row in app.store.artifacts.list(state.id)}
-            assert app.look.sleepers() == {}
+            assert app.mission_reader.sleepers() == {}
     shop.clock.advance(10 * HOURS)
     shop.woken()
     assert shop.state(state.id).status == "cancelled"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chargehand.agents.opening import abilities_of
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.attempt_events import AttemptStarted, MessageAcknowledged, MessageDelivered
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
@@ -267,6 +267,6 @@ def test_delivery_is_folded_from_the_log(app: App) -> None:
         MessageDelivered(message="g-1", attempt=AT),
         MessageAcknowledged(message="g-1", attempt=AT),
     )
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     assert [each.message for each in state.messages] == ["message-1", "g-1"]
     assert (state.delivered, state.acknowledged) == ({"g-1"}, {"g-1"})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.app._config_resolve import resolve
-from chargehand.app._profile import Machine, profile_for, read_machine
+from chargehand.app.wiring.profile import Machine, profile_for, read_machine
 from chargehand.core.config import EngineConfig, SandboxConfig
 
 

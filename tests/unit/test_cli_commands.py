@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
-from chargehand.app._app import App
-from chargehand.cli._root import chargehand
+from chargehand.app.composition import App
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished
 from chargehand.core.records import Base, Checkpoint, MissionRequest, Reason
@@ -151,7 +151,7 @@ def test_wrong_options_of_a_run(desk: Desk) -> None:
     assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vmm", code=2)["message"]
     assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
     assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
-    assert desk.error("run", *agent, code=2)["message"] == "nothing was asked for"
+    assert desk.error("run", *agent, code=2)["message"] == "no request was given"
     assert desk.json("mission", "list") == {"missions": []}
 
 
@@ -360,7 +360,7 @@ def test_the_log_as_lines_and_as_text(desk: Desk) -> None:
         assert [line["type"] for line in lines] == ["mission.created", "base.resolved", "mission.finished"]
         assert lines[0]["payload"]["request"]["text"] == "first"
         assert {line["mission"] for line in lines} == {mission}
-    assert "asked: first" in desk("mission", "log", mission).stdout
+    assert "requested: first" in desk("mission", "log", mission).stdout
     assert "refused" in desk("mission", "watch", mission).stdout
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.provider_kit import Provider, serving
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 KEY = "sesame-1234567890"
 

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 NAME = "OPENAI_API_KEY"
 VALUE = "sk-0123456789abcdef"

@@ -12,7 +12,7 @@ import pytest
 from chargehand.app._config_agents import agent_from_option, find_agent
 from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
 from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
-from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.core.config import AgentConfig, Config, McpConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, WaitingError
 

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from chargehand.cli._mission_log import _tell_wait
 from click.testing import CliRunner
 
-from chargehand.app._app import App
-from chargehand.cli._mission_log import _tell_wait
-from chargehand.cli._output import Output
-from chargehand.cli._root import chargehand
+from chargehand.app.composition import App
+from chargehand.cli.main import chargehand
+from chargehand.cli.output import Output
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
 from chargehand.core.records import MissionRequest
 from chargehand.durable.workers import LocalMembership
@@ -41,12 +41,12 @@ def say(*words: str) -> Any:
 
 def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
     missions = [ask(app) for _ in range(7)]
-    assert {reason.code for reason in app.look.waits().values()} == {"no_worker"}
+    assert {reason.code for reason in app.mission_reader.waits().values()} == {"no_worker"}
     worker = app._local.join("worker")
     try:
         for mission in missions[:5]:
             take(app, mission, worker)
-        waits = app.look.waits()
+        waits = app.mission_reader.waits()
         assert list(waits) == missions[5:]
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
@@ -62,12 +62,12 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         epoch = app.store.log.get(missions[0]).epoch
         app.store.log.append(missions[0], MissionFinished(status="refused"), epoch=epoch)
         app.store.log.release(missions[0], epoch=epoch)
-        assert list(app.look.waits()) == missions[6:]
-        assert "ahead of it" not in app.look.waits()[missions[6]].message
+        assert list(app.mission_reader.waits()) == missions[6:]
+        assert "ahead of it" not in app.mission_reader.waits()[missions[6]].message
     finally:
         worker.leave()
     # Its worker is gone: what it held waits for another one, each where it stood.
-    waits = app.look.waits()
+    waits = app.mission_reader.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
     assert "(5 ahead of it in the queue)" in waits[missions[6]].message
@@ -75,14 +75,14 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
 
 def test_watching_says_it_once_and_anew_where_it_changes(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     mission, out = ask(app), Output(as_json=False)
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     told = _tell_wait(app, out, state, "")
     assert _tell_wait(app, out, state, told) == told
     worker = app._local.join("worker")
     try:
         told = _tell_wait(app, out, state, told)
         take(app, mission, worker)
-        assert _tell_wait(app, out, app.look.state(mission), told) == told
+        assert _tell_wait(app, out, app.mission_reader.state(mission), told) == told
     finally:
         worker.leave()
     said = capsys.readouterr().out.splitlines()

@@ -15,7 +15,7 @@ from msgspec import structs
 from chargehand.app._config_entries import is_short_form, model_hint
 from chargehand.app._config_values import shown
 from chargehand.app._model_reports import Reports
-from chargehand.app._scripts import scripted_model
+from chargehand.app._scripted_models import scripted_model
 from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.ports import KeySource

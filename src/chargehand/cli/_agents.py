@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from chargehand.agents.clis import SPECS
 from chargehand.agents.opening import abilities_of
 from chargehand.app._agent_probe import probe_agent
-from chargehand.app._app import App
 from chargehand.app._choice import choose, programs_on_path
 from chargehand.app._config_agents import NATIVE, named_agent
 from chargehand.app._config_model import Resolved
 from chargehand.app._model_probe import probe_model
 from chargehand.app._models import model_config
+from chargehand.app.composition import App
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._models import probe_words
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-from chargehand.app._app import App
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.store.artifacts import ArtifactRow
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from chargehand.app._app import App
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.store.audit import AuditReport, verify
 from chargehand.store.export import export_log, verify_export

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option, repo_option
+from chargehand.cli.options import json_option, repo_option
 
 
 @click.group()
@@ -20,7 +20,7 @@ def agent() -> None:
 def list_agents(repo: Path | None, as_json: bool) -> int:
     """List the agents that can be named after --agent, where each comes from, and what else is installed."""
     from chargehand.cli._agents import list_agents
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_agents(Output(as_json=as_json), repo=repo)
 
@@ -35,6 +35,6 @@ def probe_agents(name: str | None, repo: Path | None, as_json: bool) -> int:
     The exit code is 1 unless all is well.
     """
     from chargehand.cli._agents import probe_agents
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return probe_agents(Output(as_json=as_json), name, repo=repo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chargehand.cli._options import json_option, mission_argument
+from chargehand.cli.options import json_option, mission_argument
 
 
 @click.group()
@@ -18,7 +18,7 @@ def artifact() -> None:
 def list_(mission: str, as_json: bool) -> int:
     """List what a mission kept, the oldest first."""
     from chargehand.cli._artifact import list_artifacts
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_artifacts(Output(as_json=as_json), mission)
 
@@ -32,6 +32,6 @@ def show(artifact: str, as_json: bool) -> int:
     With --json `content` is text where the artifact is UTF-8, else base64; `encoding` says which.
     """
     from chargehand.cli._artifact import show_artifact
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_artifact(Output(as_json=as_json), artifact)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from chargehand.cli._options import json_option
+from chargehand.cli.options import json_option
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -96,6 +96,6 @@ def replay(as_json: bool, **options: Any) -> int:
 
 def _run(as_json: bool, options: dict[str, Any]) -> int:
     from chargehand.cli._gateway import GatewayOptions, serve_gateway
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return serve_gateway(Output(as_json=as_json), GatewayOptions(**options))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option, repo_option
+from chargehand.cli.options import json_option, repo_option
 
 
 @click.group()
@@ -29,7 +29,7 @@ def list_models(repo: Path | None, everything: bool, provider: str | None, as_js
       chargehand model list --provider anthropic
     """
     from chargehand.cli._models import list_models
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_models(Output(as_json=as_json), repo=repo, everything=everything, provider=provider)
 
@@ -48,7 +48,7 @@ def show_model(name: str, repo: Path | None, as_json: bool) -> int:
       chargehand model show anthropic:claude-sonnet-4-5
     """
     from chargehand.cli._models import show_model
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_model(Output(as_json=as_json), name, repo=repo)
 
@@ -67,8 +67,8 @@ def model_stats(repo: Path | None, everywhere: bool, since: str | None, as_json:
     Example:
       chargehand model stats --all --since 7d
     """
-    from chargehand.cli._model_stats import show_model_stats
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
+    from chargehand.cli.stats import show_model_stats
 
     return show_model_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)
 
@@ -87,6 +87,6 @@ def probe_models(name: str | None, quick: bool, repo: Path | None, as_json: bool
     NAME is an entry of [models] or a short form, such as ollama:qwen3:8b. The exit code is 1 unless all is well.
     """
     from chargehand.cli._models import probe_models
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return probe_models(Output(as_json=as_json), name, repo=repo, quick=quick)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option, mission_argument, repo_option
+from chargehand.cli.options import json_option, mission_argument, repo_option
 
 
 @click.group()
@@ -21,8 +21,8 @@ def policy() -> None:
 @json_option
 def show_policy(repo: Path | None, facts: bool, cedar: bool, as_json: bool) -> int:
     """Show the rules in force, and where each comes from."""
-    from chargehand.cli._output import Output
     from chargehand.cli._policy import show_rules
+    from chargehand.cli.output import Output
 
     return show_rules(Output(as_json=as_json), repo=repo, facts=facts, cedar=cedar)
 
@@ -53,8 +53,8 @@ def try_policy(
       chargehand policy test -- git push origin main
       chargehand policy test --shell 'find . -name "*.pyc" | xargs rm -f'
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._policy import judge_action
+    from chargehand.cli.output import Output
 
     wanted = {"command": command or None, "shell": line, "read": read, "write": write, "mcp": mcp}
     return judge_action(Output(as_json=as_json), wanted, cwd=cwd, repo=repo)
@@ -66,8 +66,8 @@ def try_policy(
 @json_option
 def why_policy(mission: str, every: bool, as_json: bool) -> int:
     """Show what was judged in a mission, by which rule and why."""
-    from chargehand.cli._output import Output
     from chargehand.cli._policy import show_judgements
+    from chargehand.cli.output import Output
 
     return show_judgements(Output(as_json=as_json), mission, every=every)
 
@@ -85,7 +85,7 @@ def allow_rule(rule: str, reason: str, when: str, as_json: bool) -> int:
       chargehand policy allow git-fetch --reason "the mirror on this machine" \\
         --when 'context has line && context.line like "git fetch mirror*"'
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._policy import override
+    from chargehand.cli.output import Output
 
     return override(Output(as_json=as_json), rule, reason=reason, when=when)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import base_option, json_option, repo_option
+from chargehand.cli.options import base_option, json_option, repo_option
 
 
 @click.group()
@@ -18,8 +18,8 @@ def project() -> None:
 @json_option
 def list_projects(as_json: bool) -> int:
     """List the repositories that Chargehand has worked on."""
-    from chargehand.cli._output import Output
     from chargehand.cli._project import list_projects
+    from chargehand.cli.output import Output
 
     return list_projects(Output(as_json=as_json))
 
@@ -29,8 +29,8 @@ def list_projects(as_json: bool) -> int:
 @json_option
 def show(repo: Path | None, as_json: bool) -> int:
     """Show a project: its base, its checks and setup, whether it is trusted."""
-    from chargehand.cli._output import Output
     from chargehand.cli._project import show_project
+    from chargehand.cli.output import Output
 
     return show_project(Output(as_json=as_json), repo=repo)
 
@@ -41,8 +41,8 @@ def show(repo: Path | None, as_json: bool) -> int:
 @json_option
 def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
     """Build the environment layer of a base now, so that the first mission need not."""
-    from chargehand.cli._output import Output
     from chargehand.cli._project import set_up
+    from chargehand.cli.output import Output
 
     return set_up(Output(as_json=as_json), repo=repo, base=base)
 
@@ -58,8 +58,8 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_js
 
     In a pipe it needs --yes.
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._project import trust
+    from chargehand.cli.output import Output
 
     return trust(Output(as_json=as_json), repo=repo, base=base, only_show=only_show, yes=yes)
 
@@ -69,8 +69,8 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_js
 @json_option
 def log(repo: Path | None, as_json: bool) -> int:
     """Show a project's own log: actions that belong to no mission."""
-    from chargehand.cli._mission_log import show_project_log
-    from chargehand.cli._output import Output
+    from chargehand.cli.mission import show_project_log
+    from chargehand.cli.output import Output
 
     return show_project_log(Output(as_json=as_json), repo=repo)
 
@@ -86,7 +86,7 @@ def hook() -> None:
 def install_hook(repo: Path | None, as_json: bool) -> int:
     """Write the hook, where git looks for hooks; one of somebody else is never changed."""
     from chargehand.cli._format import install
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return install(Output(as_json=as_json), repo=repo)
 
@@ -97,6 +97,6 @@ def install_hook(repo: Path | None, as_json: bool) -> int:
 def remove_hook(repo: Path | None, as_json: bool) -> int:
     """Take the hook away; one of somebody else stays."""
     from chargehand.cli._format import remove
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return remove(Output(as_json=as_json), repo=repo)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import complete_roles, json_option, repo_option
+from chargehand.cli.options import complete_roles, json_option, repo_option
 
 
 @click.group()
@@ -22,8 +22,8 @@ def list_roles(repo: Path | None, as_json: bool) -> int:
 
     The exit code is 1 where a file is wrong; the other roles work all the same.
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._roles import list_roles
+    from chargehand.cli.output import Output
 
     return list_roles(Output(as_json=as_json), repo=repo)
 
@@ -34,8 +34,8 @@ def list_roles(repo: Path | None, as_json: bool) -> int:
 @json_option
 def show_role(name: str, repo: Path | None, as_json: bool) -> int:
     """Show one role: its prompt, its tools, where it may write, and who works in it."""
-    from chargehand.cli._output import Output
     from chargehand.cli._roles import show_role
+    from chargehand.cli.output import Output
 
     return show_role(Output(as_json=as_json), name, repo=repo)
 
@@ -51,7 +51,7 @@ def role_path(name: str | None, repo: Path | None, as_json: bool) -> int:
     Example:
       chargehand role show developer > "$(chargehand role path)/developer.toml"
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._roles import role_path
+    from chargehand.cli.output import Output
 
     return role_path(Output(as_json=as_json), name, repo=repo)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option
+from chargehand.cli.options import json_option
 
 
 @click.group()
@@ -27,7 +27,7 @@ def sandbox() -> None:
 @json_option
 def setup(tier: str, packages: tuple[Path, ...], as_json: bool) -> int:
     """Download and unpack the kernel of virtual machines; nothing is installed and root is not needed."""
-    from chargehand.cli._output import Output
     from chargehand.cli._sandbox import set_up
+    from chargehand.cli.output import Output
 
     return set_up(Output(as_json=as_json), packages=packages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chargehand.cli._options import json_option
+from chargehand.cli.options import json_option
 
 
 @click.group()
@@ -24,8 +24,8 @@ def set_secret(name: str, as_json: bool) -> int:
     Example:
       chargehand secret set OPENAI_API_KEY < key.txt
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._secret import keep_secret
+    from chargehand.cli.output import Output
 
     return keep_secret(Output(as_json=as_json), name)
 
@@ -34,8 +34,8 @@ def set_secret(name: str, as_json: bool) -> int:
 @json_option
 def list_secrets(as_json: bool) -> int:
     """List the secrets that are kept and where each comes from, never what they are."""
-    from chargehand.cli._output import Output
     from chargehand.cli._secret import show_secrets
+    from chargehand.cli.output import Output
 
     return show_secrets(Output(as_json=as_json))
 
@@ -45,7 +45,7 @@ def list_secrets(as_json: bool) -> int:
 @json_option
 def remove_secret(name: str, as_json: bool) -> int:
     """Forget a secret."""
-    from chargehand.cli._output import Output
     from chargehand.cli._secret import forget_secret
+    from chargehand.cli.output import Output
 
     return forget_secret(Output(as_json=as_json), name)

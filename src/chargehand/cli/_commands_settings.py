@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from chargehand.cli._options import json_option, repo_option
+from chargehand.cli.options import json_option, repo_option
 
 
 @click.group()
@@ -35,7 +35,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
       git notes --ref chargehand show COMMIT | chargehand audit verify --head -
     """
     from chargehand.cli._audit import verify_log
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return verify_log(Output(as_json=as_json), mission, head=head, export=export)
 
@@ -48,7 +48,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
 def export_log(mission: str | None, every: bool, output: Path | None, as_json: bool) -> int:
     """Write events, signed heads and public key as JSON lines that verify with nothing else."""
     from chargehand.cli._audit import export_missions
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return export_missions(Output(as_json=as_json), mission, every=every, output=output)
 
@@ -65,7 +65,7 @@ def config() -> None:
 def show_config(repo: Path | None, origin: bool, as_json: bool) -> int:
     """Show the configuration in force, here or in another repository."""
     from chargehand.cli._configuration import show_configuration
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_configuration(Output(as_json=as_json), repo=repo, origin=origin)
 
@@ -82,6 +82,6 @@ def set_config(key: str, value: str, as_json: bool) -> int:
       chargehand config set agents.linter.command '["ruff", "check", "--fix", "."]'
     """
     from chargehand.cli._configuration import set_configuration
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return set_configuration(Output(as_json=as_json), key, value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from chargehand.cli._options import PROGRAM
-from chargehand.cli._output import Output
+from chargehand.cli.options import PROGRAM
+from chargehand.cli.output import Output
 
 _VARIABLE = "_CHARGEHAND_COMPLETE"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.app._app import App
 from chargehand.app._config_edit import set_user_value
 from chargehand.app._config_files import user_config_path
 from chargehand.app._config_model import Resolved
 from chargehand.app._config_reference import shown_value
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
 from chargehand.cli._prepare import current_project, prepare
+from chargehand.cli.output import Output
 from chargehand.core.text import shown_path
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
 from chargehand.app._config_files import user_config_path
+from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.composition import App
+from chargehand.app.documents import exported_branch, mission_cost, mission_document
+from chargehand.app.runs import RunOutcome, RunRequest
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,
@@ -25,13 +28,10 @@ from chargehand.cli._demo_project import (
 )
 from chargehand.cli._demo_script import FORK_AT, MODEL, STUBBORN
 from chargehand.cli._demo_told import complaints, costs, shown_to_model, told, verdict_of
-from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._failures import INTERRUPTED
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
-from chargehand.cli._request import RunOptions
-from chargehand.cli._result import branch_of, cost_of, result_document
-from chargehand.cli._run import Ended, go_on, run_mission
+from chargehand.cli.failures import INTERRUPTED
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.run import continue_mission, run_mission
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork
@@ -64,13 +64,13 @@ class _Story:
         self.out.text()
         self.out.text(f"$ {words}", bold=True)
 
-    def mission(self, work: Callable[[OnEvent], Ended], *, first: int = 1) -> MissionState:
+    def mission(self, work: Callable[[OnEvent], RunOutcome], *, first: int = 1) -> MissionState:
         """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
         shown = 0
 
         def tell(event: Event, payload: Payload) -> None:
             nonlocal shown
-            lines = told(self.app.store, self.app.look.state(event.mission), first=first)
+            lines = told(self.app.store, self.app.mission_reader.state(event.mission), first=first)
             for line in lines[shown:]:
                 self.out.text(line.text, fg=line.colour, bold=line.bold)
             shown = len(lines)
@@ -135,7 +135,7 @@ def _let_the_model_work(story: _Story) -> MissionState:
     story.out.text(
         f"  {story.acceptance.name} is an acceptance test: it is there while checks run, and only then."
     )
-    options = RunOptions(
+    options = RunRequest(
         text=REQUEST,
         model=MODEL,
         attempts="2",
@@ -143,7 +143,7 @@ def _let_the_model_work(story: _Story) -> MissionState:
         yes=True,
     )
     before = _fingerprint(story.project)
-    state = story.mission(lambda watch: run_mission(story.app, _QUIET, options, watch=watch))
+    state = story.mission(lambda watch: run_mission(story.app, _QUIET, options, on_event=watch))
     if not story.interrupted:
         _show_export(story, state, before)
         _note_attempts(story, state)
@@ -161,15 +161,15 @@ def _note_attempts(story: _Story, state: MissionState) -> None:
 
 
 def _show_export(story: _Story, state: MissionState, before: tuple[str, str]) -> None:
-    out, branch = story.out, branch_of(state)
-    cost, known = cost_of(state)
+    out, branch = story.out, exported_branch(state)
+    cost, known = mission_cost(state)
     if branch is not None:
         out.text(f"    branch  {branch}")
     out.text(f"    cost    {'; '.join(costs(state))} (play money)")
     ok = state.status == "promoted" and branch is not None and known and (cost or 0) > 0
     after = _fingerprint(story.project)
     ok = ok and before[1] == after[1] and set(before[0].splitlines()) <= set(after[0].splitlines())
-    story.step("run", ok, result=result_document(state))
+    story.step("run", ok, result=mission_document(state))
 
 
 def _fingerprint(project: Path) -> tuple[str, str]:
@@ -179,7 +179,7 @@ def _fingerprint(project: Path) -> tuple[str, str]:
 
 def _show_change(story: _Story, state: MissionState) -> None:
     story.command(f"chargehand mission diff {state.id}")
-    patch = depot_of(story.app, state).patch(base_tree(state), result_tree(state))
+    patch = mission_depot(story.app, state).patch(base_tree(state), result_tree(state))
     for line in patch.decode(errors="replace").rstrip().splitlines():
         if not line.startswith(("diff --git", "index ", "--- ")):
             story.out.text(f"  {line}", **_colour(line))
@@ -206,11 +206,11 @@ def _fork(story: _Story, state: MissionState) -> None:
     out.text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
     before = _fingerprint(story.project)
     made = create_fork(app.store, app.depot(app.project(story.project)), state.id, FORK_AT, edit=STUBBORN)
-    other = story.mission(lambda watch: go_on(app, _QUIET, made, watch=watch), first=FORK_AT.attempt)
+    other = story.mission(lambda watch: continue_mission(app, _QUIET, made, on_event=watch), first=FORK_AT.attempt)
     calls = sum(attempt.calls for attempt in other.attempts)
     out.text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
     ok = other.status == "refused" and not calls and before == _fingerprint(story.project)
-    story.step("fork", ok, at=point, result=result_document(other))
+    story.step("fork", ok, at=point, result=mission_document(other))
 
 
 def _let_one_cheat(story: _Story, state: MissionState) -> None:
@@ -218,11 +218,11 @@ def _let_one_cheat(story: _Story, state: MissionState) -> None:
     story.command(f'chargehand run --agent "{CHEAT}" "{CHEAT_REQUEST}"')
     out.text("  Any program can be an agent. This one deletes the tests that fail.")
     before = _fingerprint(story.project)
-    options = RunOptions(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
-    cheated = story.mission(lambda watch: run_mission(story.app, _QUIET, options, watch=watch), first=2)
+    options = RunRequest(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
+    cheated = story.mission(lambda watch: run_mission(story.app, _QUIET, options, on_event=watch), first=2)
     ok = cheated.status == "refused" and before == _fingerprint(story.project)
     ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
-    story.step("cheat", ok, result=result_document(cheated))
+    story.step("cheat", ok, result=mission_document(cheated))
 
 
 def _roll_back(story: _Story, state: MissionState) -> None:
@@ -233,7 +233,7 @@ def _roll_back(story: _Story, state: MissionState) -> None:
             return await session.missions.roll_back(found)
 
     after = run_async(work)
-    branch = branch_of(after) or ""
+    branch = exported_branch(after) or ""
     same = git(story.project, "rev-parse", f"{branch}^{{tree}}") == git(story.project, "rev-parse", "main^{tree}")
     story.out.text(f"  the branch has a new commit, {(after.commit or '')[:12]}, with the tree it began with")
     story.step("rollback", same and after.commit != state.commit, commit=after.commit)

@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chargehand.app._app import App
-from chargehand.app._profile import Profile, machine_facts
-from chargehand.cli._output import Output, to_json
-from chargehand.cli._progress import progress
+from chargehand.app.composition import App
+from chargehand.app.documents import to_json
+from chargehand.app.wiring.profile import Profile, machine_facts
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
 from chargehand.sandbox.probe import ProbePart, ProbeReport

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from msgspec import structs
-
-from chargehand.app._app import App
-from chargehand.app._gateways import ledger_by_hand
 from chargehand.app._model_reports import kept_reports
 from chargehand.app._models import every, is_loopback, key_name, model_config, provider_limits, served_chain
-from chargehand.cli._happenings import alert_text
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
+from chargehand.app.event_text import alert_text
+from chargehand.app.wiring.gateways import ledger_by_hand
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
@@ -262,8 +260,8 @@ def _show_call(out: Output, record: CallRecord) -> None:
 
 def _show_alert(out: Output, spent: Spent) -> None:
     if spent.limit not in ("user", "day"):
-        spent = structs.replace(spent, limit="gateway")
-    out.document({"alert": structs.asdict(spent)})
+        spent = replace(spent, limit="gateway")
+    out.document({"alert": asdict(spent)})
     out.text(f"      {alert_text(spent)}")
 
 

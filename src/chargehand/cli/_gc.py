@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from chargehand.app._app import App
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.text import printable, shown_path
 from chargehand.store.projects import ProjectRow

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
+from chargehand.app.missions import answer_question as record_answer
+from chargehand.app.missions import cancel_mission, check_answer, discard_mission
+from chargehand.app.missions import send_message as send_to_agent
+from chargehand.app.runs import RunRequest, record_mission
 from chargehand.cli._mcp_records import (
     AnswerQuestion,
     DiffView,
@@ -23,11 +27,6 @@ from chargehand.cli._mcp_records import (
     Started,
 )
 from chargehand.cli._mcp_views import diff_view, exact, listed, log_view, mission_view
-from chargehand.cli._mission_steer import cancel_it, send_to
-from chargehand.cli._output import Output
-from chargehand.cli._questions import answer_to, checked_answer
-from chargehand.cli._request import RunOptions
-from chargehand.cli._run import record_mission
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
 
@@ -43,12 +42,12 @@ def run_mission(app: App, call: RunMission) -> Started:
     """
     asked = _digest(app, call)
     if call.key is None:
-        return _started(app, record_mission(app, _QUIET, _options(call)))
+        return _started(app, record_mission(app, _options(call)))
     mission = keyed_id("mission", call.key)
     if not _known(app, mission, call.key, asked):
         try:
             noted = {"mcp": {"key": call.key, "asked": asked}}
-            return _started(app, record_mission(app, _QUIET, _options(call), mission=mission, noted=noted))
+            return _started(app, record_mission(app, _options(call), mission=mission, noted=noted))
         except UsageError as error:
             if error.code != "mission_exists":
                 raise
@@ -69,7 +68,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
         rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
     found = []
     for row in rows[:_LOOKED_AT]:
-        state = app.look.state(row.id)
+        state = app.mission_reader.state(row.id)
         last = row.id
         if not call.status or state.status in call.status:
             found.append(listed(state))
@@ -82,7 +81,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
 def answer_question(app: App, call: AnswerQuestion) -> MissionView:
     """Answer what a mission asks and let it go on. Raises `RefusedError` (`no_question`), `UsageError`."""
     mission = exact(app, call.mission)
-    asked = app.look.state(mission).open_question
+    asked = app.mission_reader.state(mission).open_question
     if call.question is not None and (asked is None or asked.id != call.question):
         now = "nothing" if asked is None else f"{asked.id!r}"
         raise RefusedError(
@@ -90,14 +89,14 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
             code="no_question",
             hint="mission_status shows what it asks",
         )
-    answer_to(app, mission, checked_answer(asked, call.text))
+    record_answer(app, mission, check_answer(asked, call.text))
     return mission_view(app, mission)
 
 
 def send_message(app: App, call: SendMessage) -> MissionView:
     """Tell the agent of a mission something. Raises `RefusedError`, `UsageError`."""
     mission = exact(app, call.mission)
-    send_to(app, mission, call.text)
+    send_to_agent(app, mission, call.text)
     return mission_view(app, mission)
 
 
@@ -114,27 +113,23 @@ def show_log(app: App, call: ShowLog) -> LogView:
 def discard(app: App, call: OneMission) -> MissionView:
     """Settle a mission as not wanted. Raises `RefusedError`."""
     mission = exact(app, call.mission)
-    app.steering.discard(mission)
+    discard_mission(app, mission)
     return mission_view(app, mission)
 
 
 def cancel(app: App, call: OneMission) -> MissionView:
     """Stop a mission, waiting up to half a minute, or close one that waits. Raises `RefusedError`."""
     mission = exact(app, call.mission)
-    cancel_it(app, mission)
+    cancel_mission(app, mission)
     return mission_view(app, mission)
-
-
-_QUIET = Output(as_json=True)
-"""Asks nobody: what needs a person's yes, such as trust, is refused."""
 
 
 def _started(app: App, mission: str) -> Started:
     return Started(created=True, mission=mission_view(app, mission))
 
 
-def _options(call: RunMission) -> RunOptions:
-    return RunOptions(
+def _options(call: RunMission) -> RunRequest:
+    return RunRequest(
         text=call.request,
         repo=None if call.repo is None else Path(call.repo),
         base=call.base,

@@ -11,7 +11,7 @@ from typing import Any
 from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._mcp_calls import Calls
 from chargehand.cli._mcp_resources import Resources
 from chargehand.cli._mcp_tools import Bench, tools

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli import _mcp_desk as desk
 from chargehand.cli import _mcp_records as records
 from chargehand.cli._mcp_records import Gives, MissionView, PromoteMission, Takes, WaitMission

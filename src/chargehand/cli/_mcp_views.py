@@ -6,13 +6,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.app._app import App
-from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._happenings import describe_event
+from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.composition import App
+from chargehand.app.documents import exported_branch, mission_document, to_json
+from chargehand.app.event_text import describe_event
+from chargehand.app.missions import goes_on_by_itself
 from chargehand.cli._mcp_records import DiffView, EventView, Listed, LogView, MissionView, ShowDiff, ShowLog
-from chargehand.cli._mission_log import goes_on
-from chargehand.cli._output import to_json
-from chargehand.cli._result import branch_of, result_document
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError
 from chargehand.core.events import Event
@@ -30,7 +29,7 @@ _PAGE = 200_000
 
 def is_settled(state: MissionState) -> bool:
     """Tell whether nobody goes on with a mission before somebody acts."""
-    return state.status in SETTLED and not goes_on(state)
+    return state.status in SETTLED and not goes_on_by_itself(state)
 
 
 def cleaned(value: Any) -> Any:
@@ -58,14 +57,14 @@ def exact(app: App, name: str) -> str:
 def mission_view(app: App, mission: str) -> MissionView:
     """Return how a mission stands. Raises `NotFoundError`."""
     seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     own = {
         "settled": is_settled(state),
         "repository": shown_path(state.repository),
         "request": _asked(state),
         "last_seq": seen,
     }
-    return _record(result_document(state) | own, MissionView)
+    return _record(to_json(mission_document(state)) | own, MissionView)
 
 
 def listed(state: MissionState) -> Listed:
@@ -77,7 +76,7 @@ def listed(state: MissionState) -> Listed:
         "created": state.created,
         "updated": state.updated,
         "request": _asked(state),
-        "branch": branch_of(state),
+        "branch": exported_branch(state),
         "question": state.open_question is not None,
     }
     return _record(line, Listed)
@@ -85,10 +84,10 @@ def listed(state: MissionState) -> Listed:
 
 def diff_view(app: App, call: ShowDiff) -> DiffView:
     """Return a part of what a mission changed. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
-    state = app.look.state(exact(app, call.mission))
+    state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
-    depot = depot_of(app, state)
+    depot = mission_depot(app, state)
     patch = depot.patch(old, new)
     shown = printable(patch.decode(errors="replace"))
     files = depot.numstat(old, new)
@@ -111,7 +110,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
 def log_view(app: App, call: ShowLog) -> LogView:
     """Return a page of a mission's events. Raises `NotFoundError`."""
     mission = exact(app, call.mission)
-    settled = is_settled(app.look.state(mission))
+    settled = is_settled(app.mission_reader.state(mission))
     lines = app.store.log.read(mission, after=call.after)
     shown: list[EventView] = []
     size = 0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._app import App
 from chargehand.app._policy import add_override
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
 from chargehand.cli._prepare import current_project, find_mission
+from chargehand.cli.output import Output
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
 from chargehand.core.events import decode

@@ -1,105 +1,32 @@
-"""What every command on a repository does first: find it, resolve base and configuration, ask for trust."""
+"""The names under which commands of the project, roles and audit find what `StateReader` and `App` find."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
-from chargehand.app._app import App
-from chargehand.app._config_model import Option, Resolved
-from chargehand.app._session import Found
-from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
-from chargehand.cli._output import Output
-from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
-from chargehand.core.records import Base
-from chargehand.core.text import printable
+from chargehand.app._config_model import Option
+from chargehand.app.composition import App
+from chargehand.app.reading import StateReader
+from chargehand.app.wiring.session import ConfiguredBase
+from chargehand.cli.rendering import base_line
 from chargehand.store.projects import ProjectRow
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Found):
-    """A repository at a base, and the configuration in force there."""
-
-    resolved: Resolved
+__all__ = ["base_line", "current_project", "find_mission", "prepare"]
 
 
 def prepare(
     app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, Option] | None = None
-) -> Prepared:
-    """Find and resolve everything without starting anything; raises the errors of each."""
-    found = app.find(repo, revision=revision)
-    resolved = app.configuration(found.project, found.depot, found.base, options=options, head=revision is None)
-    return Prepared(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
+) -> ConfiguredBase:
+    """Return a repository's base with its configuration; see `App.configured`."""
+    return app.configured(repo, revision=revision, options=options)
 
 
-def settle_trust(app: App, out: Output, prepared: Prepared, *, ask: bool) -> None:
-    """Ask a person once whether the repository's file may have what it asks for.
-
-    Raises `WaitingError` where nobody can be asked or the answer is no.
-    """
-    if not trust_needed(prepared.resolved):
-        return
-    if ask and out.can_ask:
-        show_untrusted(out, prepared.resolved)
-        if click.confirm("Trust this content of chargehand.toml?", default=False, err=True):
-            app.store.trust.grant(prepared.project.id, prepared.resolved.digest, identity=app.identity())
-            return
-    require_trust(prepared.resolved)
+def current_project(app: StateReader, repo: Path | None = None) -> ProjectRow | None:
+    """Return the project one is in; see `StateReader.current_project`."""
+    return app.current_project(repo)
 
 
-def show_untrusted(out: Output, resolved: Resolved) -> None:
-    """Show a person what asks for trust."""
-    out.notice("The repository's chargehand.toml asks for what only you may give:")
-    for line in describe_untrusted(resolved):
-        out.notice(f"  {line}")
-
-
-def check_apply(prepared: Prepared) -> None:
-    """Raise `RepositoryError` or `UsageError` where `--apply` can never work."""
-    prepared.depot.check_can_apply()
-    branch = prepared.depot.repository.branch
-    if prepared.base.branch != branch:
-        raise UsageError(
-            f"--apply moves the branch that is checked out, {branch!r}, and the base is "
-            f"{prepared.base.revision!r}",
-            code="apply_base",
-            hint="leave out --base or --apply",
-        )
-
-
-def current_project(app: App, repo: Path | None = None) -> ProjectRow | None:
-    """Return the project of `repo`; without one that of the working directory, `None` outside of any."""
-    if repo is not None:
-        return app.project(repo)
-    try:
-        return app.project()
-    except RepositoryError:
-        return None
-
-
-def find_mission(app: App, name: str) -> str:
-    """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
-
-    Raises `NotFoundError`, `UsageError`.
-    """
-    if name != "last":
-        return app.store.log.find(name)
-    project = current_project(app)
-    rows = (project and app.store.log.missions(project=project.id)) or app.store.log.missions()
-    if not rows:
-        raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
-    return rows[-1].id
-
-
-def base_line(base: Base) -> str:
-    """Return where a mission starts, in words: branch, commit, how far behind, what it leaves out."""
-    name = base.branch or base.revision
-    parts = [f"{printable(name)} @ {base.commit[:12]}"]
-    if base.upstream and base.behind:
-        parts.append(f"{base.behind} commits behind {base.upstream}")
-    if base.dirty:
-        parts.append("uncommitted changes are not part of it")
-    return ", ".join(parts)
+def find_mission(app: StateReader, name: str) -> str:
+    """Return the id of a mission; see `StateReader.find_mission`."""
+    return app.find_mission(name)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
 from chargehand.app._config_model import Resolved
-from chargehand.app._session import Detected
-from chargehand.app._trust import describe_untrusted
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
-from chargehand.cli._prepare import Prepared, base_line, prepare
-from chargehand.cli._progress import progress
+from chargehand.app.composition import App
+from chargehand.app.trust import describe_untrusted
+from chargehand.app.wiring.session import ConfiguredBase as Prepared
+from chargehand.app.wiring.session import DetectedChecks
+from chargehand.cli._prepare import base_line, prepare
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.text import shown_path
 
@@ -71,7 +72,7 @@ def show_project(out: Output, *, repo: Path | None) -> int:
     return 0
 
 
-def _checks(resolved: Resolved, detected: Detected) -> tuple[tuple[str, ...], str]:
+def _checks(resolved: Resolved, detected: DetectedChecks) -> tuple[tuple[str, ...], str]:
     """Return the checks that would count, and where they come from."""
     configured = resolved.config.project.checks
     if configured is not None:

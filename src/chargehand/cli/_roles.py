@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from chargehand.agents.roles import Role
-from chargehand.app._app import App
 from chargehand.app._config_model import Resolved
 from chargehand.app._role_map import DEFAULT_ROLE, levels_of
 from chargehand.app._roles import FoundRole, RoleFile, Roles
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
 from chargehand.cli._prepare import current_project, prepare
+from chargehand.cli.output import Output
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import shown_path
 

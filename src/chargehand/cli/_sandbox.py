@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chargehand.app._app import App
-from chargehand.cli._output import Output
-from chargehand.cli._progress import progress
+from chargehand.app.composition import App
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
 
 
 def set_up(out: Output, *, packages: Sequence[Path]) -> int:

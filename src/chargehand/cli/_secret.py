@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from chargehand.app._app import App
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 
 _MOST_BYTES = 64 * 1024  # more than any secret may have: what is longer is refused, not cut

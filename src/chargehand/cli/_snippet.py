@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from chargehand.app._app import App
 from chargehand.app._config_model import Option
 from chargehand.app._config_resolve import resolve
-from chargehand.cli._failures import show_failure
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
+from chargehand.app.composition import App
+from chargehand.cli.failures import show_failure
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.policy.actions import Judgement, Snippet, Surroundings
 from chargehand.policy.judgement import denied, judge

@@ -1,0 +1,406 @@
+"""Actions: git and `exec` by hand as records with an id, a status that is derived, and output as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from chargehand.app._action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
+from chargehand.app._config_files import load_user_file, user_config_path
+from chargehand.app._config_model import Option
+from chargehand.app._config_resolve import resolve
+from chargehand.app.documents import Document
+from chargehand.app.sandbox_commands import ExecRequest
+from chargehand.core.actions import (
+    ACTION_ENDED,
+    ACTION_TYPES,
+    ActionAnswered,
+    ActionAsked,
+    ActionBegan,
+    ActionCreated,
+    ActionEnd,
+    ActionFinished,
+    ActionKind,
+    ActionQueued,
+    ActionState,
+    ActionStatus,
+    fold_action,
+)
+from chargehand.core.config import ActionsConfig
+from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.core.events import Payload, decode, encode_json
+from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.records import Reason
+from chargehand.durable.actions import ActionLocation, ActionLock, ActionOutput, ActionRegistry, OutputLine
+from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.durable.supervisor import OutputStream
+from chargehand.models.redaction import Redactor
+from chargehand.workspace.merge import MergeConflictError
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+OnOutputLine = Callable[[OutputLine], None]
+_LOOK_SECONDS = 0.1
+_PREPARING_SECONDS = 600.0
+"""What a sandbox may take to be made, before the command's own time begins."""
+_RESULT_BYTES = 6000
+_REDACTOR = Redactor()
+_CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
+
+
+class ActionDocument(Document, frozen=True):
+    """One action: what it does, how it stands and why, what came of it.
+
+    Times are ISO 8601 in UTC, "" for not yet.
+    """
+
+    action: str
+    kind: ActionKind | None
+    status: ActionStatus
+    project: str
+    mission: str | None
+    arguments: dict[str, Any]
+    limit_seconds: float
+    identity: str
+    detached: bool
+    created: str
+    began: str
+    finished: str
+    question: ActionAsked | None
+    answer: bool | None
+    exit_code: int | None
+    seconds: float | None
+    reasons: tuple[Reason, ...]
+    result: dict[str, Any]
+    lines: int | None
+    truncated: bool
+
+
+class QueuedActionDocument(Document, frozen=True):
+    """The first line that a command prints whose work is an action."""
+
+    action: str
+    status: Literal["queued"]
+
+
+class ActionLineDocument(Document, frozen=True):
+    """One line that an action printed."""
+
+    action: str
+    time: str
+    stream: str
+    line: str
+
+
+def action_document(state: ActionState) -> ActionDocument:
+    """Return an action as it is printed."""
+    known = {field.name: getattr(state, field.name) for field in fields(state)}
+    return ActionDocument(action=known.pop("id"), **known)
+
+
+def _ignore_line(line: OutputLine) -> None:
+    """Show nothing."""
+
+
+class Actions:
+    """Makes, runs, reads and ends the actions of one state directory."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.places = ActionRegistry(app.home)
+
+    def config(self, limit: str | None = None) -> ActionsConfig:
+        """Return how actions are limited, by the user's own configuration alone; `limit` is from `--time`."""
+        app = self._app
+        options = {"actions.time": Option(value=limit, name="--time")}
+        user = load_user_file(user_config_path(app.environ))
+        return resolve(user=user, environ=app.environ, options=options).config.actions
+
+    def create(
+        self,
+        kind: ActionKind,
+        arguments: dict[str, Any],
+        *,
+        project: str,
+        mission: str | None,
+        seconds: float,
+        detached: bool,
+    ) -> ActionLock:
+        """Record a new action and own it; it is `queued` until it runs."""
+        app = self._app
+        log = mission or project
+        after = app.store.log.last_seq(log)
+        held = self.places.make()
+        created = ActionCreated(
+            action=held.action,
+            kind=kind,
+            project=project,
+            mission=mission,
+            arguments=arguments,
+            seconds=seconds,
+            identity=app.identity(),
+            detached=detached,
+        )
+        app.store.log.append(log, created, durable=True)
+        self.places.put(ActionLocation(action=held.action, log=log, after=after))
+        return held
+
+    def state(self, action: str) -> ActionState:
+        """Return an action's state, as the log and its lock tell it. Raises `NotFoundError`."""
+        place = self.places.get(action)
+        # The lock is looked at first: one that ends in between has left all its lines in the log by then.
+        live = self.places.live(action)
+        lines = self._app.store.log.read(place.log, after=place.after, types=ACTION_TYPES)
+        return fold_action(action, lines, live=live)
+
+    def all(self) -> list[ActionState]:
+        """Return the actions that are still kept, the oldest first."""
+        return [self.state(action) for action in self.places.ids()]
+
+    def begin(
+        self,
+        kind: ActionKind,
+        arguments: dict[str, Any],
+        *,
+        mission: str | None = None,
+        project: str | None = None,
+        limit: str | None = None,
+        detached: bool = False,
+    ) -> ActionLock:
+        """Record an action on a mission (by its id) or else a project, ended after `limit` (`actions.time`)."""
+        if mission is not None:
+            project = self._app.store.log.get(mission).project
+        assert project is not None
+        seconds = self.config(limit).time
+        return self.create(kind, arguments, project=project, mission=mission, seconds=seconds, detached=detached)
+
+    def begin_exec(self, request: ExecRequest) -> ActionLock:
+        """Record a command for a sandbox, to be run without waiting for it. Raises `UsageError`."""
+        request.check()
+        app = self._app
+        arguments: dict[str, Any] = {"command": list(request.command)}
+        if request.mission is not None:
+            mission = app.find_mission(request.mission)
+            return self.begin("exec", arguments, mission=mission, limit=request.time, detached=True)
+        found = app.project(request.repo)
+        arguments |= {"repository": str(found.path), "base": request.base, "sandbox": request.sandbox}
+        return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
+
+    def wait_until_ended(self, action: str, seconds: float) -> ActionState:
+        """Return an action's state once it has ended, or as it is after `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            state = self.state(action)
+            if state.status in ACTION_ENDED or time.monotonic() >= until:
+                return state
+            time.sleep(_LOOK_SECONDS)
+
+    def follow(self, action: str) -> Iterator[OutputLine]:
+        """Yield what an action printed and prints, until it has ended or asks something."""
+        offset = 0
+        while True:
+            state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
+            lines, offset = self.places.read(action, offset)
+            yield from lines
+            if state.status in ACTION_ENDED or state.status == "waiting":
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def start(self, held: ActionLock) -> subprocess.Popen[bytes]:
+        """Hand an action to a process of its own, which owns it from now on without a moment in between."""
+        app = self._app
+        logs = app.home / "logs"
+        logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with Path(logs, "actions.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chargehand", "action", "run", held.action, "--lock", str(held.fileno())],
+                cwd="/",
+                env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
+                pass_fds=(held.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        held.let_go(handed_on=True)
+        return process
+
+    async def run(self, held: ActionLock, *, on_line: OnOutputLine = _ignore_line) -> ActionState:
+        """Run an action that is owned to its end, or to its question, and let go of it."""
+        action = held.action
+        place = self.places.get(action)
+        output = self.places.output(action)
+        try:
+            await self._run(action, place, output, on_line)
+        finally:
+            output.close()
+            held.let_go()
+        return self.state(action)
+
+    async def _run(self, action: str, place: ActionLocation, output: ActionOutput, on_line: OnOutputLine) -> None:
+        clock = self._app.clock
+        state = self.state(action)
+        began = clock.monotonic()
+
+        def tell(stream: OutputStream, text: str) -> None:
+            line = OutputLine(time=clock.now().isoformat(), stream=stream, line=_REDACTOR.text(text))
+            output.write(line)
+            on_line(line)
+
+        def note(*payloads: Payload) -> None:
+            self._app.store.log.append(place.log, *payloads, durable=True)
+
+        work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
+        try:
+            status, done = await self._worked(work, place)
+        except ApprovalNeededError as asks:
+            note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
+            return
+        note(
+            ActionFinished(
+                action=action,
+                status=status,
+                seconds=clock.monotonic() - began,
+                exit_code=done.exit_code,
+                reasons=done.reasons,
+                result=done.result,
+                lines=output.lines,
+                truncated=output.truncated,
+            )
+        )
+        if status == "cancelled" and not self.places.cancel_asked(action):
+            raise asyncio.CancelledError
+
+    async def _worked(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
+        """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
+        seconds = work.state.limit_seconds
+        try:
+            done = await self._limited(work)
+        except TimeoutError:
+            return "timed_out", ActionResult(reasons=(_time_is_up(seconds),))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            return "cancelled", ActionResult(reasons=(_CANCELLED,))
+        except MergeConflictError as error:
+            return "failed", ActionResult(reasons=(_reason(error),), result=self._conflicts(place))
+        except ChargehandError as error:
+            return "failed", ActionResult(reasons=(_reason(error),))
+        if done.timed_out:
+            return "timed_out", replace(done, reasons=(_time_is_up(seconds),))
+        return ("failed" if done.reasons else "done"), done
+
+    async def _limited(self, work: ActionContext) -> ActionResult:
+        """Do the work in its place and time; a wish to cancel ends it."""
+        state = work.state
+        assert state.kind is not None
+        task = asyncio.current_task()
+        assert task is not None
+        watching = asyncio.create_task(self._end_when_asked(state.id, task))
+        limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
+        try:
+            async with self._place(work):
+                async with asyncio.timeout(limit):
+                    return await WORK[state.kind](work)
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    async def _end_when_asked(self, action: str, task: asyncio.Task[Any]) -> None:
+        while not self.places.cancel_asked(action):  # noqa: ASYNC110 -- it is another process that sets it
+            await asyncio.sleep(_LOOK_SECONDS)
+        task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _place(self, work: ActionContext) -> AsyncIterator[None]:
+        """Wait for a place among the git actions of all processes; a command has none: its sandbox bounds it."""
+        action, clock = work.state.id, self._app.clock
+        asked, places = clock.monotonic(), max(1, work.config.git_at_once)
+
+        def waits(before: int) -> None:
+            running = f"{places} git actions are running" + (
+                f", {before} are queued before this one" if before else ""
+            )
+            reason = Reason(code="queued", message=running)
+            work.note(ActionQueued(action=action, before=before, places=places, reason=reason))
+
+        async with contextlib.AsyncExitStack() as stack:
+            if work.state.kind != "exec":
+                slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
+                await stack.enter_async_context(slots.place(on_wait=waits))
+            work.note(ActionBegan(action=action, pid=os.getpid(), waited=clock.monotonic() - asked))
+            yield
+
+    def _conflicts(self, place: ActionLocation) -> dict[str, Any]:
+        """Return what the log tells of the conflict that was just noted there, as far as a line may hold it."""
+        lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
+        told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
+        if not isinstance(told, MergeConflicted):
+            return {}
+        result = {"conflict_count": told.count, "conflicts": told.conflicts, "artifact": told.artifact}
+        if len(encode_json(result)) > _RESULT_BYTES:
+            result["conflicts"] = ()
+        return result
+
+    def answer(self, action: str, *, yes: bool) -> ActionLock | None:
+        """Answer what an action asks; return it, owned, where it may go on.
+
+        Raises `RefusedError` (`no_question`, `action_held`).
+        """
+        held = self.places.hold(action)
+        if held is None:
+            raise RefusedError(
+                f"action {action!r} is running", code="action_held", hint=f"chargehand action show {action}"
+            )
+        state = self.state(action)
+        if state.status != "waiting":
+            held.let_go()
+            raise RefusedError(
+                f"action {action!r} has no open question: it is {state.status}",
+                code="no_question",
+                hint=f"chargehand action show {action}",
+            )
+        identity = self._app.identity()
+        self._note(action, ActionAnswered(action=action, yes=yes, identity=identity))
+        if yes:
+            return held
+        reason = Reason(code="answered_no", message=f"{identity} answered no")
+        self._note(action, ActionFinished(action=action, status="failed", seconds=0.0, reasons=(reason,)))
+        held.let_go()
+        return None
+
+    def cancel(self, action: str) -> ActionState:
+        """End an action; its owner does so within a second or two. One that has ended is left as it is."""
+        state = self.state(action)
+        if state.status in ACTION_ENDED:
+            return state
+        self.places.ask_cancel(action)
+        held = self.places.hold(action)
+        if held is not None:
+            if self.state(action).status == "waiting":
+                ended = ActionFinished(action=action, status="cancelled", seconds=0.0, reasons=(_CANCELLED,))
+                self._note(action, ended)
+            held.let_go()
+        return self.state(action)
+
+    def _note(self, action: str, payload: Payload) -> None:
+        self._app.store.log.append(self.places.get(action).log, payload, durable=True)
+
+
+def _reason(error: ChargehandError) -> Reason:
+    return Reason(code=error.code, message=f"{error.message} ({error.hint})" if error.hint else error.message)
+
+
+def _time_is_up(seconds: float) -> Reason:
+    return Reason(code="action_time", message=f"it took longer than {seconds:g} s and was stopped")

@@ -1,0 +1,382 @@
+"""The composition root: builds everything that changes something, from the configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from chargehand import __version__
+from chargehand.app._config_agents import requested_agent
+from chargehand.app._config_files import load_user_file, user_config_path
+from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
+from chargehand.app._config_resolve import resolve
+from chargehand.app._policy import load_rules
+from chargehand.app._roles import Roles
+from chargehand.app.reading import StateReader
+from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
+from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
+from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
+from chargehand.app.wiring.tiers import (
+    MACHINES,
+    SessionSnippets,
+    choose_driver,
+    open_tier,
+    require_tier,
+    settle_tier,
+    try_tier,
+    with_tier,
+)
+from chargehand.checks.detection import detect_checks, detect_setup
+from chargehand.core.clock import Clock
+from chargehand.core.config import Config
+from chargehand.core.config import Tier as TierName
+from chargehand.core.errors import RepositoryError
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base, TierChoice
+from chargehand.durable.orders import give_order, taking_orders
+from chargehand.durable.workers import Membership, Role
+from chargehand.missions.journal import OnEvent, ignore_event
+from chargehand.missions.missions import Missions
+from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
+from chargehand.missions.steering import Controls, Steering
+from chargehand.policy.rules import Rules
+from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
+from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.vm_kernel import VmKernel
+from chargehand.store.projects import ProjectRow
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.repository import find_repository
+
+
+class App(StateReader):
+    """Chargehand for one state directory: what reads it, and everything that is built to change something.
+
+    `role` says what this process is among the workers: a `command` ends with what a person named.
+    """
+
+    def __init__(
+        self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, role: Role = "command"
+    ) -> None:
+        super().__init__(environ=environ, cwd=cwd, clock=clock)
+        self.controls = Controls()
+        self._standings = ProviderHealthRegistry()
+        self._role = role
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._member: Membership | None = None
+        self._taking_orders = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(
+        cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None, role: Role = "command"
+    ) -> Iterator[App]:
+        """Open the state directory as `StateReader.open` does, and leave the workers at the end."""
+        app = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd(), role=role)
+        try:
+            yield app
+        finally:
+            app.close()
+
+    def close(self) -> None:
+        """Close the store and leave the workers."""
+        super().close()
+        if self._member is not None:
+            self._member.leave()
+
+    @property
+    def engine_url(self) -> str:
+        """The engine's database."""
+        return self.engine.url or f"sqlite:///{self.home / 'engine.db'}"
+
+    @property
+    def member(self) -> Membership:
+        """This process among the workers, joined when it is first needed."""
+        if self._member is None:
+            with system_errors():
+                self._member = self.workers.join(self._role, on_lost=self._given_up)
+        return self._member
+
+    def _given_up(self) -> None:
+        """Stop every mission, told by a thread that the others take this process for dead."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
+
+    def order(self, mission: str, order: str, **more: str) -> bool:
+        """Give an order to the worker that holds a mission; `False` where none does. Raises `RefusedError`."""
+        row = self.store.log.get(mission)
+        if row.owner is None:
+            return False
+        request = {"mission": mission, "order": order, "identity": self.identity(), **more}
+        return give_order(self._local.socket(row.owner), request) is not None
+
+    @property
+    def steering(self) -> Steering:
+        """What steers missions that nobody runs."""
+        return Steering(
+            store=self.store, look=self.mission_reader, worker=self.member.id, identity=self.identity()
+        )
+
+    @contextlib.asynccontextmanager
+    async def taking_orders(self) -> AsyncIterator[None]:
+        """Take orders for the missions of this process while the block runs; blocks may be nested."""
+        self._taking_orders += 1
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if self._taking_orders == 1:
+                    socket = self._local.socket(self.member.id)
+                    await stack.enter_async_context(taking_orders(socket, self.controls.take))
+                yield
+        finally:
+            self._taking_orders -= 1
+
+    def find(self, repository: Path | None = None, *, revision: str | None = None) -> ProjectBase:
+        """Return the project of a repository, its depot and a base; raises what each of these does."""
+        with system_errors():
+            place = find_repository(self.cwd / repository if repository else self.cwd)
+            project = self.store.projects.register(place.path)
+            depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
+            return ProjectBase(project=project, depot=depot, base=depot.resolve_base(revision))
+
+    def configuration(
+        self,
+        project: ProjectRow,
+        depot: Depot,
+        base: Base,
+        *,
+        options: Mapping[str, Option] | None = None,
+        head: bool = True,
+    ) -> Resolved:
+        """Return the configuration in force for a project at a base.
+
+        `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
+        """
+        return resolve(
+            user=load_user_file(user_config_path(self.environ)),
+            environ=self.environ,
+            options=options,
+            repository=self._repository_file(project, depot, base, head=head),
+            is_trusted=lambda digest: self.store.trust.is_trusted(project.id, digest),
+            machine=self.profile.said(),
+        )
+
+    def configured(
+        self, repository: Path | None, *, revision: str | None = None, options: Mapping[str, Option] | None = None
+    ) -> ConfiguredBase:
+        """Return a repository's base with the configuration in force there; nothing is started."""
+        found = self.find(repository, revision=revision)
+        resolved = self.configuration(
+            found.project, found.depot, found.base, options=options, head=revision is None
+        )
+        return ConfiguredBase(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
+
+    def detected(self, depot: Depot, base: Base) -> DetectedChecks:
+        """Return the checks and the setup that the files of a base suggest."""
+        reader = DepotReader(depot)
+        found = detect_checks(reader, base.tree)
+        return DetectedChecks(checks=found.commands, why=found.why, setup=detect_setup(reader, base.tree))
+
+    def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
+        """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
+        rules = load_rules(self.environ, depot, base.tree if base is not None else None)
+        if len(rules.sources) > 1:  # those that are shipped are right, and parsed when they are first asked
+            rules.check()
+        return rules
+
+    def roles(self, found: ProjectBase | None = None) -> Roles:
+        """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
+        if found is None:
+            return Roles(self.environ)
+        is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
+        return Roles(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
+
+    def _repository_file(
+        self, project: ProjectRow, depot: Depot, base: Base, *, head: bool
+    ) -> RepositoryFile | None:
+        entry = depot.lookup(base.tree, REPOSITORY_FILE)
+        committed = depot.read_blob(entry.id) if entry else None
+        own = project.path / REPOSITORY_FILE
+        if head and own.is_file() and not own.is_symlink():
+            content = own.read_bytes()
+            if content != committed:
+                return RepositoryFile(content=content)
+        return RepositoryFile(content=committed, commit=base.commit) if committed is not None else None
+
+    def toolchain(self, resolved: Resolved | None = None) -> Toolchain:
+        """Return the host programs that sandboxes may use."""
+        extra = resolved.config.sandbox.toolchain if resolved else ()
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return discover(
+            search=self.environ.get("PATH", os.defpath),
+            extra=extra,
+            cache=self.home / "toolchain.json",
+            environ=self.environ,
+        )
+
+    def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
+        """Put the kernel of virtual machines into the state directory; see `set_up_guest`."""
+        from chargehand.sandbox.vm_kernel import set_up_kernel
+
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return set_up_kernel(self.home / MACHINES, packages=packages, environ=self.environ)
+
+    async def probe(self, tier: TierName = "process") -> ProbeReport:
+        """Try for real what sandboxes of a tier this machine can offer."""
+        config = replace(self.user_configuration().config.sandbox, tier=tier)
+        return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
+
+    async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:
+        """Start every known program of the toolchain inside a sandbox."""
+        return await read_tool_versions(
+            self.toolchain(self.user_configuration()), scratch=self.home, driver=driver
+        )
+
+    @contextlib.asynccontextmanager
+    async def session(
+        self,
+        repository: Path | None = None,
+        *,
+        revision: str | None = None,
+        options: Mapping[str, Option] | None = None,
+        found: ProjectBase | None = None,
+        config: Config | None = None,
+        choice: TierChoice | None = None,
+        watch: OnEvent = ignore_event,
+    ) -> AsyncIterator[Session]:
+        """Open everything for one project at one base; what dead processes left half promoted is finished first.
+
+        `found` is what `find` returned for the same repository and revision, so that git is not asked again;
+        `config` is what was in force when a mission was asked for, instead of what is in force now; `choice` is
+        the tier that it had.
+        """
+        with system_errors():
+            if found is None:
+                found = await asyncio.to_thread(self.find, repository, revision=revision)
+            project, depot, base = found.project, found.depot, found.base
+            if config is not None:
+                # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
+                own = self._repository_file(project, depot, base, head=False)
+                resolved = Resolved(config=config, origins={}, digest=own.digest if own else "")
+            else:
+                resolved = self.configuration(project, depot, base, options=options, head=revision is None)
+            resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
+            opening = self._open_tier(resolved, toolchain)
+            async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
+                driver = await choose_driver(
+                    self.home,
+                    toolchain,
+                    strategy=resolved.config.project.strategy,
+                    config=resolved.config.sandbox,
+                    environ=self.environ,
+                )
+                services = self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain)
+                services = replace(
+                    services,
+                    watch=watch,
+                    rules=await asyncio.to_thread(self.rules, depot, base),
+                    choice=choice,
+                    is_trusted=self._command_trust(found, resolved, head=revision is None),
+                    open_snippets=snippets,
+                )
+                missions = Missions(services)
+                await missions.recover()
+                yield Session(
+                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
+                    choice=choice,
+                )  # fmt: skip
+
+    async def _settle_tier(
+        self, found: ProjectBase, resolved: Resolved, choice: TierChoice | None
+    ) -> tuple[Resolved, TierChoice, Toolchain]:
+        """Return the configuration with the tier that is taken, how it was chosen, and the programs it may use."""
+        require_tier(resolved.config.sandbox.tier)
+        toolchain = await asyncio.to_thread(self.toolchain, resolved)
+        trusted = self.store.trust.is_trusted(found.project.id, resolved.trusted_by)
+        choice = choice or await settle_tier(
+            resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
+        )
+        return with_tier(resolved, choice), choice, toolchain
+
+    def _open_tier(self, resolved: Resolved, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
+        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+        alive = self.member.fileno()
+        config = resolved.config.sandbox
+        return open_tier(config, toolchain, scratch=self.home, alive=alive, environ=self.environ)
+
+    def _command_trust(self, found: ProjectBase, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
+        """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
+        file = self._repository_file(found.project, found.depot, found.base, head=head)
+        if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
+            return lambda command: True
+        own = self.user_configuration().config.project
+        typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
+        return typed.__contains__
+
+    def _services(
+        self, found: ProjectBase, resolved: Resolved, *, tier: Tier, driver: DriverName, toolchain: Toolchain
+    ) -> Services:
+        """Return what the mission flow of one session uses; its sockets lie in the scratch directory."""
+        scratch, sandbox = self._local.scratch(self.member.id), resolved.config.sandbox
+        gateways = AttemptGateways(
+            config=resolved.config,
+            spending=self.store.spending,
+            keys=self.credentials,
+            environ=self.environ,
+            scratch=scratch,
+            clock=self.clock,
+            user=self.user,
+            standings=self._standings,
+        )
+        # An environment layer and a kept verdict belong to the programs that made them: host toolchain and image.
+        image = sandbox.container_image
+        return Services(
+            home=self.home,
+            project=found.project.id,
+            store=self.store,
+            depot=found.depot,
+            tier=tier,
+            tier_name=sandbox.tier,
+            driver=driver,
+            toolchain=f"{toolchain.id}-{image}" if image else toolchain.id,
+            config=resolved.config,
+            workers=self.workers,
+            worker=(self.member.id, self._role),
+            controls=self.controls,
+            version=__version__,
+            open_agent=lambda request: requested_agent(resolved, request),
+            open_gateway=gateways,
+            open_registries=PackageMirrors(environ=self.environ, scratch=scratch),
+            open_egress=SandboxNetwork(config=sandbox, scratch=scratch),
+            clock=self.clock,
+            attempts_at_once=self.engine.attempts_at_once,
+            checks_at_once=self.engine.checks_at_once or available_cores(),
+            user=self.user,
+        )
+
+    @contextlib.asynccontextmanager
+    async def mission_session(
+        self, mission: str, *, recorded: bool = False, watch: OnEvent = ignore_event
+    ) -> AsyncIterator[tuple[str, Session]]:
+        """Open the session of a mission given by its id or a part of it: its repository, at its base.
+
+        `recorded` says that the configuration it was asked for with is in force, not the present one.
+        """
+        found = self.store.log.find(mission)
+        state = self.mission_reader.state(found)
+        if not Path(state.repository).is_dir():
+            raise RepositoryError(
+                f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"
+            )
+        revision = state.base.commit if state.base else None
+        config = state.config if recorded else None
+        choice = state.tier if recorded else None
+        where = Path(state.repository)
+        async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:
+            yield found, session

@@ -1,0 +1,451 @@
+"""Runs: from a request with its options to a settled mission.
+
+Everything that can be wrong with a request is found by `prepare_run`, before anything is recorded or started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from chargehand.agents.roles import DEVELOPER, Role
+from chargehand.app._choice import Choice, choose
+from chargehand.app._config_agents import named_agent
+from chargehand.app._config_areas import meet_areas
+from chargehand.app._config_model import Option, Resolved
+from chargehand.app._roles import RoleFile, Roles
+from chargehand.app.documents import to_json
+from chargehand.app.live_output import remove_settled_output, writing_output
+from chargehand.app.trust import ConfirmTrust, require_trust, settle_trust
+from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
+from chargehand.app.wiring.tiers import require_tier
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.core.events import Event, Payload
+from chargehand.core.ports import ArtifactSink, KeySource
+from chargehand.core.records import Base, MissionRequest
+from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
+from chargehand.missions.journal import create_mission
+from chargehand.store.artifacts import Artifacts
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.sandbox.contract import OnOutput, Stream
+
+_SLUG = 40
+_NATIVE_ATTEMPTS = 3
+"""A native agent may fix what the checks refuse, twice; a program that failed once would only fail again."""
+_LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
+_LARGEST_CHECK_FILE = 64 << 20
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for with; every way in (command line, MCP, REST) takes its fields from here.
+
+    Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
+    reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
+    nothing.
+    """
+
+    text: str | None = None
+    file: str | None = None
+    repo: Path | None = None
+    base: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    role: str | None = None
+    budget: str | None = None
+    checks: tuple[str, ...] = ()
+    only_checks: tuple[str, ...] = ()
+    check_files: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    time: str | None = None
+    attempts: str | None = None
+    sandbox: str | None = None
+    strategy: str | None = None
+    partial: bool = False
+    apply: bool = False
+    detach: bool = False
+    yes: bool = False
+
+    def configuration(self) -> Mapping[str, Option]:
+        """Return the options that are configuration, by their dotted keys."""
+        return {
+            "project.checks": Option(value=self.checks, name="--check"),
+            "only_checks": Option(value=self.only_checks, name="--only-check"),
+            "project.allow": Option(value=self.allow, name="--allow"),
+            "project.forbid": Option(value=self.forbid, name="--forbid"),
+            "project.strategy": Option(value=self.strategy, name="--strategy"),
+            "limits.time": Option(value=self.time, name="--time"),
+            "limits.attempts": Option(value=self.attempts, name="--attempts"),
+            "limits.budget_usd": Option(value=self.budget, name="--budget"),
+            "sandbox.tier": Option(value=self.sandbox, name="--sandbox"),
+        }
+
+
+def request_text(options: RunRequest) -> str:
+    """Return what is asked for: the argument, or the content of `--file`. Raises `UsageError`."""
+    if options.text is not None and options.file is not None:
+        raise UsageError("both TEXT and --file were given", hint="give one of them")
+    if options.file is not None:
+        text = _read(options.file)
+    elif options.text is not None:
+        text = options.text
+    else:
+        raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
+    return _checked(text)
+
+
+def _read(name: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--file: {name!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--file: {name!r} is not UTF-8 text") from error
+
+
+def _checked(text: str) -> str:
+    if not text.strip():
+        raise UsageError("the request is empty", hint="write what the agent should do")
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise UsageError("the request is not UTF-8 text") from error
+    if "\0" in text:
+        raise UsageError("the request contains a zero byte", hint="give plain text")
+    if size > _LONGEST:
+        hint = "put the rest into a file of the repository"
+        raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
+    return text
+
+
+def branch_slug(text: str) -> str:
+    """Return a branch-safe name from a request: its first words in ASCII, at most 40 characters."""
+    plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
+    made = ""
+    for word in re.findall(r"[a-z0-9]+", plain):
+        longer = f"{made}-{word}" if made else word[:_SLUG]
+        if len(longer) > _SLUG:
+            break
+        made = longer
+    return made or "mission"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleAssignment:
+    """Who works and in which role: the role with its file as it was read, the agent, its model and why."""
+
+    role: Role
+    file: RoleFile
+    choice: Choice
+
+
+def assign_role(
+    resolved: Resolved, options: RunRequest, roles: Roles, *, environ: Mapping[str, str], keys: KeySource
+) -> RoleAssignment:
+    """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
+    role, file = roles.find(options.role or DEVELOPER, resolved.config)
+    choice = choose(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
+    return RoleAssignment(role=role, file=file, choice=choice)
+
+
+def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
+    """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
+    parsed = [_check_file(file) for file in files]
+    _no_twice(path for _, path in parsed)
+    return tuple((artifacts.put(_content(host), kind="check-file"), path) for host, path in parsed)
+
+
+def _check_file(text: str) -> tuple[Path, str]:
+    host, colon, path = text.rpartition(":")
+    if not colon or not host or not path:
+        raise UsageError(f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
+    parts = path.split("/")
+    if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
+        raise UsageError(
+            f"--check-file: {shown_path(path)!r} is not a path inside the repository",
+            hint="give it relative to the top, without '..' and '.git'",
+        )
+    return Path(host), path
+
+
+def _no_twice(paths: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise UsageError(f"--check-file: two files for {shown_path(path)!r}")
+        seen.add(path)
+
+
+def _content(host: Path) -> bytes:
+    try:
+        if not host.is_file():
+            raise UsageError(f"--check-file: {str(host)!r} is not a file")
+        if host.stat().st_size > _LARGEST_CHECK_FILE:
+            raise UsageError(f"--check-file: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes")
+        return host.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--check-file: {str(host)!r} cannot be read: {error.strerror}") from error
+
+
+def build_request(
+    options: RunRequest,
+    resolved: Resolved,
+    *,
+    text: str,
+    assignment: RoleAssignment,
+    artifacts: ArtifactSink,
+    check_files: tuple[tuple[str, str], ...],
+) -> MissionRequest:
+    """Return the request of a mission as it is recorded; the role's file is kept as it is now.
+
+    Raises `ConfigError` where role and mission leave no area that may be changed.
+    """
+    choice = assignment.choice
+    config, named = resolved.config, named_agent(resolved, choice.agent)
+    repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
+    return MissionRequest(
+        text=text,
+        agent=choice.agent,
+        command=named.command,
+        slug=branch_slug(text),
+        only_checks=resolved.only_checks,
+        extra_checks=resolved.extra_checks,
+        check_files=check_files,
+        allow=meet_areas(config.project.allow, assignment.role.areas),
+        forbid=config.project.forbid,
+        attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
+        seconds=config.limits.time,
+        tier=config.sandbox.tier,
+        partial=options.partial,
+        apply=options.apply,
+        model=choice.model,
+        fallback=choice.fallback,
+        why=choice.why,
+        role=assignment.role.name,
+        role_text=artifacts.put(assignment.file.content, kind="role"),
+        role_from=assignment.file.place,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """A request that can be carried out: its base, its text, and the files that only its checks see."""
+
+    request: RunRequest
+    found: ConfiguredBase
+    text: str
+    check_files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What a person is told before work begins: who works on what, in which role and in which sandbox."""
+
+    mission: str
+    base: Base
+    assignment: RoleAssignment
+    tier: str
+    driver: str
+    only_checks: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """How a mission stands once it is settled, and what of our own failed meanwhile.
+
+    `start` is `None` for a mission that was recorded before; `interrupted` says that a signal stopped it.
+    """
+
+    state: MissionState
+    start: RunStart | None = None
+    failure: ChargehandError | None = None
+    interrupted: bool = False
+
+
+class RunObserver(Protocol):
+    """Follows a run while it goes on; called on the event loop."""
+
+    def begin(self, start: RunStart, /) -> None:
+        """Note that the mission is recorded and its work begins."""
+        ...
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Note an event."""
+        ...
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Note a piece of what the agent prints."""
+        ...
+
+
+def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None) -> PreparedRun:
+    """Check a request as far as that goes without starting anything.
+
+    Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
+    """
+    text = request_text(request)
+    found = app.configured(request.repo, revision=request.base, options=request.configuration())
+    _assign(app, found, found.resolved, request)
+    require_tier(found.resolved.config.sandbox.tier)
+    if request.apply:
+        found.depot.check_can_apply()
+        branch = found.depot.repository.branch
+        if found.base.branch != branch:
+            base = found.base.revision
+            raise UsageError(
+                f"--apply moves the branch that is checked out, {branch!r}, and the base is {base!r}",
+                code="apply_base",
+                hint="leave out --base or --apply",
+            )
+    check_files = keep_check_files(request.check_files, app.store.artifacts)
+    settle_trust(app, found, confirm_trust)
+    return PreparedRun(request=request, found=found, text=text, check_files=check_files)
+
+
+def record_mission(
+    app: App,
+    request: RunRequest,
+    *,
+    confirm_trust: ConfirmTrust | None = None,
+    mission: str | None = None,
+    noted: Mapping[str, object] | None = None,
+) -> str:
+    """Record a mission for a worker and return its id; `mission` as in `create_mission`.
+
+    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does.
+    """
+    prepared = prepare_run(app, request, confirm_trust=confirm_trust)
+    found = prepared.found
+    # Resolved once more: the trust that was just given lets more of the repository's file in.
+    resolved = app.configuration(
+        found.project, found.depot, found.base, options=request.configuration(), head=request.base is None
+    )
+    return create_mission(
+        app.store,
+        project=found.project.id,
+        request=_recorded_request(app, prepared, resolved, _assign(app, found, resolved, request)),
+        repository=str(found.project.path),
+        base=found.base,
+        config=_recorded_configuration(resolved) | dict(noted or {}),
+        mission=mission,
+        user=app.user,
+    )
+
+
+async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver) -> RunOutcome:
+    """Run one mission to where it is settled.
+
+    Cancelling this before there is a mission raises `CancelledError`; after that it settles the mission.
+    """
+    request = prepared.request
+    async with app.session(
+        request.repo,
+        revision=request.base,
+        options=request.configuration(),
+        found=prepared.found,
+        watch=observer.watch,
+    ) as session:
+        resolved = session.resolved
+        require_trust(resolved)
+        assignment = _assign(app, prepared.found, resolved, request)
+        mission = session.missions.create(
+            _recorded_request(app, prepared, resolved, assignment),
+            repository=str(session.project.path),
+            base=session.base,
+            config=_recorded_configuration(resolved),
+        )
+        start = RunStart(
+            mission=mission,
+            base=session.base,
+            assignment=assignment,
+            tier=resolved.config.sandbox.tier,
+            driver=session.driver,
+            only_checks=resolved.only_checks,
+            notes=resolved.notes,
+        )
+        observer.begin(start)
+        state, failure = await _run_to_rest(app, session, mission, observer)
+    return RunOutcome(state=state, start=start, failure=failure)
+
+
+async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> RunOutcome:
+    """Run a recorded mission from where it stands to where it is settled."""
+    async with app.mission_session(mission, recorded=True, watch=observer.watch) as (found, session):
+        state, failure = await _run_to_rest(app, session, found, observer)
+    return RunOutcome(state=state, failure=failure)
+
+
+def cancel_running(app: App) -> bool:
+    """Cancel every mission that this process runs; return whether there was any."""
+    return app.controls.stop_all("cancel", identity=app.identity())
+
+
+async def run_with_output(
+    app: App, session: Session, mission: str, *, also: OnOutput | None = None
+) -> MissionState:
+    """Run a mission while others can follow what its agents print, as `Missions.run` does."""
+    with writing_output(app.home, mission, clock=app.clock, also=also) as on_output:
+        state = await session.missions.run(mission, on_output=on_output)
+    remove_settled_output(app.home, state)
+    return state
+
+
+async def _run_to_rest(
+    app: App, session: Session, mission: str, observer: RunObserver
+) -> tuple[MissionState, ChargehandError | None]:
+    """Return how the mission stands once it is settled, however that came."""
+    try:
+        return await run_with_output(app, session, mission, also=observer.output), None
+    except asyncio.CancelledError:
+        # A signal, or an order from `mission cancel`: either way the mission is settled by now.
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        state = session.missions.look.state(mission)
+        remove_settled_output(app.home, state)
+        return state, None
+    except ChargehandError as error:
+        # At rest: a full disk may have kept us from writing that we let go of it.
+        return session.missions.look.at_rest(mission), error
+
+
+def _assign(app: App, found: ProjectBase, resolved: Resolved, request: RunRequest) -> RoleAssignment:
+    return assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+
+
+def _recorded_request(
+    app: App, prepared: PreparedRun, resolved: Resolved, assignment: RoleAssignment
+) -> MissionRequest:
+    return build_request(
+        prepared.request,
+        resolved,
+        text=prepared.text,
+        assignment=assignment,
+        artifacts=app.store.artifacts,
+        check_files=prepared.check_files,
+    )
+
+
+def _recorded_configuration(resolved: Resolved) -> dict[str, object]:
+    recorded: dict[str, object] = to_json(
+        {
+            "values": resolved.config,
+            "origins": dict(resolved.origins),
+            "digest": resolved.digest,
+            "notes": resolved.notes,
+        }
+    )
+    return recorded

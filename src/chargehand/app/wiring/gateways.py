@@ -1,0 +1,248 @@
+"""Opens the model endpoint of one attempt: its models, its money, its own socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from chargehand.agents.contract import Endpoint, EndpointModel, MeteredUsage
+from chargehand.app._model_reports import kept_reports
+from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.config import Config, LimitsConfig
+from chargehand.core.ids import new_id
+from chargehand.core.ports import KeySource, Ledger, Spent
+from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
+from chargehand.sandbox.contract import GATEWAY_PORT
+from chargehand.store.ledger import Spending, SpendingLimits
+
+if TYPE_CHECKING:
+    from chargehand.models.gateway import Gateway
+    from chargehand.models.providers import ProviderLimits, Providers
+    from chargehand.models.replay import Divergence
+
+_OPEN_FILES = 16_384
+
+
+class ProviderHealthRegistry:
+    """What this process knows of providers, shared by all its missions: who is down, who has no quota, who waits.
+
+    There is one record for each event loop and each set of limits.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Providers]] = WeakKeyDictionary()
+
+    def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
+        """Return what is known of providers that are given these limits."""
+        from chargehand.models.providers import Providers
+
+        known = self._known.setdefault(asyncio.get_running_loop(), {})
+        return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGateways:
+    """The `OpenGateway` of one session; sockets lie in `scratch`, which is this process's own."""
+
+    config: Config
+    spending: Spending
+    keys: KeySource
+    environ: Mapping[str, str]
+    scratch: Path
+    clock: Clock = field(default_factory=SystemClock)
+    user: str = ""
+    standings: ProviderHealthRegistry = field(default_factory=ProviderHealthRegistry)
+
+    @contextlib.asynccontextmanager
+    async def __call__(
+        self,
+        models: Sequence[str],
+        /,
+        *,
+        mission: str,
+        attempt: str,
+        number: int,
+        first_turn: int,
+        user: str = "",
+        on_call: Callable[[CallRecord], None],
+        on_alert: Callable[[Spent], None],
+        kept: Path | None = None,
+        strict: bool = True,
+        on_diverged: Callable[[Divergence], None] | None = None,
+    ) -> AsyncIterator[Endpoint]:
+        """Serve the models of these names for the block; see `OpenGateway`."""
+        from chargehand.models.gateway import Gateway, new_token
+        from chargehand.models.redaction import Redactor
+        from chargehand.models.replay_cache import ReplayCache
+
+        _make_room()
+        served = [self._served(name, attempt, number) for name in models]
+        meter = _Meter(on_call)
+        socket = self._socket(attempt)
+        secrets, token = self._secrets(served), new_token()
+        async with contextlib.AsyncExitStack() as stack:
+            calls = None
+            if kept is not None:
+                calls = ReplayCache(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
+                stack.callback(calls.close)
+            for model in every(served):
+                stack.push_async_callback(model.upstream.close)
+            gateway = await stack.enter_async_context(
+                Gateway(
+                    served,
+                    ledger=self._ledger(mission, attempt, user or self.user),
+                    attempt=attempt,
+                    first_turn=first_turn,
+                    on_call=meter.called,
+                    on_alert=on_alert,
+                    on_quota=meter.rested,
+                    on_loop=True,
+                    clock=self.clock,
+                    redact=Redactor(secrets).text,
+                    providers=self.standings.of(provider_limits(self.config, self.environ), self.clock),
+                    calls=calls,
+                    token=token,
+                )
+            )
+            await gateway.listen_unix(socket)
+            yield self._endpoint(gateway, socket, served, meter.read)
+
+    def _endpoint(
+        self, gateway: Gateway, socket: Path, served: Sequence[ServedModel], meter: Callable[[], MeteredUsage]
+    ) -> Endpoint:
+        return Endpoint(
+            socket=socket,
+            token=gateway.token,
+            models=tuple(map(self._endpoint_model, served)),
+            environment=_environment(gateway.token, served[0].name),
+            revoke=gateway.revoke,
+            meter=meter,
+        )
+
+    def _socket(self, attempt: str) -> Path:
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        return self.scratch / f"gateway-{attempt}.sock"
+
+    def _ledger(self, mission: str, attempt: str, user: str) -> Ledger:
+        limits = spending_limits(self.config.limits)
+        return self.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=user)
+
+    def _served(self, name: str, attempt: str, number: int) -> ServedModel:
+        return served_chain(
+            name,
+            self.config,
+            keys=self.keys,
+            environ=self.environ,
+            attempts={attempt: number},
+            reports=kept_reports(self.environ),
+        )
+
+    def _endpoint_model(self, model: ServedModel) -> EndpointModel:
+        from chargehand.models.catalogue import find_context
+
+        config = model_config(self.config, model.name)
+        tried = kept_reports(self.environ).of(model.provider, model.model) if model.provider else None
+        return EndpointModel(
+            name=model.name,
+            # The native agent speaks two of them, and the gateway the others.
+            dialect="anthropic" if model.dialect == "anthropic" else "openai",
+            context=config.context
+            or (tried and tried.context)
+            or find_context(config.provider, model.model, base_url=config.base_url),
+            max_output=model.max_output,
+            tools=model.tools if config.tools is None else config.tools,
+            images=any(one.images for one in (model, *model.fallback)),
+        )
+
+    def _secrets(self, served: Sequence[ServedModel]) -> dict[str, str]:
+        names = {key_name(model_config(self.config, model.name)) for model in every(served)} - {None}
+        return {name: value for name in names if name and (value := self.keys.get(name))}
+
+
+class _Meter:
+    """Counts what the calls of one attempt take; told on the event loop."""
+
+    def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
+        self._on_call = on_call
+        self._metered = MeteredUsage()
+
+    def called(self, record: CallRecord) -> None:
+        """Count one call and pass it on."""
+        self._metered = _with(self._metered, record)
+        self._on_call(record)
+
+    def rested(self, rest: QuotaRest) -> None:
+        """Note that a call was refused for want of quota; of several the rest that ends first counts."""
+        known = self._metered.quota
+        if known is None or rest.until < known.until:
+            self._metered = replace(self._metered, quota=rest)
+
+    def read(self) -> MeteredUsage:
+        """Return what was counted so far."""
+        return self._metered
+
+
+def _with(so_far: MeteredUsage, record: CallRecord) -> MeteredUsage:
+    usage = record.usage
+    if record.status == "refused":
+        return replace(so_far, refused=record.reason or "refused")
+    return replace(
+        so_far,
+        calls=so_far.calls + 1,
+        refused="",
+        input=so_far.input + (usage.input or 0),
+        output=so_far.output + (usage.output or 0),
+        unknown=so_far.unknown + (usage.input is None or usage.output is None),
+        quota=None if record.status == "ok" else so_far.quota,
+    )
+
+
+def spending_limits(limits: LimitsConfig) -> SpendingLimits:
+    """Return what is configured of money, as the book takes it."""
+    return SpendingLimits(
+        attempt_usd=limits.attempt_usd,
+        task_usd=limits.task_usd,
+        mission_usd=limits.budget_usd,
+        user_usd=limits.user_usd,
+        day_usd=limits.day_usd,
+    )
+
+
+def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | None, user: str) -> Ledger:
+    """Return the book of calls of no mission: all cost `budget` USD at most and count for user and day."""
+    counted = SpendingLimits(mission_usd=budget, user_usd=limits.user_usd, day_usd=limits.day_usd)
+    return spending.ledger(mission=None, attempt=new_id("attempt"), limits=counted, user=user)
+
+
+def _make_room() -> None:
+    """Raise the soft limit of open files: an agent's connections must not use up those of the whole worker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _environment(token: str, model: str) -> dict[str, str]:
+    """Return what tells clients inside a sandbox of the endpoint, by the names they look for."""
+    address = f"http://127.0.0.1:{GATEWAY_PORT}"
+    return {
+        "CHARGEHAND_GATEWAY": address,
+        "CHARGEHAND_MODEL": model,
+        "OPENAI_BASE_URL": f"{address}/v1",
+        "OPENAI_API_BASE": f"{address}/v1",
+        "OPENAI_API_KEY": token,
+        "OPENAI_MODEL": model,
+        "ANTHROPIC_BASE_URL": address,
+        "ANTHROPIC_API_KEY": token,
+        "ANTHROPIC_MODEL": model,
+        "GOOGLE_GEMINI_BASE_URL": address,
+        "GEMINI_API_KEY": token,
+        "GEMINI_MODEL": model,
+    }

@@ -1,0 +1,242 @@
+"""Sandbox tiers and workspace drivers: chosen, proven by a probe, opened; the pool for snippets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chargehand.app._config_model import Resolved
+from chargehand.core.config import Config, SandboxConfig, Strategy
+from chargehand.core.errors import TierUnavailableError
+from chargehand.core.ports import DriverName
+from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.missions.services import Tier
+from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
+from chargehand.sandbox.probe import ProbeReport, probe
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from chargehand.sandbox.snippet_pool import SnippetPool
+
+_TIERS = ("process", "container", "vm")
+MACHINES = "vm"
+"""Directory of the state directory in which the kernel of virtual machines is kept."""
+
+
+def require_tier(tier: str) -> None:
+    """Raise `TierUnavailableError` unless this version has the tier, or chooses one itself."""
+    if tier not in (*_TIERS, AUTO):
+        raise TierUnavailableError(
+            f"the sandbox tier {tier!r} is not available in this version",
+            hint=f"use --sandbox {' or '.join(_TIERS)}",
+        )
+
+
+async def settle_tier(
+    resolved: Resolved, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
+) -> TierChoice:
+    """Return the tier to take: as it was named, or by sensitivity, tried for real, the least one first.
+
+    `trusted` says that a person trusts the repository's own file as it is. Raises `TierUnavailableError` where
+    none that is strong enough can be had.
+    """
+    config = resolved.config
+    facts = TierFacts(
+        wish=config.sandbox.tier,
+        trusted=trusted,
+        network=bool(config.sandbox.network),
+        documentation=only_documentation(config.project.allow),
+    )
+    tried: list[TierCandidate] = []
+    for name in in_question(facts) if facts.wish == AUTO else ():
+        if any(each.offered for each in tried):
+            tried.append(TierCandidate(tier=name, offered=None, detail="not tried: a lesser one is enough"))
+        else:
+            tried.append(await _offer(name, config, home, toolchain, environ))
+    return choose_tier(facts, tried)
+
+
+async def _offer(
+    name: TierName,
+    config: Config,
+    home: Path,
+    toolchain: Toolchain,
+    environ: Mapping[str, str],
+) -> TierCandidate:
+    if name == "none":
+        return TierCandidate(tier=name, offered=False, detail="never taken by itself")
+    wanted = replace(config.sandbox, tier=name)
+    try:
+        strategy = config.project.strategy
+        driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
+    except TierUnavailableError as error:
+        return TierCandidate(tier=name, offered=False, detail=error.message, mend=error.hint)
+    return TierCandidate(tier=name, offered=True, detail=f"proven, workspaces by {driver}")
+
+
+def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
+    """Return the configuration in force with the tier that was chosen in place of `auto`."""
+    if resolved.config.sandbox.tier == choice.tier:
+        return resolved
+    sandbox = replace(resolved.config.sandbox, tier=choice.tier)
+    return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
+
+
+def open_tier(
+    config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[Tier]:
+    """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
+    if config.tier == "vm":
+        from chargehand.sandbox.vm_tier import open_vm_tier
+
+        return open_vm_tier(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
+    if config.tier != "container":
+        return ProcessTier(toolchain, alive=alive)
+    from chargehand.sandbox.container_tier import ContainerTier
+
+    return ContainerTier(
+        toolchain,
+        program=config.container_program or "",
+        image=config.container_image or "",
+        scratch=scratch,
+        alive=alive,
+        environ=environ,
+    )
+
+
+async def try_tier(
+    config: SandboxConfig, toolchain: Toolchain, *, home: Path, environ: Mapping[str, str]
+) -> ProbeReport:
+    """Return what the configured tier can offer here, tried for real."""
+    if config.tier == "vm":
+        from chargehand.sandbox.vm_tier import probe_vm
+
+        return await probe_vm(toolchain, images=home / MACHINES, scratch=home, environ=environ)
+    if config.tier != "container":
+        return await probe(toolchain, scratch=home)
+    from chargehand.sandbox.container_tier import probe_container
+
+    return await probe_container(
+        toolchain,
+        scratch=home,
+        environ=environ,
+        program=config.container_program or "",
+        image=config.container_image or "",
+    )
+
+
+async def choose_driver(
+    home: Path,
+    toolchain: Toolchain,
+    *,
+    strategy: Strategy,
+    config: SandboxConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> DriverName:
+    """Return a strategy's workspace driver on this machine, proven by a probe when nothing is known of it yet.
+
+    Raises `TierUnavailableError` with the mend where no sandbox can be had.
+    """
+    config, environ = config or SandboxConfig(), environ or {}
+    place, key = home / "probe.json", _machine(home, toolchain)
+    if config.tier == "container":
+        place, key = home / "probe-container.json", [*key, *_engines(config, environ)]
+    if config.tier == "vm":
+        place, key = home / "probe-vm.json", [*key, *_machines(home, environ)]
+    known = _known(place, key, strategy)
+    if known is not None:
+        return known
+    report = await try_tier(config, toolchain, home=home, environ=environ)
+    driver = report.require(strategy)
+    fresh = place.with_name(f"{place.name}.{os.getpid()}")
+    drivers = {"shadow": report.driver, "direct": report.direct}
+    fresh.write_text(json.dumps({"machine": key, "drivers": drivers}))
+    fresh.replace(place)
+    return driver
+
+
+def _machine(home: Path, toolchain: Toolchain) -> list[object]:
+    bwrap = shutil.which("bwrap")
+    stamp = os.stat(bwrap).st_mtime if bwrap else 0
+    system = os.uname()
+    return [system.release, system.version, os.geteuid(), os.stat(home).st_dev, bwrap, stamp, toolchain.id]
+
+
+def _engines(config: SandboxConfig, environ: Mapping[str, str]) -> list[object]:
+    """Return what a container engine is known by: where it is and of when, and what it was told to use."""
+    search = environ.get("PATH", os.defpath)
+    found = [shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")]
+    stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
+    return [*found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
+
+
+def _machines(home: Path, environ: Mapping[str, str]) -> list[object]:
+    """Return what virtual machines are known by: QEMU's program, and the kernel that was set up."""
+    path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
+    places = [Path(path) if path else None, home / MACHINES / "about.json"]
+    return [path, *(each.stat().st_mtime if each and each.exists() else 0 for each in places)]
+
+
+def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | None:
+    try:
+        kept = json.loads(place.read_text())
+    except (OSError, ValueError):
+        return None
+    drivers: dict[Strategy, DriverName] = kept.get("drivers", {}) if kept.get("machine") == key else {}
+    return drivers.get(strategy)
+
+
+class SessionSnippets:
+    """The snippet pool of one session, an asynchronous context manager; a call opens the pool, or says why not."""
+
+    def __init__(self) -> None:
+        self._pool: SnippetPool | None = None
+        self._missing: TierUnavailableError | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> SessionSnippets:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def __call__(self) -> SnippetPool:
+        """Return the pool; raises `TierUnavailableError` where this machine has none, tried once."""
+        async with self._opening:
+            if self._missing is not None:
+                raise self._missing
+            if self._pool is None:
+                try:
+                    self._pool = await _proven()
+                except TierUnavailableError as error:
+                    self._missing = error
+                    raise
+            return self._pool
+
+
+async def _proven() -> SnippetPool:
+    from chargehand.sandbox.snippet_pool import SnippetPool
+
+    pool = await SnippetPool(size=2).__aenter__()
+    try:
+        part = await pool.probe("python")
+    except BaseException:
+        await pool.close()
+        raise
+    if not part.ok:
+        await pool.close()
+        raise TierUnavailableError(
+            f"the tier isolate does not run snippets as it should: {part.detail}",
+            hint=part.mend or "chargehand doctor tries each language",
+        )
+    return pool

@@ -1,0 +1,235 @@
+"""Workers: run every mission that should go on and has no live holder, and start one where none lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError
+from chargehand.core.records import Reason
+from chargehand.store.log import MissionRow
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.reading import StateReader
+    from chargehand.durable.engine import Engine
+
+_LOG = logging.getLogger("chargehand.worker")
+# Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
+_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.3
+_CHECK_LOOKS = 10
+_IDLE_LOOKS = 5
+_KEEP_SECONDS = 7 * 86_400.0
+_AHEAD = 4
+"""Turns per slot that wait in the queue because of one worker: the rest is in the log, and a row costs 4 ms."""
+_TRIES = 1000
+"""Turns of a mission per claim: where one ended without a claim, the next number is another row."""
+_ASK_SECONDS = 0.5
+"""How long a worker that was alive is taken to be so, where asking is a query."""
+_AWAY = "engine_database"
+SLOTS = 5
+"""Missions that one worker runs at once, where nobody says otherwise."""
+
+
+class Worker:
+    """Looks for missions to take, hands them to the engine, and runs those that the engine gives it."""
+
+    def __init__(self, app: App, *, slots: int = SLOTS) -> None:
+        self._app = app
+        self._slots = slots
+        self._stopping = asyncio.Event()
+        self._handed: dict[str, int] = {}
+        self._spent: dict[str, int] = {}
+        self._seen_alive: dict[str, float] = {}
+        self._away = False
+        self._asleep = 0
+
+    def stop(self) -> None:
+        """Let go of everything that runs, to be resumed by another worker, and end."""
+        self._stopping.set()
+        self._app.controls.stop_all("release")
+
+    async def work(self, *, until_idle: bool, sleepers: bool = False) -> None:
+        """Work until stopped, given up by the others, or (`until_idle`) until there is nothing to do.
+
+        A mission that waits for quota is nothing to do, unless `sleepers` count: then it is waited for and woken.
+        A database that is away is waited for. One that was given up must join anew, under another id, before it
+        works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
+        """
+        from chargehand.app.live_output import remove_unneeded_output
+        from chargehand.durable.engine import Engine
+
+        app = self._app
+        async with (
+            app.taking_orders(),
+            Engine.open(
+                app.engine_url,
+                worker=app.member.id,
+                slots=self._slots,
+                run=self._run,
+                is_live=app.workers.live,
+                poll_seconds=_POLL_SECONDS,
+            ) as engine,
+        ):
+            with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
+                await engine.forget_finished(older_than=_KEEP_SECONDS)
+            await asyncio.to_thread(remove_unneeded_output, app)
+            await self._look_on(engine, until_idle=until_idle, sleepers=sleepers)
+            app.controls.stop_all("release")
+
+    @property
+    def _ended(self) -> bool:
+        return self._stopping.is_set() or self._app.member.lost
+
+    async def _look_on(self, engine: Engine, *, until_idle: bool, sleepers: bool) -> None:
+        looks = idle = 0
+        while not self._ended:
+            if looks % _CHECK_LOOKS == 0:
+                await asyncio.to_thread(self._wake)
+            found = await self._look(engine, check=looks % _CHECK_LOOKS == 0)
+            looks += 1
+            busy = found or engine.active() or (sleepers and self._asleep)
+            idle = 0 if busy else idle + 1
+            if until_idle and idle > _IDLE_LOOKS:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._stopping.wait()
+
+    def _wake(self) -> None:
+        """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
+        now = self._app.clock.now()
+        found = self._app.mission_reader.sleepers()
+        self._asleep = len(found)
+        for mission in (mission for mission, moment in found.items() if moment <= now):
+            with contextlib.suppress(RefusedError):  # another one holds it
+                self._app.steering.wake(mission, now=now)
+
+    async def _look(self, engine: Engine, *, check: bool) -> bool:
+        """Look once; return whether anything should go on, which is supposed while the database is away."""
+        try:
+            if check:
+                await self._check(engine)
+            found = await self._hand_over(engine)
+        except InfrastructureError as error:
+            if error.code != _AWAY:
+                raise
+            if not self._away:
+                _LOG.warning("%s", error)
+            self._away = True
+            return True
+        self._away = False
+        return found
+
+    async def _check(self, engine: Engine) -> None:
+        """Let what is lost be found: rows of dead workers, and missions handed over that no row waits for."""
+        await asyncio.to_thread(self._app.workers.sweep)
+        await engine.rescue()
+        waiting = await engine.waiting()
+        open_now = {row.id for row in self._app.store.log.takeable()}
+        ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
+        self._spent = {mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now}
+        self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
+
+    async def _hand_over(self, engine: Engine) -> bool:
+        """Hand the oldest of what may be taken to the engine; return whether anything should go on at all."""
+        rows = await asyncio.to_thread(self._free)
+        for row in rows[: _AHEAD * self._slots]:
+            if self._ended:
+                break
+            turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
+            if self._handed.get(row.id) != turn:
+                await engine.trigger(row.id, turn)
+                self._handed[row.id] = turn
+        return bool(rows)
+
+    def _free(self) -> list[MissionRow]:
+        """Return the missions that should go on and that nobody alive holds, oldest first; may block."""
+        rows = self._app.store.log.takeable()
+        owners = {row.owner for row in rows if row.owner is not None}
+        self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}
+        living = {owner for owner in owners if self._lives(owner)}
+        return [row for row in rows if row.owner not in living]
+
+    def _lives(self, owner: str) -> bool:
+        asked = time.monotonic()
+        is_query = self._app.engine.url is not None
+        if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
+            return True
+        living = self._app.workers.live(owner)
+        if living:
+            self._seen_alive[owner] = asked
+        else:
+            self._seen_alive.pop(owner, None)
+        return living
+
+    async def _run(self, mission: str) -> None:
+        """Go on with one mission; what cannot even be begun settles it."""
+        if self._ended:
+            raise asyncio.CancelledError  # its turn goes back to the queue
+        from chargehand.app.runs import run_with_output
+
+        try:
+            if not await asyncio.to_thread(self._takeable, mission):
+                return
+            async with self._app.mission_session(mission, recorded=True) as (_, session):
+                await run_with_output(self._app, session, mission)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or self._app.store.log.get(mission).runnable:
+                raise  # let go of: its turn goes back to the queue
+            task.uncancel()
+        except FencedError as error:
+            _LOG.warning("%s", error)
+        except ChargehandError as error:
+            if error.code == _AWAY:
+                raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
+            if error.code != "mission_held":
+                self._give_up(mission, error.code, error.message)
+        except Exception as error:  # of our own: without an end it would be tried again for ever
+            _LOG.exception("mission %s", mission)
+            self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
+
+    def _takeable(self, mission: str) -> bool:
+        """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
+        row = self._app.store.log.get(mission)
+        return (row.runnable or row.owner is not None) and not self._app.mission_reader.live(row)
+
+    def _give_up(self, mission: str, code: str, message: str) -> None:
+        """Settle a mission that could not be begun, unless somebody else has it by now."""
+        with contextlib.suppress(RefusedError):
+            self._app.steering.give_up(mission, Reason(code=code, message=message))
+
+
+def ensure_worker(app: StateReader) -> bool:
+    """Start a detached worker where none lives; return whether one was started.
+
+    It ends when nothing is left to do; for missions that wait for quota it stays, for nobody else may wake them.
+    """
+    return start_worker(app) is not None
+
+
+def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
+    """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
+    if any(member.role == "worker" for member in app.workers.members()):
+        return None
+    logs = app.home / "logs"
+    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Path(logs, "worker.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "chargehand", "worker", "--until-idle", "--wait-for-quota"],
+            cwd="/",
+            env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )

@@ -1,0 +1,131 @@
+"""Every way a command can end badly, turned into one message on stderr and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from chargehand.cli.options import json_wanted
+
+INTERNAL = 6
+INTERRUPTED = 130
+_USAGE = 2
+
+
+def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
+    """Run a command and return its exit code; no exception leaves this function."""
+    as_json = json_wanted(words)
+    try:
+        code = work()
+        _flush()
+    except click.ClickException as error:
+        return _wrong_words(error, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        _ignore_signals()
+        show_error("interrupted", "interrupted", as_json=as_json)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return 0
+    except Exception as error:
+        return _failed(error, as_json)
+    return code if isinstance(code, int) else 0
+
+
+def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> None:
+    """Write one error to stderr: an object for programs, lines for people."""
+    from chargehand.core.text import printable
+
+    message, hint = printable(message), printable(hint)
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
+            return
+        click.echo(click.style("error:", fg="red", bold=True) + f" {message}", err=True)
+        for line in hint.splitlines():
+            click.echo(click.style("hint:", bold=True) + f" {line}", err=True)
+
+
+def show_failure(error: Exception, *, as_json: bool) -> int:
+    """Write an error of our own tree to stderr and return its exit code."""
+    from chargehand.core.errors import ChargehandError
+
+    assert isinstance(error, ChargehandError)
+    show_error(error.code, error.message, error.hint, as_json=as_json)
+    return error.exit_code
+
+
+def _wrong_words(error: click.ClickException, as_json: bool) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+        click.echo(error.message, err=True)
+        return _USAGE
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "chargehand"
+    message = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else None
+    show_error("usage", message or error.format_message(), f"see {path} --help", as_json=as_json)
+    return _USAGE
+
+
+def _failed(error: Exception, as_json: bool) -> int:
+    from chargehand.core.errors import ChargehandError
+
+    if isinstance(error, ChargehandError):
+        return show_failure(error, as_json=as_json)
+    kept = keep_traceback(error)
+    name = type(error).__name__
+    message = f"internal error in Chargehand: {name}: {error}"
+    hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
+    show_error("internal", message, hint, as_json=as_json)
+    return INTERNAL
+
+
+def keep_traceback(error: Exception) -> str:
+    """Write the traceback into the state directory, else to a temporary file; return its place."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    for directory in (_state_directory(), None):
+        try:
+            if directory is not None:
+                os.makedirs(directory, mode=0o700, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=directory)
+            with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return name
+    return ""
+
+
+def _state_directory() -> str | None:
+    from chargehand.core.errors import ChargehandError
+
+    try:
+        from chargehand.app._config_files import state_home
+
+        return str(state_home(os.environ) / "errors")
+    except (ChargehandError, ImportError):
+        return None
+
+
+def _ignore_signals() -> None:
+    """Let no further Ctrl-C break into the way out with a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+def _close_stdout() -> None:
+    """Point stdout at nothing: who read it is gone, and the interpreter's last flush would complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,62 @@
+"""Ctrl-C: the first one ends the work in good order, the second one at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from chargehand.cli.failures import INTERRUPTED
+
+_T = TypeVar("_T")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Stop:
+    """Whether a person asked to stop; called once for every signal."""
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self.asked = False
+        self.end: Callable[[], bool] = lambda: False
+        """Ends what settles itself when it is asked to; returns whether there is any such work."""
+
+    def __call__(self) -> None:
+        """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
+        if self.asked:
+            if sys.stderr.isatty():
+                os.write(2, f"{_SHOW_CURSOR}\nForced to quit.\n".encode())
+            os._exit(INTERRUPTED)
+        self.asked = True
+        if sys.stderr.isatty():
+            os.write(2, b"\nStopping. Press Ctrl-C again to force quit.\n")
+        if not self.end():
+            self._task.cancel()
+
+
+def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
+    """Run `work` to its end; raises `KeyboardInterrupt` where a signal ended it."""
+
+    async def watched() -> _T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        stop = Stop(task)
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop)
+        try:
+            return await work(stop)
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

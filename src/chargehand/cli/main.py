@@ -1,0 +1,136 @@
+"""The root of all commands.
+
+Nothing here imports more than click, and no command's module does so at its top: help and completion are instant.
+A command imports the module of its own group alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from chargehand.cli.failures import guarded
+from chargehand.cli.options import PROGRAM, json_wanted
+
+_COMMANDS = {
+    # name: the module that declares it, and the command there
+    "action": ("chargehand.cli.actions", "action"),
+    "agent": ("chargehand.cli._commands_agents", "agent"),
+    "artifact": ("chargehand.cli._commands_artifact", "artifact"),
+    "audit": ("chargehand.cli._commands_settings", "audit"),
+    "checkpoint": ("chargehand.cli.checkpoint", "checkpoint"),
+    "completion": ("chargehand.cli._commands_work", "completion"),
+    "config": ("chargehand.cli._commands_settings", "config"),
+    "demo": ("chargehand.cli._commands_work", "demo"),
+    "doctor": ("chargehand.cli._commands_work", "doctor"),
+    "exec": ("chargehand.cli.execution", "exec_"),
+    "format": ("chargehand.cli.execution", "format_"),
+    "gateway": ("chargehand.cli._commands_gateway", "gateway"),
+    "gc": ("chargehand.cli._commands_work", "gc"),
+    "git": ("chargehand.cli.actions", "git"),
+    "init": ("chargehand.cli._commands_work", "init"),
+    "mcp": ("chargehand.cli._commands_mcp", "mcp"),
+    "mission": ("chargehand.cli.mission", "mission"),
+    "model": ("chargehand.cli._commands_models", "model"),
+    "policy": ("chargehand.cli._commands_policy", "policy"),
+    "project": ("chargehand.cli._commands_project", "project"),
+    "role": ("chargehand.cli._commands_roles", "role"),
+    "run": ("chargehand.cli.run", "run"),
+    "sandbox": ("chargehand.cli._commands_sandbox", "sandbox"),
+    "secret": ("chargehand.cli._commands_secret", "secret"),
+    "stats": ("chargehand.cli.stats", "stats"),
+    "worker": ("chargehand.cli.run", "worker"),
+}
+
+
+class Root(click.Group):
+    """Ends every run with an exit code of the documented list, and every error as one message.
+
+    A command is imported when it is named, or when all are listed.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, its module imported now; `None` where there is none of that name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run one command line and exit; `standalone_mode` makes no difference."""
+        words = list(sys.argv[1:] if args is None else args)
+
+        def work() -> object:
+            return super(Root, self).main(
+                words, PROGRAM, complete_var, standalone_mode=False, obj=tuple(words), **extra
+            )
+
+        sys.exit(guarded(work, words))
+
+
+def _show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    import json
+
+    from chargehand import __version__
+
+    as_json = json_wanted(context.obj or ())
+    click.echo(json.dumps({"version": __version__}) if as_json else f"{PROGRAM} {__version__}")
+    context.exit()
+
+
+@click.group(cls=Root, name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, hidden=True)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def chargehand(as_json: bool) -> None:
+    """Put coding agents to work on a git repository and let in only what passes.
+
+    Start with `chargehand doctor`, see it work with `chargehand demo`, then `chargehand init` in a repository.
+
+    \b
+    Exit codes: 0 promoted or done, 1 refused, failed or cancelled, 2 usage, 3 waiting for a person,
+    4 budget or time used up, 5 no sandbox to be had, 6 internal error, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """Run the program's command line; SIGTERM ends it as Ctrl-C does."""
+    listen_for_signals()
+    chargehand.main()
+
+
+def listen_for_signals() -> None:
+    """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where our parent ignored them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """Raise `KeyboardInterrupt`; each time, for one that arrives in a finaliser is lost and must be repeatable."""
+    raise KeyboardInterrupt

@@ -1,0 +1,182 @@
+"""What a person at a terminal sees while a mission runs; in a pipe there is nothing to see."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from chargehand.app.event_text import describe
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import start_lines
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.events import Event, Payload
+from chargehand.core.mission_events import (
+    AgentSelected,
+    BaseResolved,
+    MissionAdmitted,
+    MissionPaused,
+    MissionQueued,
+    MissionResumed,
+    VerdictGiven,
+)
+from chargehand.core.text import printable
+
+if TYPE_CHECKING:
+    from rich.spinner import Spinner
+
+    from chargehand.app.runs import RunObserver, RunStart
+    from chargehand.sandbox.contract import Stream
+
+_T = TypeVar("_T")
+_IN_START_LINES = (AgentSelected, BaseResolved)
+_STEPS = {
+    "agent": "agent working",
+    "checks": "running checks",
+    "setup": "running setup",
+    "exec": "running the command",
+}
+
+
+class SilentObserver:
+    """Shows nothing: nobody watches."""
+
+    def begin(self, start: RunStart, /) -> None:
+        """Show nothing."""
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Show nothing."""
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Show nothing."""
+
+
+@contextlib.contextmanager
+def progress(out: Output, first: str = "preparing") -> Iterator[RunObserver]:
+    """Show what goes on while the block runs, where a person watches."""
+    if not out.shows_progress:
+        yield SilentObserver()
+        return
+    live = _Live(first)
+    with live.shown():
+        yield live
+
+
+class _Live:
+    """One line that says what runs and for how long, below a line for each thing that is done."""
+
+    def __init__(self, first: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._step = first
+        self._since = time.monotonic()
+        self._paused: tuple[str, float] | None = None
+        self._spinner = Spinner("dots")
+        self._live = Live(console=self._console, get_renderable=self._line, refresh_per_second=8, transient=True)
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._rest = {"stdout": "", "stderr": ""}
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the line on the terminal while the block runs."""
+        with self._live:
+            try:
+                yield
+            finally:
+                self._flush()
+
+    def begin(self, start: RunStart, /) -> None:
+        """Show who works on what, above the line that says what runs."""
+        for line in start_lines(start):
+            self._print(line)
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Show a line for an event, and what begins with it."""
+        self._flush()
+        if isinstance(payload, _IN_START_LINES):
+            return
+        if isinstance(payload, SandboxOpened):
+            self._begin(_STEPS.get(payload.purpose, payload.purpose))
+            return
+        text = describe(payload)
+        if text:
+            self._print(text)
+        self._follow(payload)
+
+    def _follow(self, payload: Payload) -> None:
+        """Say what goes on from this event on."""
+        if isinstance(payload, MissionPaused):
+            self._paused = (self._step, time.monotonic() - self._since)
+            self._begin("paused")
+        elif isinstance(payload, MissionResumed) and self._paused is not None:
+            self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
+            self._paused = None
+        elif isinstance(payload, MissionQueued):
+            self._begin("waiting in the queue")
+        elif isinstance(payload, MissionAdmitted):
+            self._begin("preparing")
+        elif isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
+            self._begin("deciding")
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Show whole lines of what the agent prints, dimmed and without its control characters."""
+        text = self._rest[stream] + self._decoders[stream].decode(piece).replace("\r", "\n")
+        *lines, self._rest[stream] = text.split("\n")
+        for line in lines:
+            self._print_output(line)
+
+    def _flush(self) -> None:
+        for stream, rest in self._rest.items():
+            self._rest[stream] = ""
+            self._print_output(rest)
+
+    def _begin(self, step: str) -> None:
+        self._step, self._since = step, time.monotonic()
+
+    def _print(self, text: str) -> None:
+        self._console.print(printable(text))
+
+    def _print_output(self, line: str) -> None:
+        from rich.text import Text
+
+        shown = printable(line).rstrip()
+        if shown:
+            self._console.print(Text(f"  {shown}", style="dim"))
+
+    def _line(self) -> Spinner:
+        from rich.text import Text
+
+        elapsed = time.monotonic() - self._since
+        self._spinner.update(text=Text(f"{self._step}  {elapsed:.0f} s"))
+        return self._spinner
+
+
+class ObserverWithEvents:
+    """An observer that passes every event on to a second receiver."""
+
+    def __init__(self, observer: RunObserver, on_event: Callable[[Event, Payload], None]) -> None:
+        self._observer = observer
+        self._on_event = on_event
+        self.begin = observer.begin
+        self.output = observer.output
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Pass an event on to both."""
+        self._observer.watch(event, payload)
+        self._on_event(event, payload)
+
+
+def run_with_progress(out: Output, work: Callable[[RunObserver], Awaitable[_T]]) -> _T:
+    """Do the work with its progress shown; raises `KeyboardInterrupt` where a signal ended it."""
+
+    async def shown(stop: Stop) -> _T:
+        with progress(out) as observer:
+            return await work(observer)
+
+    return run_async(shown)
