@@ -11,8 +11,8 @@ from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.repositories import ENVIRONMENT
 from benchmarks.shop import Opened, Shop
 from chargehand.app._app import App
-from chargehand.app._config_model import Option
 from chargehand.app._session import Session
+from chargehand.app.config.records import OptionValue
 from chargehand.core.errors import RefusedError
 
 PACKAGES = ("idna", "six", "iniconfig")
@@ -76,7 +76,7 @@ async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: in
 
 async def _used(app: App, setup: str) -> float:
     """Open a workspace with that setup's environment and import the packages in it; seconds."""
-    async with app.session(options={"project.setup": Option(value=setup, name="--setup")}) as session:
+    async with app.session(options={"project.setup": OptionValue(value=setup, name="--setup")}) as session:
         settle()
         with timed() as seconds:
             await _imported(session)

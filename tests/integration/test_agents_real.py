@@ -21,7 +21,7 @@ from tests.integration.workshop import CHECK
 from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
 from chargehand.agents._cli_specs import SPECS
-from chargehand.app._agent_probe import probe_agent
+from chargehand.app.selection.agents import probe_agent
 from chargehand.cli._result import result_document
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
 from chargehand.core.config import AgentConfig, CliName

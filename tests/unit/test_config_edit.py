@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._config_edit import set_user_value, set_user_values
+from chargehand.app.config.edit import set_user_value, set_user_values
 from chargehand.core.errors import ConfigError
 
 _TEXT = """\

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from chargehand.app._config_agents import agent_from_option, find_agent
-from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
-from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
+from chargehand.app.config.resolve import LARGEST_FILE, resolve, trust_nothing
+from chargehand.app.locations import UserFile
+from chargehand.app.selection.agents import agent_from_option, find_agent
 from chargehand.core.config import AgentConfig, Config, McpConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, WaitingError
 
@@ -26,15 +27,15 @@ def _resolve(
     user: str = "",
     repo: str | None = None,
     env: dict[str, str] | None = None,
-    is_trusted: Callable[[str], bool] = never,
+    is_trusted: Callable[[str], bool] = trust_nothing,
     commit: str | None = COMMIT,
     **options: Any,
-) -> Resolved:
+) -> ResolvedConfig:
     return resolve(
         user=UserFile(path=Path(USER), text=user) if user else None,
         environ=env,
         options={
-            name.replace("__", "."): Option(value=value, name=f"--{name.split('__')[-1]}")
+            name.replace("__", "."): OptionValue(value=value, name=f"--{name.split('__')[-1]}")
             for name, value in options.items()
         },
         repository=None if repo is None else RepositoryFile(content=repo.encode(), commit=commit),
@@ -42,7 +43,7 @@ def _resolve(
     )
 
 
-def _trusting(repo: str, **sources: Any) -> Resolved:
+def _trusting(repo: str, **sources: Any) -> ResolvedConfig:
     digest = hashlib.sha256(repo.encode()).hexdigest()
     return _resolve(repo=repo, is_trusted=lambda asked: asked == digest, **sources)
 

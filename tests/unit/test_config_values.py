@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.app._config_keys import AGENTS, agent_keys, find_key, known_names, section_keys
-from chargehand.app._config_values import parse_text, parse_value, show_seconds, shown
+from chargehand.app.config.keys import AGENTS, agent_keys, find_key, known_names, section_keys
+from chargehand.app.config.values import format_seconds, format_value, parse_text, parse_value
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 
@@ -66,7 +66,7 @@ def test_bad_durations_are_named_with_the_value(written: object) -> None:
     with pytest.raises(ConfigError, match="here: time is ") as caught:
         _value("limits.time", written)
     if not isinstance(written, int | float):
-        assert shown(written) in caught.value.message
+        assert format_value(written) in caught.value.message
 
 
 @pytest.mark.parametrize("written", [0, -3, 1_000_001, "2", 1.0, True, None, pytest.param(1 << 20_000, id="huge")])
@@ -212,17 +212,17 @@ def test_values_are_shown_short_and_safe() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert len(shown("x" * 10_000)) <= 100
-    assert "\x1b" not in shown("\x1b[31mred")
-    assert shown(deep) == "<list>"
+    assert len(format_value("x" * 10_000)) <= 100
+    assert "\x1b" not in format_value("\x1b[31mred")
+    assert format_value(deep) == "<list>"
     while deep:  # unwound by hand: freeing it at once would recurse
         deep = deep[0]
-    assert (shown(True), shown(("a",))) == ("true", "['a']")
+    assert (format_value(True), format_value(("a",))) == ("true", "['a']")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(1800.0, "30m"), (5400.0, "1h30m"), (90.0, "1m30s"), (0.5, "0.5s")])
 def test_durations_are_shown_as_written(seconds: float, text: str) -> None:
-    assert show_seconds(seconds) == text
+    assert format_seconds(seconds) == text
     assert _value("limits.time", text) == seconds
 
 

@@ -14,11 +14,12 @@ from tests.conftest import git
 from chargehand.agents._prompts import system_prompt
 from chargehand.agents._role_file import parse_role
 from chargehand.agents._roles import Role, shipped_roles
-from chargehand.app._choice import Choice, choose
-from chargehand.app._config_areas import meet_areas
-from chargehand.app._config_model import Option, RepositoryFile, UserFile
-from chargehand.app._config_resolve import resolve
-from chargehand.app._roles import Roles
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import OptionValue, RepositoryFile
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import UserFile
+from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks._junit import FailingTest
 from chargehand.checks._run import CheckOutput
 from chargehand.core.attempt_events import SandboxOpened
@@ -98,12 +99,12 @@ def test_what_is_no_role_at_all_is_told_too(text: str) -> None:
 @pytest.mark.parametrize("name", ["", "default", "Up", "a b", "../x", "-x", "x" * 65])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ConfigError) as wrong:
-        Roles({"XDG_CONFIG_HOME": "/does/not/exist"}).find(name, Config())
+        RoleCatalogue({"XDG_CONFIG_HOME": "/does/not/exist"}).find(name, Config())
     assert wrong.value.code == "role_invalid"
 
 
 def test_a_dropped_file_adds_a_role_and_a_bad_one_stands_in_nobodys_way(tmp_path: Path) -> None:
-    roles = Roles({"XDG_CONFIG_HOME": str(tmp_path)})
+    roles = RoleCatalogue({"XDG_CONFIG_HOME": str(tmp_path)})
     assert [found.file.name for found in roles.all()] == SEVEN
     with pytest.raises(NotFoundError) as unknown:
         roles.find("scribe", Config())
@@ -146,8 +147,8 @@ def config(text: str) -> Config:
     return resolve(user=UserFile(path=Path("config.toml"), text=MODELS + text)).config
 
 
-def chosen(text: str, role: Role, **options: str | None) -> Choice:
-    return choose(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
+def chosen(text: str, role: Role, **options: str | None) -> AgentChoice:
+    return choose_agent(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
 
 
 def role(**changes: Any) -> Role:
@@ -160,7 +161,7 @@ def test_who_works_in_a_role_is_said_in_this_order() -> None:
     everything = own + said + agent
     assert chosen(everything, role(models=["openai:file"]), model="openai:line").model == "openai:line"
     assert chosen(everything, role(models=["openai:file"])).model == "openai:map"
-    assert chosen(said + agent, role(models=["openai:file", "openai:rest"])) == Choice(
+    assert chosen(said + agent, role(models=["openai:file", "openai:rest"])) == AgentChoice(
         agent="n",
         model="openai:file",
         why="the only one configured, openai:file by the file of role mine",
@@ -177,7 +178,7 @@ def test_the_agent_is_said_in_the_same_order() -> None:
     assert chosen(text, role(agent="one")).agent == "one"
     mapped = chosen(text + '[roles.mine]\nagent = "cli:claude"\nmodel = "local"\n', role(agent="one"))
     assert (mapped.agent, mapped.model, mapped.why) == ("cli:claude", "local", "[roles.mine]")
-    assert chosen(text, role(agent="one"), agent="two") == Choice(agent="two", model=None, why="--agent")
+    assert chosen(text, role(agent="one"), agent="two") == AgentChoice(agent="two", model=None, why="--agent")
 
 
 def test_a_model_is_for_somebody_who_takes_one() -> None:
@@ -211,7 +212,7 @@ def test_a_repositorys_map_needs_trust() -> None:
 
 def test_the_areas_of_a_role_only_narrow() -> None:
     architect = parse_role("architect", shipped_roles()["architect"], place="")
-    options = {"project.allow": Option(value=("src/**",), name="--allow")}
+    options = {"project.allow": OptionValue(value=("src/**",), name="--allow")}
     met = meet_areas(resolve(options=options).config.project.allow, architect.areas)
     assert met == ("src/**/*.md",)
     with pytest.raises(ConfigError, match="no area may be changed"):

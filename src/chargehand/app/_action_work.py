@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from chargehand.app._config_model import Option
+from chargehand.app.config.records import OptionValue
 from chargehand.core.action_events import ActionKind
 from chargehand.core.action_state import ActionState
 from chargehand.core.attempt_events import ActionJudged
@@ -298,7 +298,7 @@ async def execute(work: Work) -> Done:
         async with work.app.mission_session(work.mission) as (_, session):
             return await _execute_in(work, session, points[-1].tree if points else None)
     repository = Path(given["repository"])
-    options = {"sandbox.tier": Option(value=given.get("sandbox"), name="--sandbox")}
+    options = {"sandbox.tier": OptionValue(value=given.get("sandbox"), name="--sandbox")}
     async with work.app.session(repository, revision=given.get("base"), options=options) as session:
         return await _execute_in(work, session, None)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
-from chargehand.app._config_files import load_user_file, user_config_path
-from chargehand.app._config_model import Option
-from chargehand.app._config_resolve import resolve
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
@@ -64,7 +64,7 @@ class Actions:
     def config(self, time: str | None = None) -> ActionsConfig:
         """Return how actions are limited, by the user's own word alone; `time` is that of the command line."""
         app = self._app
-        options = {"actions.time": Option(value=time, name="--time")}
+        options = {"actions.time": OptionValue(value=time, name="--time")}
         user = load_user_file(user_config_path(app.environ))
         return resolve(user=user, environ=app.environ, options=options).config.actions
 

@@ -14,16 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.app._config_agents import requested_agent
-from chargehand.app._config_files import load_user_file, state_home, user_config_path
-from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
-from chargehand.app._config_resolve import resolve
 from chargehand.app._disk import StillNeeded
 from chargehand.app._gateways import AttemptGateways, Standings
 from chargehand.app._network import PackageMirrors, SandboxNetwork
-from chargehand.app._policy import load_rules
-from chargehand.app._profile import Profile, profile_for, read_machine
-from chargehand.app._roles import Roles
+from chargehand.app._policy_files import load_rules
+from chargehand.app._profile import MachineProfile, profile_for, read_machine
 from chargehand.app._session import Detected, Found, Place, Session
 from chargehand.app._snippets import SessionSnippets
 from chargehand.app._tiers import (
@@ -35,6 +30,17 @@ from chargehand.app._tiers import (
     try_tier,
     with_tier,
 )
+from chargehand.app.config.records import (
+    REPOSITORY_FILE,
+    OptionValue,
+    RepositoryFile,
+    ResolvedConfig,
+    content_digest,
+)
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import load_user_file, state_home, user_config_path
+from chargehand.app.selection.agents import requested_agent
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks._detect import detect_checks, detect_setup
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, EngineConfig, SandboxConfig
@@ -238,9 +244,9 @@ class App:
         depot: Depot,
         base: Base,
         *,
-        options: Mapping[str, Option] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
         head: bool = True,
-    ) -> Resolved:
+    ) -> ResolvedConfig:
         """Return the configuration in force for a project at a base.
 
         `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
@@ -267,20 +273,20 @@ class App:
             rules.check()
         return rules
 
-    def roles(self, found: Found | None = None) -> Roles:
+    def roles(self, found: Found | None = None) -> RoleCatalogue:
         """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
         if found is None:
-            return Roles(self.environ)
+            return RoleCatalogue(self.environ)
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
-        return Roles(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
+        return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
 
-    def user_configuration(self) -> Resolved:
+    def user_configuration(self) -> ResolvedConfig:
         """Return the configuration in force outside of any repository."""
         user = load_user_file(user_config_path(self.environ))
         return resolve(user=user, environ=self.environ, machine=self.profile.said())
 
     @cached_property
-    def profile(self) -> Profile:
+    def profile(self) -> MachineProfile:
         """What this machine's size makes of the defaults, within the memory that the person gives to sandboxes."""
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
@@ -297,7 +303,7 @@ class App:
                 return RepositoryFile(content=content)
         return RepositoryFile(content=committed, commit=base.commit) if committed is not None else None
 
-    def toolchain(self, resolved: Resolved | None = None) -> Toolchain:
+    def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
         """Return the host programs that sandboxes may use."""
         extra = resolved.config.sandbox.toolchain if resolved else ()
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -330,7 +336,7 @@ class App:
         repository: Path | None = None,
         *,
         revision: str | None = None,
-        options: Mapping[str, Option] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
         found: Found | None = None,
         config: Config | None = None,
         choice: TierChoice | None = None,
@@ -380,7 +386,7 @@ class App:
         return open_tier(config, toolchain, scratch=self.home, alive=self.member.fileno(), environ=self.environ)
 
     async def _place(
-        self, project: ProjectRow, depot: Depot, tier: Tier, toolchain: Toolchain, resolved: Resolved
+        self, project: ProjectRow, depot: Depot, tier: Tier, toolchain: Toolchain, resolved: ResolvedConfig
     ) -> Place:
         own = resolved.config
         driver = await choose_driver(
@@ -393,12 +399,12 @@ class App:
         tools = _tools(toolchain, resolved)
         return Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
 
-    def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> Resolved:
+    def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> ResolvedConfig:
         """Return a recorded configuration with the content of the repository's file that it may be trusted by."""
         own = self._repository_file(project, depot, base, head=False)
-        return Resolved(config=config, origins={}, digest=own.digest if own else "")
+        return ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
 
-    def _vouched(self, place: Place, base: Base, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
+    def _vouched(self, place: Place, base: Base, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
         file = self._repository_file(place.project, place.depot, base, head=head)
         if file is not None and self.store.trust.is_trusted(place.project.id, content_digest(file.content)):
@@ -407,7 +413,7 @@ class App:
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
         return typed.__contains__
 
-    def _services(self, place: Place, resolved: Resolved, watch: Watch, rules: Rules) -> Services:
+    def _services(self, place: Place, resolved: ResolvedConfig, watch: Watch, rules: Rules) -> Services:
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,
@@ -468,7 +474,7 @@ class App:
             yield found, session
 
 
-def _tools(toolchain: Toolchain, resolved: Resolved) -> str:
+def _tools(toolchain: Toolchain, resolved: ResolvedConfig) -> str:
     """Return what tells the programs of sandboxes, so of a layer and of what checks said, from others."""
     image = resolved.config.sandbox.container_image
     return f"{toolchain.id}-{image}" if image else toolchain.id

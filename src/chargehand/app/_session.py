@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chargehand.app._config_agents import named_agent
-from chargehand.app._config_model import Resolved
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.selection.agents import named_agent
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
@@ -43,7 +43,7 @@ class Session:
     project: ProjectRow
     depot: Depot
     base: Base
-    resolved: Resolved
+    resolved: ResolvedConfig
     missions: Missions
     driver: DriverName
     choice: TierChoice

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from chargehand.app._config_model import Resolved
+from chargehand.app.config.records import ResolvedConfig
 from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
@@ -36,7 +36,7 @@ def require_tier(tier: str) -> None:
 
 
 async def settle_tier(
-    resolved: Resolved, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
+    resolved: ResolvedConfig, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
 ) -> TierChoice:
     """Return the tier to take: as it was named, or by sensitivity, tried for real, the least one first.
 
@@ -77,7 +77,7 @@ async def _offer(
     return TierCandidate(tier=name, offered=True, detail=f"proven, workspaces by {driver}")
 
 
-def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
+def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
     """Return the configuration in force with the tier that was chosen in place of `auto`."""
     if resolved.config.sandbox.tier == choice.tier:
         return resolved

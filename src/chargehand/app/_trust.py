@@ -6,23 +6,23 @@ the file asks anew.
 
 from __future__ import annotations
 
-from chargehand.app._config_model import Resolved, UntrustedKey
+from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.core.errors import WaitingError
 
 TRUST_HINT = "chargehand project trust"
 
 
-def trust_needed(resolved: Resolved) -> bool:
+def trust_needed(resolved: ResolvedConfig) -> bool:
     """Return whether trust of the repository's file would change the configuration in force."""
     return bool(resolved.untrusted)
 
 
-def describe_untrusted(resolved: Resolved) -> tuple[str, ...]:
+def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
     """Return one line for each key that asks for trust, fit to show a person before they answer."""
     return tuple(_line(key) for key in resolved.untrusted)
 
 
-def require_trust(resolved: Resolved) -> None:
+def require_trust(resolved: ResolvedConfig) -> None:
     """Raise `WaitingError` (exit 3, code `trust_needed`) unless nothing asks for trust."""
     if not trust_needed(resolved):
         return

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from chargehand.agents._cli_specs import SPECS
 from chargehand.agents.opening import abilities_of
-from chargehand.app._agent_probe import probe_agent
 from chargehand.app._app import App
-from chargehand.app._choice import choose, programs_on_path
-from chargehand.app._config_agents import NATIVE, named_agent
-from chargehand.app._config_model import Resolved
-from chargehand.app._model_probe import probe_model
-from chargehand.app._models import model_config
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.providers.probe import probe_model
+from chargehand.app.providers.served import model_config
+from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
+from chargehand.app.selection.choice import choose_agent, programs_on_path
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output
@@ -59,11 +58,11 @@ def installed_words(name: str, path: str, how: str) -> str:
     return f"{name} is installed ({path}): " + (f"--agent {how} with --model" if how else "it cannot be driven")
 
 
-def _names(resolved: Resolved) -> list[str]:
+def _names(resolved: ResolvedConfig) -> list[str]:
     return sorted({*resolved.config.agents, NATIVE})
 
 
-def _document(resolved: Resolved, name: str) -> dict[str, object]:
+def _document(resolved: ResolvedConfig, name: str) -> dict[str, object]:
     agent = named_agent(resolved, name)
     return {
         "name": name,
@@ -78,7 +77,7 @@ def _document(resolved: Resolved, name: str) -> dict[str, object]:
     }
 
 
-def _origin(resolved: Resolved, name: str) -> str:
+def _origin(resolved: ResolvedConfig, name: str) -> str:
     if name not in resolved.config.agents:
         return "built in"
     said = (resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model"))
@@ -113,11 +112,11 @@ def probe_agents(out: Output, name: str | None, *, repo: Path | None) -> int:
     return 0 if all(fine for _, fine, _ in probes) else 1
 
 
-def _acknowledges(resolved: Resolved, name: str) -> bool:
+def _acknowledges(resolved: ResolvedConfig, name: str) -> bool:
     return abilities_of(named_agent(resolved, name).kind).acknowledges
 
 
-def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, bool, str]:
+def _probe(app: App, out: Output, resolved: ResolvedConfig, name: str) -> tuple[str, bool, str]:
     agent = named_agent(resolved, name)
     if agent.kind == "patch":
         return name, True, "it applies a patch"
@@ -126,7 +125,7 @@ def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, b
     if agent.kind != NATIVE:
         return (name, *_probe_program(app, resolved, agent))
     try:
-        choice = choose(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
+        choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
     except ChargehandError as error:
         return name, False, error.message
     model = choice.model or ""
@@ -143,7 +142,7 @@ def _probe(app: App, out: Output, resolved: Resolved, name: str) -> tuple[str, b
     return name, probe.fine, f"{model}: {probe_words(probe)}"
 
 
-def _probe_started(app: App, out: Output, resolved: Resolved, agent: AgentConfig) -> tuple[bool, str]:
+def _probe_started(app: App, out: Output, resolved: ResolvedConfig, agent: AgentConfig) -> tuple[bool, str]:
     """Return whether an agent's program starts inside a sandbox, and what it says it is."""
     program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
     if app.toolchain(resolved).find(program) is None:
@@ -156,7 +155,7 @@ def _probe_started(app: App, out: Output, resolved: Resolved, agent: AgentConfig
     return not seen.problem, seen.words()
 
 
-def _probe_program(app: App, resolved: Resolved, agent: AgentConfig) -> tuple[bool, str]:
+def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tuple[bool, str]:
     """Return whether the sandbox will find an agent's program, and where."""
     program = agent.command[0]
     if "/" in program and not program.startswith("/"):

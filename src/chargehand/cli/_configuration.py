@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from chargehand.app._app import App
-from chargehand.app._config_edit import set_user_value
-from chargehand.app._config_files import user_config_path
-from chargehand.app._config_model import Resolved
-from chargehand.app._config_reference import shown_value
+from chargehand.app.config.edit import set_user_value
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.locations import user_config_path
+from chargehand.app.reference.configuration import shown_value
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
 from chargehand.core.text import shown_path
 
 
-def configuration_here(app: App, repo: Path | None) -> Resolved:
+def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
     """Return the configuration in force: of a repository, or outside of any the user's own."""
     if current_project(app, repo) is None:
         return app.user_configuration()
@@ -44,7 +44,7 @@ def show_configuration(out: Output, *, repo: Path | None, origin: bool) -> int:
     return 0
 
 
-def _flat(resolved: Resolved) -> dict[str, object]:
+def _flat(resolved: ResolvedConfig) -> dict[str, object]:
     values: dict[str, object] = {}
     for dotted in resolved.origins:
         owner: object = resolved.config

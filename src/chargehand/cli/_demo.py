@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.app._app import App
-from chargehand.app._config_files import user_config_path
+from chargehand.app.locations import user_config_path
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chargehand.app._app import App
-from chargehand.app._profile import Profile, machine_facts
+from chargehand.app._profile import MachineProfile, machine_facts
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
 from chargehand.core.config import Tier
@@ -149,7 +149,7 @@ def _state(home: Path) -> Part:
     return Part(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
 
 
-def _machine(profile: Profile) -> Part:
+def _machine(profile: MachineProfile) -> Part:
     """Tell what this machine's size makes of the defaults; advice only, for one that is too small."""
     machine = profile.machine
     bound = " (by a control group that we live in)" if machine.grouped else ""

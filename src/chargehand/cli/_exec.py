@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.app._app import App
-from chargehand.app._config_model import Option
-from chargehand.app._config_resolve import resolve
 from chargehand.app._session import Session
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
@@ -77,8 +77,8 @@ async def _run(
     require_commands(options.sandbox)
     if options.mission is None:
         limit = {
-            "limits.time": Option(value=options.time, name="--time"),
-            "sandbox.tier": Option(value=options.sandbox, name="--sandbox"),
+            "limits.time": OptionValue(value=options.time, name="--time"),
+            "sandbox.tier": OptionValue(value=options.sandbox, name="--sandbox"),
         }
         async with app.session(options.repo, revision=options.base, options=limit) as session:
             return await _run_in(session, out, options, None, session.resolved.config.limits.time)
@@ -96,7 +96,7 @@ async def _run(
 def _seconds(session: Session, time: str | None) -> float:
     if time is None:
         return session.resolved.config.limits.time
-    return resolve(options={"limits.time": Option(value=time, name="--time")}).config.limits.time
+    return resolve(options={"limits.time": OptionValue(value=time, name="--time")}).config.limits.time
 
 
 async def _run_in(

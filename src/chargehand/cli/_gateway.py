@@ -12,8 +12,15 @@ from urllib.parse import urlsplit
 
 from chargehand.app._app import App
 from chargehand.app._gateways import ledger_by_hand
-from chargehand.app._model_reports import kept_reports
-from chargehand.app._models import every, is_loopback, key_name, model_config, provider_limits, served_chain
+from chargehand.app.providers.served import (
+    is_loopback,
+    key_name,
+    model_config,
+    open_probe_reports,
+    provider_limits,
+    served_chain,
+    with_fallbacks,
+)
 from chargehand.cli._happenings import alert_text
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
@@ -115,7 +122,7 @@ def _configured(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[Serv
             hint="keep one with  chargehand config set models.NAME.model MODEL,\n"
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
-    reports = kept_reports(app.environ)
+    reports = open_probe_reports(app.environ)
     return tuple(
         served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports) for name in names
     )
@@ -156,7 +163,7 @@ def _recorded(offer: _Offer, record: Path | None, faults: Faults | None) -> Iter
     """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)
     wrapped: dict[int, Upstream] = {}
-    for upstream in (model.upstream for model in every(offer.models)):
+    for upstream in (model.upstream for model in with_fallbacks(offer.models)):
         around: Upstream = upstream if faults is None else FaultyUpstream(upstream, faults)
         around = around if writer is None else RecordingUpstream(around, writer, offer.redactor)
         wrapped.setdefault(id(upstream), around)
@@ -194,7 +201,7 @@ async def _serve(out: Output, offer: _Offer, options: GatewayOptions, host: str,
             _show_place(out, f"http://{_in_url(host)}:{port}", gateway.token, offer, options.record)
             await ended.wait()
     finally:
-        for model in every(offer.models):
+        for model in with_fallbacks(offer.models):
             await model.upstream.close()
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 
 from chargehand.app._app import App
-from chargehand.app._config_edit import set_user_values
-from chargehand.app._config_files import user_config_path
-from chargehand.app._config_model import REPOSITORY_FILE
 from chargehand.app._session import Detected
+from chargehand.app.config.edit import set_user_values
+from chargehand.app.config.records import REPOSITORY_FILE
+from chargehand.app.locations import user_config_path
 from chargehand.cli._init_agent import AgentPlan, ask_agent
 from chargehand.cli._output import Output
 from chargehand.core.errors import RepositoryError, UsageError

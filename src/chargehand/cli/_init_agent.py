@@ -12,13 +12,13 @@ from functools import partial
 import click
 
 from chargehand.app._app import App
-from chargehand.app._choice import DEFAULT_MODELS, programs_on_path
-from chargehand.app._config_agents import NATIVE
-from chargehand.app._config_edit import check_user_value
-from chargehand.app._config_files import user_config_path
-from chargehand.app._model_probe import ModelProbe, probe_model
-from chargehand.app._models import USUAL_KEYS, is_loopback
-from chargehand.app._ollama import find_ollama
+from chargehand.app.config.edit import check_user_value
+from chargehand.app.locations import user_config_path
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.probe import ModelProbe, probe_model
+from chargehand.app.providers.served import USUAL_KEYS, is_loopback
+from chargehand.app.selection.agents import NATIVE
+from chargehand.app.selection.choice import DEFAULT_MODELS, programs_on_path
 from chargehand.cli._agents import installed_words, ways_of
 from chargehand.cli._models import probe_words
 from chargehand.cli._output import Output

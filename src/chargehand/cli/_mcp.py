@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from chargehand.app._config_files import state_home
+from chargehand.app.locations import state_home
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.core.errors import RepositoryError
@@ -36,7 +36,7 @@ def serve(out: Output, *, http: str | None, token_file: Path | None, repo: Path 
     if http is None:
         run_async(lambda stop: _stdio(stop, cwd))
         return 0
-    from chargehand.cli._mcp_http import bound, parsed_address, token_of, url_of
+    from chargehand.mcp.http import bound, parsed_address, token_of, url_of
 
     address = parsed_address(http)
     place = token_file or state_home(os.environ) / _TOKEN
@@ -54,16 +54,16 @@ def serve(out: Output, *, http: str | None, token_file: Path | None, repo: Path 
 
 
 async def _http(stop: Stop, listening: socket.socket, token: str, cwd: Path, announce: Callable[[], None]) -> None:
-    from chargehand.cli._mcp_http import serve_http
-    from chargehand.cli._mcp_server import mission_server
+    from chargehand.mcp.http import serve_http
+    from chargehand.mcp.server import mission_server
 
     async with mission_server(environ=os.environ, cwd=cwd) as server:
         await serve_http(server, listening, token=token, stop=stop, announce=announce)
 
 
 async def _stdio(stop: Stop, cwd: Path) -> None:
-    from chargehand.cli._mcp_server import mission_server
-    from chargehand.cli._mcp_stdio import serve_stdio
+    from chargehand.mcp.server import mission_server
+    from chargehand.mcp.stdio import serve_stdio
 
     async with mission_server(environ=os.environ, cwd=cwd) as server:
         serving = asyncio.create_task(serve_stdio(server))

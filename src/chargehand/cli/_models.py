@@ -9,12 +9,18 @@ from datetime import date
 from pathlib import Path
 
 from chargehand.app._app import App
-from chargehand.app._choice import DEFAULT_MODELS
-from chargehand.app._model_probe import ModelProbe, probe_model
-from chargehand.app._model_reports import Reports, kept_reports
-from chargehand.app._model_trials import try_model
-from chargehand.app._models import USUAL_KEYS, facts_of, has_key, key_name, model_config
-from chargehand.app._ollama import find_ollama
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
+from chargehand.app.providers.served import (
+    USUAL_KEYS,
+    ProbeReports,
+    has_key,
+    key_name,
+    known_facts,
+    model_config,
+    open_probe_reports,
+)
+from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.cli._configuration import configuration_here
 from chargehand.cli._model_facts import facts_document, facts_rows, listed_document, listed_row
 from chargehand.cli._output import Output
@@ -48,7 +54,7 @@ def list_models(out: Output, *, repo: Path | None, everything: bool = False, pro
     with App.open() as app:
         resolved = configuration_here(app, repo)
         config = resolved.config
-        reports = kept_reports(app.environ)
+        reports = open_probe_reports(app.environ)
         listed = [
             _listed(app, config, name, _origin(resolved.origins, name), reports)
             for name in model_names(config, app.environ, app.credentials)
@@ -85,7 +91,7 @@ def show_model(out: Output, name: str, *, repo: Path | None) -> int:
     """Write all that is known of a model, each value with who says so."""
     with App.open() as app:
         resolved = configuration_here(app, repo)
-        reports = kept_reports(app.environ)
+        reports = open_probe_reports(app.environ)
         one = _listed(app, resolved.config, name, _origin(resolved.origins, name), reports)
     out.document(_document(one))
     out.text(f"{name}: {one.config.provider} {one.config.model}", bold=True)
@@ -103,10 +109,10 @@ def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> 
     return keyed + [f"ollama:{name}" for name in find_ollama(environ)]
 
 
-def _listed(app: App, config: Config, name: str, origin: str, reports: Reports) -> _Listed:
+def _listed(app: App, config: Config, name: str, origin: str, reports: ProbeReports) -> _Listed:
     found = model_config(config, name)
     assume = config.limits.assume_usd_per_mtok
-    facts = facts_of(name, found, reports=reports, environ=app.environ, assume=assume)
+    facts = known_facts(name, found, reports=reports, environ=app.environ, assume=assume)
     price = facts.price
     if price is None and found.provider == "script":
         price = Price(input=0.0, output=0.0, source="script")
@@ -165,7 +171,7 @@ def probe_models(out: Output, name: str | None, *, repo: Path | None, quick: boo
         config = configuration_here(app, repo).config
         names = [name] if name is not None else model_names(config, app.environ, app.credentials)
         models = {each: model_config(config, each) for each in names}
-        reports = None if quick else kept_reports(app.environ)
+        reports = None if quick else open_probe_reports(app.environ)
         day = app.clock.now().date()
         tried = asyncio.run(
             _probes(out, models, app.credentials, config.limits, app.environ, reports=reports, day=day)
@@ -189,7 +195,7 @@ async def _probes(
     limits: LimitsConfig,
     environ: Mapping[str, str],
     *,
-    reports: Reports | None,
+    reports: ProbeReports | None,
     day: date,
 ) -> list[tuple[ModelProbe, Reported | None]]:
     probes = []

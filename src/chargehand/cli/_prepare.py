@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from chargehand.app._app import App
-from chargehand.app._config_model import Option, Resolved
 from chargehand.app._session import Found
 from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.cli._output import Output
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Base
@@ -23,11 +23,11 @@ from chargehand.store._projects import ProjectRow
 class Prepared(Found):
     """A repository at a base, and the configuration in force there."""
 
-    resolved: Resolved
+    resolved: ResolvedConfig
 
 
 def prepare(
-    app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, Option] | None = None
+    app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, OptionValue] | None = None
 ) -> Prepared:
     """Find and resolve everything without starting anything; raises the errors of each."""
     found = app.find(repo, revision=revision)
@@ -50,7 +50,7 @@ def settle_trust(app: App, out: Output, prepared: Prepared, *, ask: bool) -> Non
     require_trust(prepared.resolved)
 
 
-def show_untrusted(out: Output, resolved: Resolved) -> None:
+def show_untrusted(out: Output, resolved: ResolvedConfig) -> None:
     """Show a person what asks for trust."""
     out.notice("The repository's chargehand.toml asks for what only you may give:")
     for line in describe_untrusted(resolved):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.agents._roles import DEVELOPER, Role
-from chargehand.app._choice import Choice, choose
-from chargehand.app._config_agents import named_agent
-from chargehand.app._config_areas import meet_areas
-from chargehand.app._config_model import Option, Resolved
-from chargehand.app._roles import RoleFile, Roles
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.selection.agents import named_agent
+from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import MissionRequest
@@ -54,18 +54,18 @@ class RunOptions:
     detach: bool = False
     yes: bool = False
 
-    def configuration(self) -> Mapping[str, Option]:
+    def configuration(self) -> Mapping[str, OptionValue]:
         """Return the options that are configuration, by their dotted keys."""
         return {
-            "project.checks": Option(value=self.checks, name="--check"),
-            "only_checks": Option(value=self.only_checks, name="--only-check"),
-            "project.allow": Option(value=self.allow, name="--allow"),
-            "project.forbid": Option(value=self.forbid, name="--forbid"),
-            "project.strategy": Option(value=self.strategy, name="--strategy"),
-            "limits.time": Option(value=self.time, name="--time"),
-            "limits.attempts": Option(value=self.attempts, name="--attempts"),
-            "limits.budget_usd": Option(value=self.budget, name="--budget"),
-            "sandbox.tier": Option(value=self.sandbox, name="--sandbox"),
+            "project.checks": OptionValue(value=self.checks, name="--check"),
+            "only_checks": OptionValue(value=self.only_checks, name="--only-check"),
+            "project.allow": OptionValue(value=self.allow, name="--allow"),
+            "project.forbid": OptionValue(value=self.forbid, name="--forbid"),
+            "project.strategy": OptionValue(value=self.strategy, name="--strategy"),
+            "limits.time": OptionValue(value=self.time, name="--time"),
+            "limits.attempts": OptionValue(value=self.attempts, name="--attempts"),
+            "limits.budget_usd": OptionValue(value=self.budget, name="--budget"),
+            "sandbox.tier": OptionValue(value=self.sandbox, name="--sandbox"),
         }
 
 
@@ -125,15 +125,20 @@ class Cast:
 
     role: Role
     file: RoleFile
-    choice: Choice
+    choice: AgentChoice
 
 
 def cast_role(
-    resolved: Resolved, options: RunOptions, roles: Roles, *, environ: Mapping[str, str], keys: KeySource
+    resolved: ResolvedConfig,
+    options: RunOptions,
+    roles: RoleCatalogue,
+    *,
+    environ: Mapping[str, str],
+    keys: KeySource,
 ) -> Cast:
     """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
-    choice = choose(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
+    choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
     return Cast(role=role, file=file, choice=choice)
 
 
@@ -178,7 +183,7 @@ def _content(host: Path) -> bytes:
 
 def build_request(
     options: RunOptions,
-    resolved: Resolved,
+    resolved: ResolvedConfig,
     *,
     text: str,
     cast: Cast,

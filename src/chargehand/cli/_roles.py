@@ -6,16 +6,16 @@ from pathlib import Path
 
 from chargehand.agents._roles import Role
 from chargehand.app._app import App
-from chargehand.app._config_model import Resolved
-from chargehand.app._role_map import DEFAULT_ROLE, levels_of
-from chargehand.app._roles import FoundRole, RoleFile, Roles
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.selection.choice import DEFAULT_ROLE, role_assignments
+from chargehand.app.selection.roles import RoleCatalogue, RoleFile, RoleInForce
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, prepare
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import shown_path
 
 
-def roles_here(app: App, repo: Path | None) -> tuple[Roles, Resolved]:
+def roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
     """Return the roles and the configuration of a repository, or outside of any."""
     if current_project(app, repo) is None:
         return app.roles(), app.user_configuration()
@@ -43,7 +43,7 @@ def list_roles(out: Output, *, repo: Path | None) -> int:
     return 1 if any(each.problem is not None for each in found) else 0
 
 
-def _row(found: FoundRole) -> tuple[str, ...]:
+def _row(found: RoleInForce) -> tuple[str, ...]:
     origin = _origin(found.file)
     if found.role is None:
         return (found.file.name, "-", "-", origin, "(its file is wrong)")
@@ -60,7 +60,7 @@ def _origin(file: RoleFile) -> str:
     return "shipped" if file.level == "shipped" else shown_path(file.place)
 
 
-def _listed(found: FoundRole) -> dict[str, object]:
+def _listed(found: RoleInForce) -> dict[str, object]:
     document: dict[str, object] = {
         "name": found.file.name,
         "level": found.file.level,
@@ -79,7 +79,7 @@ def show_role(out: Output, name: str, *, repo: Path | None) -> int:
     with App.open() as app:
         roles, resolved = roles_here(app, repo)
         role, file = roles.find(name, resolved.config)
-    levels = levels_of(resolved.config, role)
+    levels = role_assignments(resolved.config, role)
     out.document(
         {
             "name": role.name,

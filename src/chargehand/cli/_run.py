@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chargehand.app._app import App
-from chargehand.app._config_model import Resolved
 from chargehand.app._session import Found, Session
 from chargehand.app._start import ensure_worker
 from chargehand.app._tiers import require_tier
 from chargehand.app._trust import require_trust
+from chargehand.app.config.records import ResolvedConfig
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
@@ -145,7 +145,7 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     return 0
 
 
-def _cast(app: App, found: Found, resolved: Resolved, options: RunOptions) -> Cast:
+def _cast(app: App, found: Found, resolved: ResolvedConfig, options: RunOptions) -> Cast:
     return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 
@@ -242,7 +242,7 @@ async def _settled(
         return session.missions.look.at_rest(mission), error
 
 
-def _recorded(resolved: Resolved) -> dict[str, object]:
+def _recorded(resolved: ResolvedConfig) -> dict[str, object]:
     recorded = {
         "values": resolved.config,
         "origins": dict(resolved.origins),

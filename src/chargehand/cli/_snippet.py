@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from chargehand.app._app import App
-from chargehand.app._config_model import Option
-from chargehand.app._config_resolve import resolve
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
@@ -89,7 +89,7 @@ def _spec(options: SnippetOptions) -> SnippetSpec:
 
 
 def _seconds(time: str) -> float:
-    return resolve(options={"limits.time": Option(value=time, name="--time")}).config.limits.time
+    return resolve(options={"limits.time": OptionValue(value=time, name="--time")}).config.limits.time
 
 
 def _source(file: str) -> str:
