@@ -10,9 +10,9 @@ from itertools import count
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.repositories import ENVIRONMENT
 from benchmarks.shop import Opened, Shop
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue
+from chargehand.app.wiring.session import Session
 from chargehand.core.errors import RefusedError
 
 PACKAGES = ("idna", "six", "iniconfig")

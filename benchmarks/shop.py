@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.measure import timed
 from benchmarks.repositories import git, make_repository
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
 from chargehand.sandbox._contract import Sandbox, SandboxSpec

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.state import MissionState
 from chargehand.durable._workers import LocalWorkers

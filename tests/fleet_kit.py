@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.events import decode
 from chargehand.core.records import MissionRequest, MissionStatus
 from chargehand.core.state import SETTLED, MissionState

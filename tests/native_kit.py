@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
 from chargehand.models._contract import Dialect, Usage

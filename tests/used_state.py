@@ -14,8 +14,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from chargehand.app._app import App
-from chargehand.app._tiers import choose_driver
+from chargehand.app.composition import App
+from chargehand.app.wiring.tiers import choose_driver
 from chargehand.core.errors import ChargehandError
 
 _KEPT = "probe.json"

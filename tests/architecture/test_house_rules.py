@@ -18,7 +18,7 @@ BROAD_EXCEPTS = {
     "cli/_failures.py": 1,
     "mcp/calls.py": 1,
     "sandbox/_launcher.py": 1,
-    "app/_worker.py": 1,
+    "app/worker.py": 1,
     "sandbox/_command.py": 1,
     "sandbox/_isolate_child.py": 2,
     "sandbox/_mirror_http.py": 3,

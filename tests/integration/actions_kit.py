@@ -10,8 +10,8 @@ from typing import Any
 from tests.conftest import git, write_files
 from tests.integration.workshop import Workshop
 
-from chargehand.app._actions import Actions
-from chargehand.app._app import App
+from chargehand.app.actions import Actions
+from chargehand.app.composition import App
 from chargehand.core.action_events import ActionKind
 from chargehand.core.action_state import ActionState
 from chargehand.core.state import MissionState

@@ -16,7 +16,7 @@ from typing import Any
 from tests.conftest import make_repository
 from tests.used_state import used_state
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.state import MissionState
 
 FILES = {"f.txt": "aaa\n", "g.txt": "ggg\n", "sub/h.txt": "hhh\n"}

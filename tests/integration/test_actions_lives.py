@@ -17,7 +17,7 @@ from tests.integration.actions_kit import Yard
 from tests.integration.desk import Desk, finish
 from tests.unit.test_keeper import STUBBORN, alive, gone
 
-from chargehand.app._actions import Actions
+from chargehand.app.actions import Actions
 from chargehand.core.action_state import ActionState
 
 LIMIT = 300.0

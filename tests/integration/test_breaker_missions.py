@@ -13,8 +13,8 @@ from tests.conftest import git, write_files
 from tests.integration.workshop import GOLD, REQUEST
 from tests.native_kit import MENDS, NativeShop, scripted
 
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
 from chargehand.core.attempt_events import AttemptStarted, BreakerChanged, ModelCalled
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import Event, Payload, decode

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import make_repository, repository_state
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli import _demo_project
 from chargehand.cli._demo_script import SCRIPT
 from chargehand.cli._demo_told import told

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from desk import MEND, PASSES, Desk, Said, repository, shell
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 
 pytestmark = pytest.mark.needs_bwrap
 WAIT = 90.0

@@ -12,7 +12,7 @@ from tests.contract._places import needs_bwrap
 from tests.integration.desk import Desk, repository, shell
 from tests.integration.test_egress_sandbox import served
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.attempt_events import NetworkRequested
 from chargehand.core.events import decode
 

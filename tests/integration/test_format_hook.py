@@ -15,7 +15,7 @@ from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state,
 from tests.integration.desk import Desk, Said
 from tests.integration.workshop import Workshop
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._root import chargehand
 from chargehand.core.errors import RefusedError
 from chargehand.workspace._hook import install_hook, remove_hook

@@ -18,7 +18,7 @@ from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_stil
 from tests.postgres import Postgres, cluster
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.clock import SystemClock
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState

@@ -18,7 +18,7 @@ from test_native_terminal import ASKS, Shop
 from tests.conftest import git
 from tests.mcp_kit import Service, call, orchestrator, over_stdio, refused
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap

@@ -14,7 +14,7 @@ from desk import Desk, Said, finish, repository
 from tests.conftest import git, write_files
 from tests.integration.workshop import REQUEST, Workshop
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._happenings import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._missions import Missions

@@ -14,8 +14,8 @@ from test_crashes import descendants
 from tests.crash_kit import mounts
 from workshop import CHECK, GOLD, REQUEST, Workshop
 
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from tests.native_kit import MENDS, ModelServer, NativeShop, says
 
 from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.app._app import App
-from chargehand.app._worker import Worker
+from chargehand.app.composition import App
+from chargehand.app.worker import Worker
 from chargehand.cli._root import chargehand
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import CLOCK

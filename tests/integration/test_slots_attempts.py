@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.events import Payload, decode
 from chargehand.core.mission_events import AttemptFinished, MissionAdmitted, MissionQueued

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.conftest import make_repository
 from tests.used_state import used_state
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionState
 

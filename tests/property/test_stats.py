@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core_strategies import payloads, values
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, SandboxClosed
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import GENESIS, Event, Payload, encode

@@ -21,7 +21,7 @@ from tests.conftest import git
 from tests.integration.desk import Desk, Said, repository
 from tests.native_kit import FINISH, ModelServer, call, edit, says
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 
 WAIT = 90.0
 LOOK = "id; env; cat {secrets}; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import make_repository
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 
 
 @pytest.fixture

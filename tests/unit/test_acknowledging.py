@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chargehand.agents.opening import abilities_of
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.agent_events import MessageAcknowledged, MessageDelivered
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SystemClock

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._root import chargehand
 from chargehand.core.mission_events import BaseResolved, MissionCreated
 from chargehand.core.records import Base, MissionRequest

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._root import chargehand
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tests.conftest import make_repository
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._root import chargehand
 from chargehand.cli._stats import parse_since
 from chargehand.core.attempt_events import AttemptStarted, SandboxClosed

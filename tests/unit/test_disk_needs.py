@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import make_repository
 
-from chargehand.app._app import App
-from chargehand.app._disk import StillNeeded, mission_of
+from chargehand.app.composition import App
+from chargehand.app.wiring.disk import StillNeeded, mission_of
 from chargehand.cli._gc import GcOptions, _bytes, collect
 from chargehand.cli._output import Output
 from chargehand.core.errors import UsageError

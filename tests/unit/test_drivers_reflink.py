@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, agent, changed, cloning_disk
 
-from chargehand.app._tiers import _machine, choose_driver
+from chargehand.app.wiring.tiers import _machine, choose_driver
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox._probe import Part, ProbeReport, probe
 from chargehand.sandbox._toolchain import Toolchain, discover

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._mission_log import _tell_wait
 from chargehand.cli._output import Output
 from chargehand.cli._root import chargehand

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import CLOCK, MissionCreated, MissionFinished, QuestionAnswered, QuestionAsked

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._root import chargehand
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chargehand.app._gateways import Standings
+from chargehand.app.wiring.gateways import Standings
 from chargehand.core.clock import SystemClock
 from chargehand.models._health import ProviderLimits
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from chargehand.app._actions import Actions
-from chargehand.app._app import App
+from chargehand.app.actions import Actions
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.core.action_state import ACTION_ENDED, ActionState
 from chargehand.core.codec import convert_to

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from chargehand.app._actions import Actions
-from chargehand.app._app import App
+from chargehand.app.actions import Actions
+from chargehand.app.composition import App
 from chargehand.cli._action_view import exit_code, show_end, show_line
 from chargehand.cli._exec import require_commands
 from chargehand.cli._interrupt import Stop, run_async

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chargehand.agents._cli_specs import SPECS
 from chargehand.agents.opening import abilities_of
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import model_config

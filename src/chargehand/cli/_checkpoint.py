@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._diff import base_tree, depot_of, show_stat
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._diff import base_tree, depot_of, named_tree
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output

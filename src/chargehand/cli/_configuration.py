@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.config.edit import set_user_value
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.locations import user_config_path

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.locations import user_config_path
 from chargehand.cli._demo_project import (
     ACCEPTANCE,

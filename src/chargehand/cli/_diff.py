@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.core.errors import RefusedError, RepositoryError, UsageError

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chargehand.app._app import App
-from chargehand.app._profile import MachineProfile, machine_facts
+from chargehand.app.composition import App
+from chargehand.app.wiring.profile import MachineProfile, machine_facts
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._progress import progress
 from chargehand.core.config import Tier

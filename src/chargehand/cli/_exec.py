@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
+from chargehand.app.wiring.session import Session
 from chargehand.cli._failures import show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._actions import Actions
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.actions import Actions
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
 from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
 from chargehand.cli._interrupt import run_async
 from chargehand.cli._output import Output

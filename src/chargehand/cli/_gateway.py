@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from chargehand.app._app import App
-from chargehand.app._gateways import ledger_by_hand
+from chargehand.app.composition import App
 from chargehand.app.providers.served import (
     is_loopback,
     key_name,
@@ -21,6 +20,7 @@ from chargehand.app.providers.served import (
     served_chain,
     with_fallbacks,
 )
+from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.cli._happenings import alert_text
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.text import printable, shown_path

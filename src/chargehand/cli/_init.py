@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
-from chargehand.app._session import Detected
+from chargehand.app.composition import App
 from chargehand.app.config.edit import set_user_values
 from chargehand.app.config.records import REPOSITORY_FILE
 from chargehand.app.locations import user_config_path
+from chargehand.app.wiring.session import DetectedChecks
 from chargehand.cli._init_agent import AgentPlan, ask_agent
 from chargehand.cli._output import Output
 from chargehand.core.errors import RepositoryError, UsageError
@@ -62,7 +62,7 @@ def _keep(app: App, out: Output, plan: AgentPlan) -> None:
     set_user_values(user_config_path(app.environ), plan.values)
 
 
-def _taken(found: Detected) -> _Chosen:
+def _taken(found: DetectedChecks) -> _Chosen:
     return _Chosen(checks=found.checks, setup=found.setup)
 
 
@@ -72,7 +72,7 @@ def _is_there(out: Output, path: Path, depot: Depot) -> int:
     return 0
 
 
-def _ask(app: App, out: Output, name: str, found: Detected) -> _Chosen:
+def _ask(app: App, out: Output, name: str, found: DetectedChecks) -> _Chosen:
     out.notice(f"Project {name}")
     checks = [
         command
@@ -86,7 +86,7 @@ def _ask(app: App, out: Output, name: str, found: Detected) -> _Chosen:
     return _Chosen(checks=(*checks, *([more] if more else [])), setup=setup, agent=ask_agent(app, out))
 
 
-def _content(chosen: _Chosen, found: Detected) -> str:
+def _content(chosen: _Chosen, found: DetectedChecks) -> str:
     lines = [_HEAD.rstrip("\n")]
     if chosen.checks:
         lines.append(f"checks = {_toml(list(chosen.checks))}")

@@ -11,7 +11,7 @@ from functools import partial
 
 import click
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.config.edit import check_user_value
 from chargehand.app.locations import user_config_path
 from chargehand.app.providers.ollama import find_ollama

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from chargehand.app._app import App
-from chargehand.app._session import Session
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission

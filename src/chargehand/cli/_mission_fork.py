@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
-from chargehand.app._start import ensure_worker
+from chargehand.app.composition import App
 from chargehand.app.providers.served import model_config
+from chargehand.app.worker import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document

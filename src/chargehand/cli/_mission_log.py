@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._app import App
-from chargehand.app._start import ensure_worker
+from chargehand.app.composition import App
+from chargehand.app.worker import ensure_worker
 from chargehand.cli._happenings import describe_event, step_name
 from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import find_mission

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from chargehand.app._app import App
-from chargehand.app._start import ensure_worker
+from chargehand.app.composition import App
+from chargehand.app.worker import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._stats import parse_since

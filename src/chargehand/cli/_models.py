@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._app import App
 from chargehand.app._policy_files import add_override
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project, find_mission
 from chargehand.core.attempt_events import ActionJudged

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
-from chargehand.app._session import Found
-from chargehand.app._trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
+from chargehand.app.wiring.session import ProjectBase
 from chargehand.cli._output import Output
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Base
@@ -20,7 +20,7 @@ from chargehand.store._projects import ProjectRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Found):
+class Prepared(ProjectBase):
     """A repository at a base, and the configuration in force there."""
 
     resolved: ResolvedConfig

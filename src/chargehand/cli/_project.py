@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from chargehand.app._app import App
-from chargehand.app._session import Detected
-from chargehand.app._trust import describe_untrusted
+from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.trust import describe_untrusted
+from chargehand.app.wiring.session import DetectedChecks
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import Prepared, base_line, prepare
@@ -71,7 +71,7 @@ def show_project(out: Output, *, repo: Path | None) -> int:
     return 0
 
 
-def _checks(resolved: ResolvedConfig, detected: Detected) -> tuple[tuple[str, ...], str]:
+def _checks(resolved: ResolvedConfig, detected: DetectedChecks) -> tuple[tuple[str, ...], str]:
     """Return the checks that would count, and where they come from."""
     configured = resolved.config.project.checks
     if configured is not None:

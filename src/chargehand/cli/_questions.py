@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from chargehand.app._app import App
-from chargehand.app._start import ensure_worker
+from chargehand.app.composition import App
+from chargehand.app.worker import ensure_worker
 from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
 from chargehand.cli._result import result_document, show_result

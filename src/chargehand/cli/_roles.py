@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chargehand.agents._roles import Role
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.choice import DEFAULT_ROLE, role_assignments
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile, RoleInForce

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chargehand.app._app import App
-from chargehand.app._session import Found, Session
-from chargehand.app._start import ensure_worker
-from chargehand.app._tiers import require_tier
-from chargehand.app._trust import require_trust
+from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.trust import require_trust
+from chargehand.app.wiring.session import ProjectBase, Session
+from chargehand.app.wiring.tiers import require_tier
+from chargehand.app.worker import ensure_worker
 from chargehand.cli._failures import INTERRUPTED, show_failure
 from chargehand.cli._interrupt import Stop, run_async
 from chargehand.cli._output import Output, to_json
@@ -145,7 +145,7 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     return 0
 
 
-def _cast(app: App, found: Found, resolved: ResolvedConfig, options: RunOptions) -> Cast:
+def _cast(app: App, found: ProjectBase, resolved: ResolvedConfig, options: RunOptions) -> Cast:
     return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 

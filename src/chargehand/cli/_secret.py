@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._output import Output
 from chargehand.core.errors import UsageError
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 
-from chargehand.app._app import App
-from chargehand.app._worker import Worker as AppWorker
+from chargehand.app.composition import App
+from chargehand.app.worker import Worker as AppWorker
 from chargehand.cli._output import Output
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.cli._diff import base_tree, depot_of, result_tree
 from chargehand.cli._happenings import describe_event
 from chargehand.cli._mission_log import goes_on

@@ -11,7 +11,7 @@ from typing import Any
 from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.mcp.calls import ToolCalls
 from chargehand.mcp.resources import Resources
 from chargehand.mcp.tools import ToolContext, mission_tools

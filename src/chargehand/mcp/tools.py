@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chargehand.app._app import App
+from chargehand.app.composition import App
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
 from chargehand.mcp import missions as desk

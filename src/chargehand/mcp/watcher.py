@@ -9,8 +9,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
-from chargehand.app._app import App
-from chargehand.app._start import start_worker
+from chargehand.app.composition import App
+from chargehand.app.worker import start_worker
 from chargehand.core.errors import ChargehandError
 
 _LOG = logging.getLogger("chargehand.mcp")

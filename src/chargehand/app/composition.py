@@ -1,4 +1,4 @@
-"""Builds everything from configuration: the one place that knows concrete classes."""
+"""The composition root: builds everything that changes something, from the configuration."""
 
 from __future__ import annotations
 
@@ -14,22 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.app._disk import StillNeeded
-from chargehand.app._gateways import AttemptGateways, Standings
-from chargehand.app._network import PackageMirrors, SandboxNetwork
 from chargehand.app._policy_files import load_rules
-from chargehand.app._profile import MachineProfile, profile_for, read_machine
-from chargehand.app._session import Detected, Found, Place, Session
-from chargehand.app._snippets import SessionSnippets
-from chargehand.app._tiers import (
-    MACHINES,
-    choose_driver,
-    open_tier,
-    require_tier,
-    settle_tier,
-    try_tier,
-    with_tier,
-)
 from chargehand.app.config.records import (
     REPOSITORY_FILE,
     OptionValue,
@@ -41,6 +26,21 @@ from chargehand.app.config.resolve import resolve
 from chargehand.app.locations import load_user_file, state_home, user_config_path
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.app.wiring.disk import StillNeeded
+from chargehand.app.wiring.gateways import AttemptGateways, Standings
+from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
+from chargehand.app.wiring.profile import MachineProfile, profile_for, read_machine
+from chargehand.app.wiring.session import DetectedChecks, ExecutionEnvironment, ProjectBase, Session
+from chargehand.app.wiring.tiers import (
+    MACHINES,
+    SessionSnippets,
+    choose_driver,
+    open_tier,
+    require_tier,
+    settle_tier,
+    try_tier,
+    with_tier,
+)
 from chargehand.checks._detect import detect_checks, detect_setup
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, EngineConfig, SandboxConfig
@@ -230,13 +230,13 @@ class App:
         with system_errors():
             return Depot.open(self.home / "projects" / project.id, repository=project.path, room=self.room)
 
-    def find(self, repository: Path | None = None, *, revision: str | None = None) -> Found:
+    def find(self, repository: Path | None = None, *, revision: str | None = None) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does."""
         with system_errors():
             place = find_repository(self.cwd / repository if repository else self.cwd)
             project = self.store.projects.register(place.path)
             depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
-            return Found(project=project, depot=depot, base=depot.resolve_base(revision))
+            return ProjectBase(project=project, depot=depot, base=depot.resolve_base(revision))
 
     def configuration(
         self,
@@ -260,11 +260,11 @@ class App:
             machine=self.profile.said(),
         )
 
-    def detected(self, depot: Depot, base: Base) -> Detected:
+    def detected(self, depot: Depot, base: Base) -> DetectedChecks:
         """Return the checks and the setup that the files of a base suggest."""
         reader = DepotReader(depot)
         found = detect_checks(reader, base.tree)
-        return Detected(checks=found.commands, why=found.why, setup=detect_setup(reader, base.tree))
+        return DetectedChecks(checks=found.commands, why=found.why, setup=detect_setup(reader, base.tree))
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
@@ -273,7 +273,7 @@ class App:
             rules.check()
         return rules
 
-    def roles(self, found: Found | None = None) -> RoleCatalogue:
+    def roles(self, found: ProjectBase | None = None) -> RoleCatalogue:
         """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
         if found is None:
             return RoleCatalogue(self.environ)
@@ -337,7 +337,7 @@ class App:
         *,
         revision: str | None = None,
         options: Mapping[str, OptionValue] | None = None,
-        found: Found | None = None,
+        found: ProjectBase | None = None,
         config: Config | None = None,
         choice: TierChoice | None = None,
         watch: Watch = ignore,
@@ -387,7 +387,7 @@ class App:
 
     async def _place(
         self, project: ProjectRow, depot: Depot, tier: Tier, toolchain: Toolchain, resolved: ResolvedConfig
-    ) -> Place:
+    ) -> ExecutionEnvironment:
         own = resolved.config
         driver = await choose_driver(
             self.home,
@@ -397,14 +397,16 @@ class App:
             environ=self.environ,
         )
         tools = _tools(toolchain, resolved)
-        return Place(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
+        return ExecutionEnvironment(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
 
     def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> ResolvedConfig:
         """Return a recorded configuration with the content of the repository's file that it may be trusted by."""
         own = self._repository_file(project, depot, base, head=False)
         return ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
 
-    def _vouched(self, place: Place, base: Base, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
+    def _vouched(
+        self, place: ExecutionEnvironment, base: Base, resolved: ResolvedConfig, *, head: bool
+    ) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
         file = self._repository_file(place.project, place.depot, base, head=head)
         if file is not None and self.store.trust.is_trusted(place.project.id, content_digest(file.content)):
@@ -413,7 +415,9 @@ class App:
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
         return typed.__contains__
 
-    def _services(self, place: Place, resolved: ResolvedConfig, watch: Watch, rules: Rules) -> Services:
+    def _services(
+        self, place: ExecutionEnvironment, resolved: ResolvedConfig, watch: Watch, rules: Rules
+    ) -> Services:
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,

@@ -17,7 +17,7 @@ from chargehand.workspace._depot import Depot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ProjectBase:
     """A project, its depot and the base that work starts from."""
 
     project: ProjectRow
@@ -26,7 +26,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ExecutionEnvironment:
     """Where the work of a session happens: on what, and in which sandboxes."""
 
     project: ProjectRow
@@ -54,7 +54,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
+class DetectedChecks:
     """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
 
     checks: tuple[str, ...]

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.locations import load_user_file, user_config_path
+from chargehand.app.wiring.action_work import WORK, Done, NeedsWordError, Work
 from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
@@ -39,7 +39,7 @@ from chargehand.models._redact import Redactor
 from chargehand.workspace._merge_conflicts import MergeConflictError
 
 if TYPE_CHECKING:
-    from chargehand.app._app import App
+    from chargehand.app.composition import App
 
 OnOutputLine = Callable[[OutputLine], None]
 _LOOK_SECONDS = 0.1

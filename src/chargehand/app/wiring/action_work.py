@@ -39,8 +39,8 @@ from chargehand.workspace._remotes import (
 )
 
 if TYPE_CHECKING:
-    from chargehand.app._app import App
-    from chargehand.app._session import Session
+    from chargehand.app.composition import App
+    from chargehand.app.wiring.session import Session
 
 _T = TypeVar("_T")
 _LISTED = 50

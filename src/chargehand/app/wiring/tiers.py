@@ -1,7 +1,8 @@
-"""Which tier and which workspace driver: chosen by proof, remembered until the machine changes."""
+"""Sandbox tiers and workspace drivers: chosen, proven by a probe, opened; the pool for snippets."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.core.config import Config, SandboxConfig, Strategy
@@ -20,6 +22,9 @@ from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_docume
 from chargehand.sandbox._probe import ProbeReport, probe
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from chargehand.sandbox._isolate_pool import SnippetPool
 
 _TIERS = ("process", "container", "vm")
 MACHINES = "vm"
@@ -187,3 +192,51 @@ def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | N
         return None
     drivers: dict[Strategy, DriverName] = kept.get("drivers", {}) if kept.get("machine") == key else {}
     return drivers.get(strategy)
+
+
+class SessionSnippets:
+    """The snippet pool of one session, an asynchronous context manager; a call opens the pool, or says why not."""
+
+    def __init__(self) -> None:
+        self._pool: SnippetPool | None = None
+        self._missing: TierUnavailableError | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> SessionSnippets:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def __call__(self) -> SnippetPool:
+        """Return the pool; raises `TierUnavailableError` where this machine has none, tried once."""
+        async with self._opening:
+            if self._missing is not None:
+                raise self._missing
+            if self._pool is None:
+                try:
+                    self._pool = await _proven()
+                except TierUnavailableError as error:
+                    self._missing = error
+                    raise
+            return self._pool
+
+
+async def _proven() -> SnippetPool:
+    from chargehand.sandbox._isolate_pool import SnippetPool
+
+    pool = await SnippetPool(size=2).__aenter__()
+    try:
+        part = await pool.probe("python")
+    except BaseException:
+        await pool.close()
+        raise
+    if not part.ok:
+        await pool.close()
+        raise TierUnavailableError(
+            f"the tier isolate does not run snippets as it should: {part.detail}",
+            hint=part.mend or "chargehand doctor tries each language",
+        )
+    return pool
