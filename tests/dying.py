@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import chargehand.cli._run as run_command
-from chargehand.cli._root import main
+from chargehand.cli.main import main
 from chargehand.missions._missions import Missions
 from chargehand.models._call_log import CallLog
 from chargehand.store._log import EventLog

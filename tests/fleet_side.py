@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chargehand.cli._root import main
+from chargehand.cli.main import main
 from chargehand.store._log import EventLog
 
 

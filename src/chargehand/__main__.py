@@ -1,6 +1,6 @@
 """`python -m chargehand`."""
 
-from chargehand.cli._root import main
+from chargehand.cli.main import main
 
 if __name__ == "__main__":
     main()

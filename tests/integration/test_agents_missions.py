@@ -13,7 +13,7 @@ from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.agents import _fake_acp, _fake_cli
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState

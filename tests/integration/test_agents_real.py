@@ -22,7 +22,7 @@ from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
 from chargehand.agents._cli_specs import SPECS
 from chargehand.app.selection.agents import probe_agent
-from chargehand.cli._result import result_document
+from chargehand.cli.rendering import result_document
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
 from chargehand.core.config import AgentConfig, CliName
 from chargehand.core.events import decode

@@ -13,7 +13,7 @@ from tests.conftest import git, make_repository, repository_state, write_files
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
@@ -238,4 +238,4 @@ def test_the_doctor_finds_everything_here(desk: Desk) -> None:
     report = desk.json("doctor")
     assert report["ok"] is True
     assert {"python", "git", "state", "bubblewrap", "isolation", "network"} <= {p["name"] for p in report["parts"]}
-    assert "the process sandbox works here" in desk("doctor").stdout
+    assert "Sandbox: process works" in desk("doctor").stdout

@@ -18,7 +18,7 @@ from tests.native_kit import ModelServer, NativeShop, says
 
 from chargehand.agents._contract import Endpoint
 from chargehand.app.wiring.gateways import AttemptGateways
-from chargehand.cli._result import result_document
+from chargehand.cli.rendering import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState

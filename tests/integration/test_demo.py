@@ -15,7 +15,7 @@ from chargehand.app.composition import App
 from chargehand.cli import _demo_project
 from chargehand.cli._demo_script import SCRIPT
 from chargehand.cli._demo_told import told
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.fold import apply
 from chargehand.core.state import MissionState
 from chargehand.models._script import Script

@@ -173,7 +173,7 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, 
 def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Desk, repo: Path) -> None:
     other = (
         "import sys, chargehand; chargehand.__version__ = '0.0.9'; "
-        "from chargehand.cli._root import main; sys.argv[0] = 'chargehand'; main()"
+        "from chargehand.cli.main import main; sys.argv[0] = 'chargehand'; main()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", other, "run", "mend", "--agent", shell("sleep 2; sed -i s/a/b/ f.txt"), *PASSES],

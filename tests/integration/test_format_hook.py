@@ -16,7 +16,7 @@ from tests.integration.desk import Desk, Said
 from tests.integration.workshop import Workshop
 
 from chargehand.app.composition import App
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.errors import RefusedError
 from chargehand.workspace._hook import install_hook, remove_hook
 from chargehand.workspace._repository import find_repository

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "chargehand"]

@@ -21,7 +21,7 @@ from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, script
 from workshop import CHECK, FILES
 
 from chargehand.agents._recorded import call_step
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.state import MissionState
 from chargehand.missions._context import acts_prefix
 from chargehand.missions._transcript import transcript

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import make_repository
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 
 @pytest.fixture

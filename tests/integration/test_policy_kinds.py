@@ -13,7 +13,7 @@ from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
 from chargehand.app._policy_files import add_override
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.events import decode

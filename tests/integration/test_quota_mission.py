@@ -17,7 +17,7 @@ from tests.native_kit import MENDS, ModelServer, NativeShop, says
 from chargehand.agents import _fake_acp, _fake_cli
 from chargehand.app.composition import App
 from chargehand.app.worker import Worker
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import CLOCK
 from chargehand.core.state import MissionState

@@ -13,7 +13,7 @@ from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.agents import _fake_cli
-from chargehand.cli._happenings import describe
+from chargehand.app.event_text import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._acknowledge import NEXT
 

@@ -12,8 +12,8 @@ from desk import Desk, Said, repository, shell
 from tests.conftest import git
 
 from chargehand.cli._checkpoint_restore import parse_hunk, preview_roll_back
-from chargehand.cli._output import Output
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
+from chargehand.cli.output import Output
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.workspace._hunks import LineRange
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.app.config.keys import section_keys
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions._causes import (

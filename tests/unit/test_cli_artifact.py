@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chargehand.app.composition import App
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.mission_events import BaseResolved, MissionCreated
 from chargehand.core.records import Base, MissionRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.store._audit_export import verify_export

@@ -14,8 +14,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli._failures import guarded
-from chargehand.cli._root import chargehand
+from chargehand.cli.failures import guarded
+from chargehand.cli.main import chargehand
 from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
@@ -99,8 +99,8 @@ def test_an_interrupted_command_says_so(error: BaseException, capsys: pytest.Cap
 
 LOST_ONCE = """
 import os, signal, sys, time
-from chargehand.cli._failures import guarded
-from chargehand.cli._root import listen_for_signals
+from chargehand.cli.failures import guarded
+from chargehand.cli.main import listen_for_signals
 
 class Finaliser:
     def __del__(self):

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from chargehand import __version__
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 
 HEAVY = (
     "sqlalchemy",
@@ -95,7 +95,7 @@ def test_every_command_explains_itself_and_speaks_json(path: tuple[str, ...]) ->
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["mission", "list", "--help"], ["--version"]])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     script = (
-        "import sys\nfrom chargehand.cli._root import chargehand\n"
+        "import sys\nfrom chargehand.cli.main import chargehand\n"
         f"try:\n    chargehand.main({words!r})\nexcept SystemExit as end:\n    assert end.code == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
@@ -105,7 +105,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 def test_completion_imports_nothing_heavy_and_completes() -> None:
     script = (
-        "import sys\nfrom chargehand.cli._root import chargehand\n"
+        "import sys\nfrom chargehand.cli.main import chargehand\n"
         "try:\n    chargehand.main([])\nexcept SystemExit:\n    pass\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.config.resolve import resolve
 from chargehand.app.locations import UserFile
-from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice
-from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.cli._request import (
-    Cast,
-    RunOptions,
+from chargehand.app.runs import (
+    RoleAssignment,
+    RunRequest,
+    assign_role,
+    branch_slug,
     build_request,
-    cast_role,
     keep_check_files,
     request_text,
-    slug,
 )
+from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
 from chargehand.store._store import Store, open_store
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @given(st.text(st.characters()))
 def test_a_slug_is_always_a_branch_name(text: str) -> None:
-    made = slug(text)
+    made = branch_slug(text)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", made)
     assert len(made) <= 40
 
@@ -57,32 +57,32 @@ def test_a_slug_is_always_a_branch_name(text: str) -> None:
     ],
 )
 def test_slugs(text: str, expected: str) -> None:
-    assert slug(text) == expected
+    assert branch_slug(text) == expected
 
 
 def test_the_text_comes_from_the_argument_a_file_or_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "request.md"
     file.write_text("from a file: é\n")
-    assert request_text(RunOptions(text="as given")) == "as given"
-    assert request_text(RunOptions(file=str(file))) == "from a file: é\n"
+    assert request_text(RunRequest(text="as given")) == "as given"
+    assert request_text(RunRequest(file=str(file))) == "from a file: é\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin")))
-    assert request_text(RunOptions(file="-")) == "from stdin"
+    assert request_text(RunRequest(file="-")) == "from stdin"
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        RunOptions(),
-        RunOptions(text=" \n"),
-        RunOptions(text="a", file="b"),
-        RunOptions(file="/does/not/exist"),
-        RunOptions(file="/"),
-        RunOptions(text="a\0b"),
-        RunOptions(text="\udcff"),
-        RunOptions(text="x" * 100_001),
+        RunRequest(),
+        RunRequest(text=" \n"),
+        RunRequest(text="a", file="b"),
+        RunRequest(file="/does/not/exist"),
+        RunRequest(file="/"),
+        RunRequest(text="a\0b"),
+        RunRequest(text="\udcff"),
+        RunRequest(text="x" * 100_001),
     ],
 )
-def test_wrong_requests(options: RunOptions) -> None:
+def test_wrong_requests(options: RunRequest) -> None:
     with pytest.raises(UsageError):
         request_text(options)
 
@@ -90,7 +90,7 @@ def test_wrong_requests(options: RunOptions) -> None:
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not UTF-8"):
-        request_text(RunOptions(file=str(tmp_path / "binary")))
+        request_text(RunRequest(file=str(tmp_path / "binary")))
 
 
 def configured(*names: str) -> ResolvedConfig:
@@ -99,24 +99,24 @@ def configured(*names: str) -> ResolvedConfig:
 
 
 def chosen(resolved: ResolvedConfig, agent: str | None = None, model: str | None = None) -> AgentChoice:
-    options = RunOptions(agent=agent, model=model)
+    options = RunRequest(agent=agent, model=model)
     return cast(resolved, options).choice
 
 
 def cast(
     resolved: ResolvedConfig,
-    options: RunOptions,
+    options: RunRequest,
     choice: AgentChoice | None = None,
     keys: Mapping[str, str] | None = None,
-) -> Cast:
+) -> RoleAssignment:
     environ = {"OLLAMA_HOST": "127.0.0.1:1", "XDG_CONFIG_HOME": "/does/not/exist"}
     if choice is not None:
         role, file = RoleCatalogue(environ).find("developer", resolved.config)
-        return Cast(role=role, file=file, choice=choice)
-    return cast_role(resolved, options, RoleCatalogue(environ), environ=environ, keys=keys or {})
+        return RoleAssignment(role=role, file=file, choice=choice)
+    return assign_role(resolved, options, RoleCatalogue(environ), environ=environ, keys=keys or {})
 
 
-def build(options: RunOptions, resolved: ResolvedConfig, choice: AgentChoice, text: str = "x") -> MissionRequest:
+def build(options: RunRequest, resolved: ResolvedConfig, choice: AgentChoice, text: str = "x") -> MissionRequest:
     return build_request(
         options, resolved, text=text, cast=cast(resolved, options, choice), artifacts=Kept(), check_files=()
     )
@@ -143,7 +143,7 @@ def test_the_agent_is_named_or_the_only_one() -> None:
 
 
 def test_agent_model_and_keys_are_chosen_together() -> None:
-    options = RunOptions(agent="native")
+    options = RunRequest(agent="native")
     keyed = cast(configured(), options, keys={"OPENAI_API_KEY": "k"}).choice
     assert (keyed.agent, keyed.model) == ("native", DEFAULT_MODELS["openai"])
     named = chosen(configured("a"), model="openai:x")
@@ -187,7 +187,7 @@ def test_check_files_that_are_not_there_or_clash(tmp_path: Path, store: Store) -
 
 
 def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
-    options = RunOptions(
+    options = RunRequest(
         text="Mend it",
         checks=("true",),
         only_checks=("make test",),
@@ -209,7 +209,7 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
 
 def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
     text = '[agents.n]\nkind = "native"\nmodel = "openai:a"\nfallback = ["openai:b"]\n'
-    options = RunOptions(text="x", budget="2.5")
+    options = RunRequest(text="x", budget="2.5")
     resolved = resolve(user=UserFile(path=Path("config.toml"), text=text), options=options.configuration())
     assert resolved.config.limits.budget_usd == 2.5
     choice = chosen(resolved)
@@ -222,14 +222,14 @@ def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
 def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
     native = AgentChoice(agent="native", model="openai:a", why="")
     program = AgentChoice(agent="command:true", model=None, why="")
-    said = resolve(options=RunOptions(attempts="1").configuration())
+    said = resolve(options=RunRequest(attempts="1").configuration())
 
     def attempts(choice: AgentChoice, resolved: ResolvedConfig) -> int:
-        return build(RunOptions(), resolved, choice).attempts
+        return build(RunRequest(), resolved, choice).attempts
 
     assert (attempts(native, resolve()), attempts(program, resolve()), attempts(native, said)) == (3, 1, 1)
 
 
 def test_options_that_were_not_given_say_nothing() -> None:
-    assert resolve(options=RunOptions(text="x").configuration()) == resolve()
-    assert all(isinstance(option, OptionValue) for option in RunOptions().configuration().values())
+    assert resolve(options=RunRequest(text="x").configuration()) == resolve()
+    assert all(isinstance(option, OptionValue) for option in RunRequest().configuration().values())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from chargehand.cli._output import Output, to_json
-from chargehand.cli._result import (
+from chargehand.cli.output import Output, to_json
+from chargehand.cli.rendering import (
     cost_of,
     exit_code,
     full_document,

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tests.conftest import make_repository
 
 from chargehand.app.composition import App
-from chargehand.cli._root import chargehand
 from chargehand.cli._stats import parse_since
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import AttemptStarted, SandboxClosed
 from chargehand.core.errors import UsageError
 from chargehand.core.mission_events import AttemptFinished, MissionCreated, MissionFinished

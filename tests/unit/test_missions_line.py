@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from chargehand.app.composition import App
 from chargehand.cli._mission_log import _tell_wait
-from chargehand.cli._output import Output
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
+from chargehand.cli.output import Output
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
 from chargehand.core.records import MissionRequest
 from chargehand.durable._workers import LocalMembership

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import AttemptState

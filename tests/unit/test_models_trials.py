@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from tests.provider_kit import Provider, serving
 
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.models._trials import red_square
 
 

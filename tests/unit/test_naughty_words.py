@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from chargehand.app.composition import App
-from chargehand.cli._root import chargehand
+from chargehand.cli.main import chargehand
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     BaseResolved,

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.locations import load_user_file, user_config_path
-from chargehand.app.wiring.action_work import WORK, Done, NeedsWordError, Work
 from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,

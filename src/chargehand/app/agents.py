@@ -1,4 +1,4 @@
-"""The agents that can be put to work: configured ones, programs found on this machine, and whether each can work."""
+"""The agents that can be put to work, coding agents found on this machine, and whether each can work."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def _entry(resolved: ResolvedConfig, name: str) -> AgentEntry:
     agent = named_agent(resolved, name)
     origin = "built in"
     if name in resolved.config.agents:
-        said = (resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model"))
+        said = (
+            resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
+        )
         origin = next((each for each in said if each != "default"), "")
     return AgentEntry(
         name=name,
@@ -113,7 +115,7 @@ def installed_programs(environ: Mapping[str, str]) -> tuple[InstalledProgram, ..
 
 
 def agent_option(program: str) -> str:
-    """Return what to write after `--agent` to run an installed program, such as `cli:claude`; "" where nothing does."""
+    """Return what to write after `--agent` to run an installed program, such as `cli:claude`; "" for none."""
     ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
     return ways.get(program, "")
 
@@ -145,9 +147,7 @@ async def _probe(
     if agent.kind != NATIVE:
         return _probe_program(app, resolved, agent)
     try:
-        choice = choose_agent(
-            resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ)
-        )
+        choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
     except ChargehandError as error:
         return False, error.message
     model = choice.model or ""

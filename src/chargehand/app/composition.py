@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import functools
 import os
-import pwd
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from chargehand import __version__
@@ -23,14 +20,13 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import resolve
-from chargehand.app.locations import load_user_file, state_home, user_config_path
+from chargehand.app.locations import load_user_file, user_config_path
+from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.app.wiring.disk import StillNeeded
 from chargehand.app.wiring.gateways import AttemptGateways, Standings
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
-from chargehand.app.wiring.profile import MachineProfile, profile_for, read_machine
-from chargehand.app.wiring.session import DetectedChecks, ExecutionEnvironment, ProjectBase, Session
+from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
 from chargehand.app.wiring.tiers import (
     MACHINES,
     SessionSnippets,
@@ -42,20 +38,18 @@ from chargehand.app.wiring.tiers import (
     with_tier,
 )
 from chargehand.checks._detect import detect_checks, detect_setup
-from chargehand.core.clock import Clock, SystemClock
-from chargehand.core.config import Config, EngineConfig, SandboxConfig
+from chargehand.core.clock import Clock
+from chargehand.core.config import Config
 from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
 from chargehand.core.tiers import TierChoice
-from chargehand.credentials._credentials import Credentials, open_credentials
-from chargehand.durable._leases import LeasedWorkers
 from chargehand.durable._orders import give_order, taking_orders
-from chargehand.durable._workers import LocalWorkers, Membership, Role, Workers
+from chargehand.durable._workers import Membership, Role
 from chargehand.missions._control import Controls
 from chargehand.missions._journal import Watch, ignore
-from chargehand.missions._missions import Look, Missions
+from chargehand.missions._missions import Missions
 from chargehand.missions._reader import DepotReader
 from chargehand.missions._services import Services, Tier, cores
 from chargehand.missions._steer import Steering
@@ -66,14 +60,12 @@ from chargehand.sandbox._toolchain import Toolchain, discover
 from chargehand.sandbox._toolchain_seen import ToolSeen, tools_inside
 from chargehand.sandbox._vm_guest import Guest
 from chargehand.store._projects import ProjectRow
-from chargehand.store._store import Store, open_store
 from chargehand.workspace._depot import Depot
-from chargehand.workspace._quota import StateQuota
 from chargehand.workspace._repository import find_repository
 
 
-class App:
-    """Chargehand for one state directory; a context manager.
+class App(StateReader):
+    """Chargehand for one state directory: what reads it, and everything that is built to change something.
 
     `role` says what this process is among the workers: a `command` ends with what a person named.
     """
@@ -81,16 +73,11 @@ class App:
     def __init__(
         self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, role: Role = "command"
     ) -> None:
-        self.environ = environ
-        self.cwd = cwd
-        self.home = state_home(environ)
-        self.clock = clock or SystemClock()
+        super().__init__(environ=environ, cwd=cwd, clock=clock)
         self.controls = Controls()
-        self._local = LocalWorkers(self.home, version=__version__)
         self._standings = Standings()
         self._role = role
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._store: Store | None = None
         self._member: Membership | None = None
         self._taking_orders = 0
 
@@ -99,7 +86,7 @@ class App:
     def open(
         cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None, role: Role = "command"
     ) -> Iterator[App]:
-        """Open the app of the calling user; the store is opened when it is first needed."""
+        """Open the state directory as `StateReader.open` does, and leave the workers at the end."""
         app = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd(), role=role)
         try:
             yield app
@@ -108,39 +95,14 @@ class App:
 
     def close(self) -> None:
         """Close the store and leave the workers."""
-        if self._store is not None:
-            self._store.close()
+        super().close()
         if self._member is not None:
             self._member.leave()
-
-    @property
-    def store(self) -> Store:
-        """The state directory's store; raises `StoreError` as `open_store` does."""
-        if self._store is None:
-            self._store = open_store(self.home, clock=self.clock)
-        return self._store
-
-    @cached_property
-    def engine(self) -> EngineConfig:
-        """What schedules missions over workers: the user's own configuration, never a repository's."""
-        return self.user_configuration().config.engine
-
-    @cached_property
-    def credentials(self) -> Credentials:
-        """The keys of model providers: in the environment, the system's keyring, or the user's own file."""
-        return open_credentials(self.environ, user_config_path(self.environ).parent)
 
     @property
     def engine_url(self) -> str:
         """The engine's database."""
         return self.engine.url or f"sqlite:///{self.home / 'engine.db'}"
-
-    @cached_property
-    def workers(self) -> Workers:
-        """Who is alive: on this machine by locks, with a shared database also by leases."""
-        if self.engine.url is None:
-            return self._local
-        return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
 
     @property
     def member(self) -> Membership:
@@ -155,11 +117,6 @@ class App:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
 
-    @property
-    def look(self) -> Look:
-        """What reads missions."""
-        return Look(store=self.store, workers=self.workers)
-
     def order(self, mission: str, order: str, **more: str) -> bool:
         """Give an order to the worker that holds a mission; `False` where none does. Raises `RefusedError`."""
         row = self.store.log.get(mission)
@@ -167,10 +124,6 @@ class App:
             return False
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
         return give_order(self._local.socket(row.owner), request) is not None
-
-    def has_work(self) -> bool:
-        """Tell whether any mission should go on that nobody alive holds."""
-        return any(not self.look.live(row) for row in self.store.log.takeable())
 
     @property
     def steering(self) -> Steering:
@@ -190,45 +143,6 @@ class App:
                 yield
         finally:
             self._taking_orders -= 1
-
-    def identity(self) -> str:
-        """Return who acts: the operating system's name for the user, or their number where there is none."""
-        user = os.getuid()
-        try:
-            return f"os:{pwd.getpwuid(user).pw_name}"
-        except KeyError:
-            return f"os:{user}"
-
-    @property
-    def user(self) -> str:
-        """Who pays for the missions that are started here: `CHARGEHAND_USER`, else the account (`identity`)."""
-        return self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
-
-    @cached_property
-    def room(self) -> StateQuota:
-        """What sees to it that there is disk space, by the limits of the user's own configuration."""
-        limits = self.user_configuration().config.limits
-        return StateQuota(
-            lambda: sorted((self.home / "projects").glob("*/")),
-            limit=limits.state_mb << 20,
-            needed=lambda: self.needed,
-            max_age=limits.workspace_age,
-        )
-
-    @property
-    def needed(self) -> StillNeeded:
-        """What of the state directory the missions still need, as of now."""
-        return StillNeeded(self.look.all())
-
-    def project(self, repository: Path | None = None) -> ProjectRow:
-        """Return the project of a repository (the working directory's by default), registered when new."""
-        found = find_repository(self.cwd / repository if repository else self.cwd)
-        return self.store.projects.register(found.path)
-
-    def depot(self, project: ProjectRow) -> Depot:
-        """Open the depot of a project."""
-        with system_errors():
-            return Depot.open(self.home / "projects" / project.id, repository=project.path, room=self.room)
 
     def find(self, repository: Path | None = None, *, revision: str | None = None) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does."""
@@ -260,6 +174,20 @@ class App:
             machine=self.profile.said(),
         )
 
+    def configured(
+        self,
+        repository: Path | None,
+        *,
+        revision: str | None = None,
+        options: Mapping[str, OptionValue] | None = None,
+    ) -> ConfiguredBase:
+        """Return a repository's base with the configuration in force there; nothing is started."""
+        found = self.find(repository, revision=revision)
+        resolved = self.configuration(
+            found.project, found.depot, found.base, options=options, head=revision is None
+        )
+        return ConfiguredBase(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
+
     def detected(self, depot: Depot, base: Base) -> DetectedChecks:
         """Return the checks and the setup that the files of a base suggest."""
         reader = DepotReader(depot)
@@ -279,17 +207,6 @@ class App:
             return RoleCatalogue(self.environ)
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
         return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
-
-    def user_configuration(self) -> ResolvedConfig:
-        """Return the configuration in force outside of any repository."""
-        user = load_user_file(user_config_path(self.environ))
-        return resolve(user=user, environ=self.environ, machine=self.profile.said())
-
-    @cached_property
-    def profile(self) -> MachineProfile:
-        """What this machine's size makes of the defaults, within the memory that the person gives to sandboxes."""
-        own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
-        return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
     def _repository_file(
         self, project: ProjectRow, depot: Depot, base: Base, *, head: bool
@@ -353,7 +270,9 @@ class App:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
             project, depot, base = found.project, found.depot, found.base
             if config is not None:
-                resolved = self._recorded(project, depot, base, config)
+                # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
+                own = self._repository_file(project, depot, base, head=False)
+                resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             require_tier(resolved.config.sandbox.tier)
@@ -363,13 +282,31 @@ class App:
                 resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
             )
             resolved = with_tier(resolved, choice)
-            opening = self._opening(resolved.config.sandbox, toolchain)
-            async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
-                place = await self._place(project, depot, tier, toolchain, resolved)
-                rules = await asyncio.to_thread(self.rules, depot, base)
-                rest = self._services(place, resolved, watch, rules)
-                vouched = self._vouched(place, base, resolved, head=revision is None)
-                missions = Missions(replace(rest, choice=choice, vouched=vouched, open_snippets=snippets))
+            sandboxes = open_tier(
+                resolved.config.sandbox,
+                toolchain,
+                scratch=self.home,
+                # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+                alive=self.member.fileno(),
+                environ=self.environ,
+            )
+            async with self.taking_orders(), sandboxes as tier, SessionSnippets() as snippets:
+                driver = await choose_driver(
+                    self.home,
+                    toolchain,
+                    strategy=resolved.config.project.strategy,
+                    config=resolved.config.sandbox,
+                    environ=self.environ,
+                )
+                services = replace(
+                    self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain),
+                    watch=watch,
+                    rules=await asyncio.to_thread(self.rules, depot, base),
+                    choice=choice,
+                    vouched=self._command_trust(found, resolved, head=revision is None),
+                    open_snippets=snippets,
+                )
+                missions = Missions(services)
                 await missions.recover()
                 yield Session(
                     project=project,
@@ -377,66 +314,45 @@ class App:
                     base=base,
                     resolved=resolved,
                     missions=missions,
-                    driver=place.driver,
+                    driver=driver,
                     choice=choice,
                 )
 
-    def _opening(self, config: SandboxConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
-        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-        return open_tier(config, toolchain, scratch=self.home, alive=self.member.fileno(), environ=self.environ)
-
-    async def _place(
-        self, project: ProjectRow, depot: Depot, tier: Tier, toolchain: Toolchain, resolved: ResolvedConfig
-    ) -> ExecutionEnvironment:
-        own = resolved.config
-        driver = await choose_driver(
-            self.home,
-            toolchain,
-            strategy=own.project.strategy,
-            config=own.sandbox,
-            environ=self.environ,
-        )
-        tools = _tools(toolchain, resolved)
-        return ExecutionEnvironment(project=project, depot=depot, driver=driver, tier=tier, toolchain=tools)
-
-    def _recorded(self, project: ProjectRow, depot: Depot, base: Base, config: Config) -> ResolvedConfig:
-        """Return a recorded configuration with the content of the repository's file that it may be trusted by."""
-        own = self._repository_file(project, depot, base, head=False)
-        return ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
-
-    def _vouched(
-        self, place: ExecutionEnvironment, base: Base, resolved: ResolvedConfig, *, head: bool
-    ) -> Callable[[str], bool]:
+    def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
-        file = self._repository_file(place.project, place.depot, base, head=head)
-        if file is not None and self.store.trust.is_trusted(place.project.id, content_digest(file.content)):
+        file = self._repository_file(found.project, found.depot, found.base, head=head)
+        if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
             return lambda command: True
         own = self.user_configuration().config.project
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
         return typed.__contains__
 
     def _services(
-        self, place: ExecutionEnvironment, resolved: ResolvedConfig, watch: Watch, rules: Rules
+        self, found: ProjectBase, resolved: ResolvedConfig, *, tier: Tier, driver: DriverName, toolchain: Toolchain
     ) -> Services:
+        """Return what the mission flow of one session uses; its sockets lie in the scratch directory."""
+        scratch, sandbox = self._local.scratch(self.member.id), resolved.config.sandbox
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,
             keys=self.credentials,
             environ=self.environ,
-            scratch=self._local.scratch(self.member.id),
+            scratch=scratch,
             clock=self.clock,
             user=self.user,
             standings=self._standings,
         )
+        # An environment layer and a kept verdict belong to the programs that made them: host toolchain and image.
+        image = sandbox.container_image
         return Services(
             home=self.home,
-            project=place.project.id,
+            project=found.project.id,
             store=self.store,
-            depot=place.depot,
-            tier=place.tier,
-            tier_name=resolved.config.sandbox.tier,
-            driver=place.driver,
-            toolchain=place.toolchain,
+            depot=found.depot,
+            tier=tier,
+            tier_name=sandbox.tier,
+            driver=driver,
+            toolchain=f"{toolchain.id}-{image}" if image else toolchain.id,
             config=resolved.config,
             workers=self.workers,
             worker=(self.member.id, self._role),
@@ -444,13 +360,9 @@ class App:
             version=__version__,
             open_agent=lambda request: requested_agent(resolved, request),
             open_gateway=gateways,
-            open_registries=PackageMirrors(environ=self.environ, scratch=self._local.scratch(self.member.id)),
-            open_egress=SandboxNetwork(
-                config=resolved.config.sandbox, scratch=self._local.scratch(self.member.id)
-            ),
+            open_registries=PackageMirrors(environ=self.environ, scratch=scratch),
+            open_egress=SandboxNetwork(config=sandbox, scratch=scratch),
             clock=self.clock,
-            watch=watch,
-            rules=rules,
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or cores(),
             user=self.user,
@@ -476,9 +388,3 @@ class App:
         where = Path(state.repository)
         async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:
             yield found, session
-
-
-def _tools(toolchain: Toolchain, resolved: ResolvedConfig) -> str:
-    """Return what tells the programs of sandboxes, so of a layer and of what checks said, from others."""
-    image = resolved.config.sandbox.container_image
-    return f"{toolchain.id}-{image}" if image else toolchain.id

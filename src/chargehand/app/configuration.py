@@ -13,7 +13,6 @@ from chargehand.app.config.keys import find_key
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value
 from chargehand.app.locations import user_config_path
-from chargehand.app.projects import prepare
 from chargehand.app.reading import StateReader
 
 __all__ = ["check_user_value", "set_user_values"]
@@ -38,7 +37,7 @@ class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
     """Return the configuration in force in a repository, or outside of any the user's own."""
-    return app.user_configuration() if app.current_project(repo) is None else prepare(app, repo).resolved
+    return app.user_configuration() if app.current_project(repo) is None else app.configured(repo).resolved
 
 
 def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:

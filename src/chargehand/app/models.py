@@ -280,8 +280,8 @@ async def probe_models(
 ) -> ModelProbes:
     """Ask one model, or each that is listed, for real; raises `NotFoundError`, `OSError`.
 
-    Unless `quick`, what an answering model can do is tried with four more calls and kept for `model show` and every
-    later mission. `asking` is told each name before it is asked.
+    Unless `quick`, four more calls try what an answering model can do, and the results are kept for `model show`
+    and every later mission. `asking` is told each name before it is asked.
     """
     config = configuration_here(app, repo).config
     names = [name] if name is not None else model_names(config, app.environ, app.credentials)
@@ -290,9 +290,7 @@ async def probe_models(
     probed = []
     for each, entry in models.items():
         asking(each)
-        probe = await probe_model(
-            each, entry, keys=app.credentials, limits=config.limits, environ=app.environ
-        )
+        probe = await probe_model(each, entry, keys=app.credentials, limits=config.limits, environ=app.environ)
         abilities = None
         if reports is not None:
             abilities = await try_model(
@@ -332,5 +330,7 @@ def describe_probe(probe: ModelProbe | ModelProbeView) -> str:
         False: "does not call tools: set its tools = false",
         None: "tool calls not tried",
     }
-    price = f"price from {probe.price_source}" if probe.price_source else "price unknown, so refused under a budget"
+    price = (
+        f"price from {probe.price_source}" if probe.price_source else "price unknown, so refused under a budget"
+    )
     return f"answers in {probe.seconds:.1f} s, {tools[probe.tools]}, {price}"

@@ -1,4 +1,4 @@
-"""The rules that judge what agents do: which are in force, how they judge an action, what they judged, overrides."""
+"""The rules that judge what agents do: those in force, their judgement of an action, overrides."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str | None] | None]:
-    """Return the rules in force in a repository at its HEAD and what reads scripts there; outside of any, no reader."""
+    """Return the rules of a repository at its HEAD and what reads its scripts, or those outside of any."""
     if app.current_project(repo) is None:
         return app.rules(), None
     found = app.find(repo)
@@ -94,8 +94,8 @@ def rule_schema() -> RuleSchema:
 def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, repo: Path | None) -> Judgement:
     """Judge one action without running it.
 
-    `wanted` has exactly one value that is not `None`, by its kind: `command` (a tuple), `shell`, `read`, `write` or
-    `mcp`. `cwd` is relative to the workspace. Raises `UsageError`.
+    `wanted` has exactly one value that is not `None`, by its kind: `command` (a tuple), `shell`, `read`, `write`
+    or `mcp`. `cwd` is relative to the workspace. Raises `UsageError`.
     """
     given = {name: value for name, value in wanted.items() if value is not None}
     if len(given) != 1:
@@ -164,7 +164,7 @@ def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudg
 
 
 def override_rule(reader: StateReader, rule: str, *, reason: str, when: str) -> RuleOverride:
-    """Set aside a rule that asks or denies, in the user's own policy.cedar; `when` is a Cedar condition, "" for always.
+    """Set aside a rule that asks or denies, in the user's own policy.cedar; `when` is in Cedar, "" for always.
 
     Raises `NotFoundError`, `UsageError`, `ConfigError`; the file is then as it was.
     """

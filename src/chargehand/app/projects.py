@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from chargehand.app.composition import App
-from chargehand.app.config.records import OptionValue, ResolvedConfig, UntrustedKey
+from chargehand.app.config.records import UntrustedKey
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.roles import RoleFile
 from chargehand.app.trust import describe_untrusted
-from chargehand.app.wiring.session import ProjectBase
 from chargehand.core.records import Base
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedProject(ProjectBase):
-    """A repository at a base, and the configuration in force there."""
-
-    resolved: ResolvedConfig
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,22 +65,10 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The setup command whose environment layer is there now (`None`: none is configured), and how long it took."""
+    """The setup command whose environment layer is there now (null: none is configured), and how long it took."""
 
     setup: str | None
     seconds: float
-
-
-def prepare(
-    app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, OptionValue] | None = None
-) -> PreparedProject:
-    """Find a repository and resolve its base and configuration without starting anything.
-
-    Raises `RepositoryError`, `ConfigError`, `StoreError`.
-    """
-    found = app.find(repo, revision=revision)
-    resolved = app.configuration(found.project, found.depot, found.base, options=options, head=revision is None)
-    return PreparedProject(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
 
 
 def list_projects(reader: StateReader) -> ProjectList:
@@ -98,17 +76,15 @@ def list_projects(reader: StateReader) -> ProjectList:
     log = reader.store.log
     return ProjectList(
         projects=tuple(
-            ProjectEntry(
-                id=row.id, name=row.name, path=str(row.path), missions=len(log.missions(project=row.id))
-            )
+            ProjectEntry(id=row.id, name=row.name, path=str(row.path), missions=len(log.missions(project=row.id)))
             for row in reader.store.projects.list()
         )
     )
 
 
 def show_project(app: App, repo: Path | None) -> ProjectView:
-    """Return what would be in force for a mission started now; raises as `prepare`."""
-    found = prepare(app, repo)
+    """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
+    found = app.configured(repo)
     project, resolved = found.project, found.resolved
     checks, source = resolved.config.project.checks, "configured"
     if checks is None:
@@ -146,7 +122,7 @@ class TrustRequest:
 
     def __init__(self, app: App, repo: Path | None, *, base: str | None) -> None:
         self._app = app
-        self._prepared = prepare(app, repo, revision=base)
+        self._prepared = app.configured(repo, revision=base)
         resolved = self._prepared.resolved
         # With the tier left to us, trust says how strong sandboxes have to be, so a repository without a file of
         # its own is trusted as well.
@@ -155,16 +131,12 @@ class TrustRequest:
         self._roles: list[RoleFile] = [
             each for each in app.roles(self._prepared).of_repository() if not each.trusted
         ]
-        self._trusted = bool(self._digest) and app.store.trust.is_trusted(
-            self._prepared.project.id, self._digest
-        )
+        self._trusted = bool(self._digest) and app.store.trust.is_trusted(self._prepared.project.id, self._digest)
 
     @property
     def lines(self) -> tuple[str, ...]:
         """One line for each thing that asks for trust, for a person to read before they answer."""
-        roles = (
-            f"{each.place}: a role's prompt and tools (sha256 {each.digest[:12]}…)" for each in self._roles
-        )
+        roles = (f"{each.place}: a role's prompt and tools (sha256 {each.digest[:12]}…)" for each in self._roles)
         return (*describe_untrusted(self._prepared.resolved), *roles)
 
     @property
@@ -189,4 +161,3 @@ class TrustRequest:
             keys=self._prepared.resolved.untrusted,
             roles=tuple(RoleDigest(place=each.place, digest=each.digest) for each in self._roles),
         )
-

@@ -9,8 +9,7 @@ import msgspec
 from chargehand.agents._roles import Role
 from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.projects import prepare
-from chargehand.app.selection.choice import DEFAULT_ROLE, role_assignments
+from chargehand.app.selection.choice import DEFAULT_ROLE, role_settings
 from chargehand.app.selection.roles import RoleCatalogue, RoleInForce
 from chargehand.core.errors import ConfigError
 
@@ -68,7 +67,7 @@ class RolePath(msgspec.Struct, frozen=True, kw_only=True):
 def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
     if app.current_project(repo) is None:
         return app.roles(), app.user_configuration()
-    found = prepare(app, repo)
+    found = app.configured(repo)
     return app.roles(found), found.resolved
 
 
@@ -99,11 +98,9 @@ def show_role(app: App, name: str, repo: Path | None) -> tuple[RoleView, str]:
     role, file = roles.find(name, resolved.config)
     works = tuple(
         Assignment(where=each.where, agent=each.agent, model=each.model, fallback=each.fallback)
-        for each in role_assignments(resolved.config, role)
+        for each in role_settings(resolved.config, role)
     )
-    view = RoleView(
-        name=role.name, level=file.level, place=file.place, digest=file.digest, role=role, works=works
-    )
+    view = RoleView(name=role.name, level=file.level, place=file.place, digest=file.digest, role=role, works=works)
     return view, file.text()
 
 

@@ -24,7 +24,7 @@ class SnippetJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnippetRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snippet gave: its value, or the error that ended it; `peak_memory` in bytes, null where not counted."""
+    """What a snippet gave: its value or an error; `peak_memory` in bytes, null where nobody counted."""
 
     value: Any
     console: tuple[ConsoleLine, ...]

@@ -90,7 +90,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions:
-    """What to collect: `max_age` such as `24h` or `7d`, `max_bytes` such as `500MB`; by default what is configured."""
+    """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
 
     repo: Path | None = None
     dry_run: bool = False
@@ -141,8 +141,8 @@ def collect_garbage(
 ) -> Collection:
     """Remove what no mission needs, least recently used first.
 
-    `confirm` is called with the number of checkpoints and of workspaces before any checkpoint is erased for good; it
-    raises where nobody agrees. Raises `UsageError` for a bad age or size.
+    `confirm` gets the number of checkpoints and of workspaces before any checkpoint is erased for good, and raises
+    where nobody agrees. Raises `UsageError` for a bad age or size.
     """
     limits = reader.user_configuration().config.limits
     rules: dict[str, Any] = {"max_age": limits.workspace_age, "checkpoints": options.checkpoints}
@@ -180,7 +180,7 @@ def _parse_size(text: str) -> int:
 
 
 def bytes_in_unit(unit: str) -> int:
-    """Return the bytes of `k`, `M` or `G` (powers of 1000) or of `Ki`, `Mi`, `Gi` (of 1024) in any case; 1 for none."""
+    """Return the bytes of `k`, `M`, `G` (powers of 1000) or `Ki`, `Mi`, `Gi` (of 1024) in any case; 1 for ""."""
     step = 1024 if unit.lower().endswith("i") else 1000
     return int(step ** ("kmg".index(unit[0].lower()) + 1)) if unit else 1
 
@@ -193,9 +193,7 @@ def _collection(projects: tuple[ProjectRow, ...], report: GcReport) -> Collectio
         dry_run=report.dry_run,
         taken=report.taken,
         bytes=report.bytes,
-        projects=tuple(
-            _collected(row, by_name[row.id], gone=row in gone) for row in (*present, *gone)
-        ),
+        projects=tuple(_collected(row, by_name[row.id], gone=row in gone) for row in (*present, *gone)),
     )
 
 

@@ -10,12 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chargehand.app.composition import App
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError
 from chargehand.core.records import Reason
-from chargehand.durable._engine import Engine
 from chargehand.store._log import MissionRow
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.reading import StateReader
+    from chargehand.durable._engine import Engine
 
 _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
@@ -60,6 +64,8 @@ class Worker:
         A database that is away is waited for. One that was given up must join anew, under another id, before it
         works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
         """
+        from chargehand.durable._engine import Engine
+
         app = self._app
         async with (
             app.taking_orders(),
@@ -199,7 +205,7 @@ class Worker:
             self._app.steering.give_up(mission, Reason(code=code, message=message))
 
 
-def ensure_worker(app: App) -> bool:
+def ensure_worker(app: StateReader) -> bool:
     """Start a detached worker where none lives; return whether one was started.
 
     It ends when nothing is left to do; for missions that wait for quota it stays, for nobody else may wake them.
@@ -207,7 +213,7 @@ def ensure_worker(app: App) -> bool:
     return start_worker(app) is not None
 
 
-def start_worker(app: App) -> subprocess.Popen[bytes] | None:
+def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
     """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
     if any(member.role == "worker" for member in app.workers.members()):
         return None

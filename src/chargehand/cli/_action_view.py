@@ -9,7 +9,7 @@ import msgspec
 
 from chargehand.app.actions import Actions
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.action_state import ACTION_ENDED, ActionState
 from chargehand.core.codec import convert_to
 from chargehand.core.conflicts import Conflict

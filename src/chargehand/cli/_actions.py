@@ -12,9 +12,9 @@ from chargehand.app.actions import Actions
 from chargehand.app.composition import App
 from chargehand.cli._action_view import exit_code, show_end, show_line
 from chargehand.cli._exec import require_commands
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.action_events import ActionKind
 from chargehand.core.action_state import ActionState
 from chargehand.core.errors import UsageError, WaitingError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chargehand.app.composition import App
 from chargehand.cli._diff import base_tree, depot_of, show_stat
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.missions._missions import find_checkpoint
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from chargehand.app.composition import App
 from chargehand.cli._diff import base_tree, depot_of, named_tree
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.records import Checkpoint, Finding
 from chargehand.core.state import MissionState

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from chargehand.cli._options import json_option, repo_option, time_option
+from chargehand.cli.options import json_option, repo_option, time_option
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ def format_(as_json: bool, **options: Any) -> int:
     alone. Exits 1 where --check finds a file that would change, 2 where a formatter failed or is not there.
     """
     from chargehand.cli._format import FormatOptions, format_files
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return format_files(Output(as_json=as_json), FormatOptions(**options))
 
@@ -138,7 +138,7 @@ def action() -> None:
 def list_(running: bool, as_json: bool) -> int:
     """List actions, the oldest first."""
     from chargehand.cli._action_view import list_actions
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_actions(Output(as_json=as_json), running=running)
 
@@ -149,7 +149,7 @@ def list_(running: bool, as_json: bool) -> int:
 def show(action: str, as_json: bool) -> int:
     """Show an action: what it does, how it stands and why, what came of it."""
     from chargehand.cli._action_view import show_action
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_action(Output(as_json=as_json), action)
 
@@ -161,7 +161,7 @@ def show(action: str, as_json: bool) -> int:
 def log(action: str, follow: bool, as_json: bool) -> int:
     """Show what an action printed."""
     from chargehand.cli._action_view import show_output
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_output(Output(as_json=as_json), action, follow=follow)
 
@@ -172,7 +172,7 @@ def log(action: str, follow: bool, as_json: bool) -> int:
 def cancel(action: str, as_json: bool) -> int:
     """End an action, with all that it started."""
     from chargehand.cli._action_view import cancel_action
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return cancel_action(Output(as_json=as_json), action)
 
@@ -185,7 +185,7 @@ def cancel(action: str, as_json: bool) -> int:
 def answer(action: str, answer: str, detach: bool, as_json: bool) -> int:
     """Answer what an action asks; with yes it goes on, for exactly what it asked, once."""
     from chargehand.cli._actions import answer as answer_action
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return answer_action(Output(as_json=as_json), action, yes=answer == "yes", detach=detach)
 

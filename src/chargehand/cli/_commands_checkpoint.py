@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from chargehand.cli._options import json_option, named_mission_argument
+from chargehand.cli.options import json_option, named_mission_argument
 
 _mission_option = click.option(
     "--mission", default="last", metavar="MISSION", help="The mission the checkpoints are of (default: the last)."
@@ -29,7 +29,7 @@ def checkpoint() -> None:
 def list_(mission: str, as_json: bool) -> int:
     """List a mission's checkpoints, the oldest first."""
     from chargehand.cli._checkpoint import list_checkpoints
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_checkpoints(Output(as_json=as_json), mission)
 
@@ -41,7 +41,7 @@ def list_(mission: str, as_json: bool) -> int:
 def show(checkpoint: str, mission: str, as_json: bool) -> int:
     """Show one checkpoint and the files it holds that differ from the base."""
     from chargehand.cli._checkpoint import show_checkpoint
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_checkpoint(Output(as_json=as_json), checkpoint, mission=mission)
 
@@ -59,7 +59,7 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool)
     MISSION:CHECKPOINT names one of another mission of the same project.
     """
     from chargehand.cli._diff import checkpoint_diff
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return checkpoint_diff(Output(as_json=as_json), a, b, mission=mission, stat=stat, inverse=inverse)
 
@@ -81,7 +81,7 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool)
 def restore(mission: str, checkpoint: str, as_json: bool, **options: Any) -> int:
     """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
     from chargehand.cli._checkpoint_restore import restore_checkpoint
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return restore_checkpoint(Output(as_json=as_json), mission, checkpoint, **options)
 
@@ -93,6 +93,6 @@ def restore(mission: str, checkpoint: str, as_json: bool, **options: Any) -> int
 def undo(mission: str, dry_run: bool, as_json: bool) -> int:
     """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
     from chargehand.cli._checkpoint_restore import undo_checkpoint
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return undo_checkpoint(Output(as_json=as_json), mission, dry_run=dry_run)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option, repo_option
+from chargehand.cli.options import json_option, repo_option
 
 
 @click.command()
@@ -29,6 +29,6 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, as_json: b
       chargehand mcp --http 127.0.0.1:8765
     """
     from chargehand.cli._mcp import serve
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return serve(Output(as_json=as_json), http=http, token_file=token_file, repo=repo)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chargehand.cli._options import json_option, mission_argument, named_mission_argument, repo_option
+from chargehand.cli.options import json_option, mission_argument, named_mission_argument, repo_option
 
 
 @click.group()
@@ -25,7 +25,7 @@ def mission() -> None:
 def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
     """List missions, the oldest first."""
     from chargehand.cli._mission_view import list_missions
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return list_missions(Output(as_json=as_json), repo=repo, everywhere=everywhere)
 
@@ -36,7 +36,7 @@ def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
 def show(mission: str, as_json: bool) -> int:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
     from chargehand.cli._mission_view import show_mission
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return show_mission(Output(as_json=as_json), mission)
 
@@ -47,7 +47,7 @@ def show(mission: str, as_json: bool) -> int:
 def watch(mission: str, as_json: bool) -> int:
     """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
     from chargehand.cli._mission_log import watch_mission
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return watch_mission(Output(as_json=as_json), mission)
 
@@ -60,7 +60,7 @@ def watch(mission: str, as_json: bool) -> int:
 def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.cli._mission_log import show_log, show_transcript
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     if transcript:
         return show_transcript(Output(as_json=as_json), mission)
@@ -75,7 +75,7 @@ def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
 def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int:
     """Show what a mission changed against its base, as a patch that git applies."""
     from chargehand.cli._diff import mission_diff
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return mission_diff(Output(as_json=as_json), mission, stat=stat, checkpoint=checkpoint)
 
@@ -87,7 +87,7 @@ def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int
 def pause(mission: str, reason: str, as_json: bool) -> int:
     """Freeze a mission where it is, agent and checks alike; the time it stands still counts for no limit."""
     from chargehand.cli._mission_steer import pause
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return pause(Output(as_json=as_json), mission, reason=reason)
 
@@ -98,7 +98,7 @@ def pause(mission: str, reason: str, as_json: bool) -> int:
 def resume(mission: str, as_json: bool) -> int:
     """Let a paused mission go on, or one whose worker was lost: from its last recorded step."""
     from chargehand.cli._mission_steer import resume
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return resume(Output(as_json=as_json), mission)
 
@@ -111,7 +111,7 @@ def resume(mission: str, as_json: bool) -> int:
 def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
     """Tell the agent something; an agent that cannot listen while it works gets it with its next attempt."""
     from chargehand.cli._mission_steer import send
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return send(Output(as_json=as_json), mission, text, critical=critical)
 
@@ -122,8 +122,8 @@ def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
 @json_option
 def answer(mission: str, text: str | None, as_json: bool) -> int:
     """Answer what the agent of a mission asks; without TEXT, show or ask it."""
-    from chargehand.cli._output import Output
     from chargehand.cli._questions import answer
+    from chargehand.cli.output import Output
 
     return answer(Output(as_json=as_json), mission, text)
 
@@ -138,7 +138,7 @@ def answer(mission: str, text: str | None, as_json: bool) -> int:
 def fork(mission: str, as_json: bool, **options: Any) -> int:
     """Go another way from one of a native agent's replies on, as a new mission; what was before costs nothing."""
     from chargehand.cli._mission_fork import fork_mission
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return fork_mission(Output(as_json=as_json), mission, **options)
 
@@ -149,7 +149,7 @@ def fork(mission: str, as_json: bool, **options: Any) -> int:
 def cancel(mission: str, as_json: bool) -> int:
     """Stop a mission that runs, or close one that waits."""
     from chargehand.cli._mission_steer import cancel
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return cancel(Output(as_json=as_json), mission)
 
@@ -160,7 +160,7 @@ def cancel(mission: str, as_json: bool) -> int:
 @json_option
 def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back."""
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     if dry_run:
         from chargehand.cli._checkpoint_restore import preview_roll_back
@@ -178,7 +178,7 @@ def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
 def promote(mission: str, reason: str, as_json: bool) -> int:
     """Let in what only a person may; never what a check refuses."""
     from chargehand.cli._mission_change import promote
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return promote(Output(as_json=as_json), mission, reason=reason)
 
@@ -189,6 +189,6 @@ def promote(mission: str, reason: str, as_json: bool) -> int:
 def discard(mission: str, as_json: bool) -> int:
     """Settle a mission as not wanted; its checkpoints stay until gc."""
     from chargehand.cli._mission_steer import discard
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return discard(Output(as_json=as_json), mission)

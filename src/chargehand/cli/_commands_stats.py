@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli._options import json_option, repo_option
+from chargehand.cli.options import json_option, repo_option
 
 
 @click.command()
@@ -26,7 +26,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
     Example:
       chargehand stats --all --since 7d
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._stats import show_stats
+    from chargehand.cli.output import Output
 
     return show_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from chargehand.cli._options import base_option, json_option, repo_option, role_option, time_option
-
-
-@click.command()
-@repo_option
-@click.option("--yes", is_flag=True, help="Take what is detected and ask nothing.")
-@json_option
-def init(repo: Path | None, yes: bool, as_json: bool) -> int:
-    """Write chargehand.toml into a repository.
-
-    The checks and the setup are detected from the committed files; nothing is run. A file that is there is never
-    changed. Asks on a terminal; in a pipe, or with --yes, what is detected is taken.
-    """
-    from chargehand.cli._init import init
-    from chargehand.cli._output import Output
-
-    return init(Output(as_json=as_json), repo=repo, ask=not yes)
-
-
-@click.command()
-@json_option
-def doctor(as_json: bool) -> int:
-    """Try what this machine can offer and say how to mend what fails.
-
-    Exits 5 where no sandbox can be had.
-    """
-    from chargehand.cli._doctor import doctor
-    from chargehand.cli._output import Output
-
-    return doctor(Output(as_json=as_json))
+from chargehand.cli.options import base_option, json_option, repo_option, role_option, time_option
 
 
 @click.command()
@@ -48,7 +18,7 @@ def demo(keep: bool, as_json: bool) -> int:
     Only the model's words are scripted; all else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.cli._demo import demo
-    from chargehand.cli._output import Output
+    from chargehand.cli.output import Output
 
     return demo(Output(as_json=as_json), keep=keep)
 
@@ -88,11 +58,11 @@ def run(as_json: bool, **options: Any) -> int:
     Example:
       chargehand run --agent "command:ruff check --fix ." "mend what the linter finds"
     """
-    from chargehand.cli._output import Output
-    from chargehand.cli._request import RunOptions
+    from chargehand.app.runs import RunRequest
     from chargehand.cli._run import run
+    from chargehand.cli.output import Output
 
-    return run(Output(as_json=as_json), RunOptions(**options))
+    return run(Output(as_json=as_json), RunRequest(**options))
 
 
 @click.command()
@@ -106,8 +76,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) ->
     Any number of workers may run side by side. A signal lets go of what runs; another worker resumes it from its
     last recorded step. A mission that waits for a provider's quota is woken at its moment.
     """
-    from chargehand.cli._output import Output
     from chargehand.cli._worker import work
+    from chargehand.cli.output import Output
 
     return work(Output(as_json=as_json), until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
 
@@ -146,8 +116,8 @@ def exec_(
       chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.cli._exec import ExecOptions, exec_command
-    from chargehand.cli._output import Output
-    from chargehand.cli._snippet import SnippetOptions, run_snippet_file
+    from chargehand.cli.output import Output
+    from chargehand.cli.snippet import SnippetOptions, run_snippet_file
 
     out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:
@@ -164,40 +134,3 @@ def exec_(
 
         return start_exec(out, command, **options)
     return exec_command(out, ExecOptions(command=command, **options))
-
-
-@click.command()
-@repo_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--max-age", metavar="AGE", help="What was used longer ago goes, such as 30m, 24h or 7d.")
-@click.option("--max-bytes", metavar="SIZE", help="Go on until all takes no more, such as 500MB or 2GiB.")
-@click.option("--checkpoints", is_flag=True, help="Let go of checkpoints too, for good; asks first.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def gc(as_json: bool, **options: Any) -> int:
-    """Remove what no mission needs any more: old bases, layers and workspaces of dead processes.
-
-    In all projects, or in one with --repo; least recently used first, until all is under limits.state_mb.
-    Checkpoints stay unless --checkpoints is given.
-    """
-    from chargehand.cli._gc import GcOptions, collect
-    from chargehand.cli._output import Output
-
-    return collect(Output(as_json=as_json), GcOptions(**options))
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@json_option
-@click.pass_context
-def completion(context: click.Context, shell: str, as_json: bool) -> int:
-    """Print the completion script of a shell.
-
-    \b
-    Example:
-      chargehand completion bash > ~/.local/share/bash-completion/completions/chargehand
-    """
-    from chargehand.cli._completion import completion
-    from chargehand.cli._output import Output
-
-    return completion(Output(as_json=as_json), context.find_root().command, shell)

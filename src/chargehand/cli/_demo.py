@@ -10,6 +10,7 @@ from typing import Any
 
 from chargehand.app.composition import App
 from chargehand.app.locations import user_config_path
+from chargehand.app.runs import RunRequest
 from chargehand.cli._demo_project import (
     ACCEPTANCE,
     CHEAT,
@@ -26,12 +27,11 @@ from chargehand.cli._demo_project import (
 from chargehand.cli._demo_script import FORK_AT, MODEL, STUBBORN
 from chargehand.cli._demo_told import complaints, costs, shown_to_model, told, verdict_of
 from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._failures import INTERRUPTED
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
-from chargehand.cli._request import RunOptions
-from chargehand.cli._result import branch_of, cost_of, result_document
 from chargehand.cli._run import Ended, go_on, run_mission
+from chargehand.cli.failures import INTERRUPTED
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import branch_of, cost_of, result_document
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions._fork import fork
@@ -135,7 +135,7 @@ def _let_the_model_work(story: _Story) -> MissionState:
     story.out.text(
         f"  {story.acceptance.name} is an acceptance test: it is there while checks run, and only then."
     )
-    options = RunOptions(
+    options = RunRequest(
         text=REQUEST,
         model=MODEL,
         attempts="2",
@@ -218,7 +218,7 @@ def _let_one_cheat(story: _Story, state: MissionState) -> None:
     story.command(f'chargehand run --agent "{CHEAT}" "{CHEAT_REQUEST}"')
     out.text("  Any program can be an agent. This one deletes the tests that fail.")
     before = _fingerprint(story.project)
-    options = RunOptions(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
+    options = RunRequest(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
     cheated = story.mission(lambda watch: run_mission(story.app, _QUIET, options, watch=watch), first=2)
     ok = cheated.status == "refused" and before == _fingerprint(story.project)
     ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}

@@ -6,8 +6,8 @@ import base64
 from pathlib import Path
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.output import Output
 from chargehand.core.errors import RefusedError, RepositoryError, UsageError
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path

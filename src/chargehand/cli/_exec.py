@@ -9,10 +9,10 @@ from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.wiring.session import Session
-from chargehand.cli._failures import show_failure
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.failures import show_failure
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.tiers import TierChoice
 from chargehand.policy._actions import Judgement, Run

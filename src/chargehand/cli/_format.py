@@ -15,9 +15,9 @@ from chargehand.app.actions import Actions
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import Session
 from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
-from chargehand.cli._interrupt import run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
+from chargehand.cli.interrupt import run_async
+from chargehand.cli.output import Output
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.text import shown_path
 from chargehand.missions._branching import Branching

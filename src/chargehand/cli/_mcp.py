@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chargehand.app.locations import state_home
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
 from chargehand.core.errors import RepositoryError
 
 _TOKEN = Path("mcp", "token")

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import Session
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.cli._progress import progress
-from chargehand.cli._result import exit_code, result_document, show_result
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output
+from chargehand.cli.progress import progress
+from chargehand.cli.rendering import exit_code, result_document, show_result
 from chargehand.core.state import MissionState
 
 _Change = Callable[[Session, str], Awaitable[MissionState]]

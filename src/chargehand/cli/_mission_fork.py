@@ -10,10 +10,10 @@ from typing import Any
 from chargehand.app.composition import App
 from chargehand.app.providers.served import model_config
 from chargehand.app.worker import ensure_worker
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.cli._result import result_document
 from chargehand.cli._run import answered, go_on, show_ended
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import result_document
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions._fork import Edit, ForkPoint, fork
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from chargehand.app.composition import App
+from chargehand.app.event_text import describe_event, step_name
 from chargehand.app.worker import ensure_worker
-from chargehand.cli._happenings import describe_event, step_name
-from chargehand.cli._output import Output, to_json
 from chargehand.cli._prepare import find_mission
-from chargehand.cli._result import show_result
+from chargehand.cli.output import Output, to_json
+from chargehand.cli.rendering import show_result
 from chargehand.core.events import Event
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.missions._transcript import transcript

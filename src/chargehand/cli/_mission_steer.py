@@ -6,9 +6,9 @@ import time
 
 from chargehand.app.composition import App
 from chargehand.app.worker import ensure_worker
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.cli._result import result_document, show_result
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import result_document, show_result
 from chargehand.core.errors import UsageError
 from chargehand.core.state import SETTLED, MissionState
 

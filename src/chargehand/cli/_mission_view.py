@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chargehand.app.composition import App
-from chargehand.cli._happenings import payload_of
-from chargehand.cli._output import Output
+from chargehand.app.event_text import payload_of
 from chargehand.cli._prepare import base_line, current_project, find_mission
-from chargehand.cli._result import (
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import (
     branch_of,
     cause_line,
     check_row,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
 from chargehand.cli._stats import parse_since
+from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.missions._model_stats import ModelStats, gather_models
 from chargehand.missions._stats import Cost

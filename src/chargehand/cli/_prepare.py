@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.reading import StateReader
 from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
-from chargehand.app.wiring.session import ProjectBase
-from chargehand.cli._output import Output
-from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
+from chargehand.app.wiring.session import ConfiguredBase
+from chargehand.cli.output import Output
+from chargehand.core.errors import UsageError
 from chargehand.core.records import Base
 from chargehand.core.text import printable
 from chargehand.store._projects import ProjectRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(ProjectBase):
-    """A repository at a base, and the configuration in force there."""
-
-    resolved: ResolvedConfig
-
-
 def prepare(
     app: App, repo: Path | None, *, revision: str | None = None, options: Mapping[str, OptionValue] | None = None
-) -> Prepared:
-    """Find and resolve everything without starting anything; raises the errors of each."""
-    found = app.find(repo, revision=revision)
-    resolved = app.configuration(found.project, found.depot, found.base, options=options, head=revision is None)
-    return Prepared(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
+) -> ConfiguredBase:
+    """Return a repository's base with its configuration; see `App.configured`."""
+    return app.configured(repo, revision=revision, options=options)
 
 
-def settle_trust(app: App, out: Output, prepared: Prepared, *, ask: bool) -> None:
+def current_project(app: StateReader, repo: Path | None = None) -> ProjectRow | None:
+    """Return the project one is in; see `StateReader.current_project`."""
+    return app.current_project(repo)
+
+
+def find_mission(app: StateReader, name: str) -> str:
+    """Return the id of a mission; see `StateReader.find_mission`."""
+    return app.find_mission(name)
+
+
+def settle_trust(app: App, out: Output, prepared: ConfiguredBase, *, ask: bool) -> None:
     """Ask a person once whether the repository's file may have what it asks for.
 
     Raises `WaitingError` where nobody can be asked or the answer is no.
@@ -57,7 +58,7 @@ def show_untrusted(out: Output, resolved: ResolvedConfig) -> None:
         out.notice(f"  {line}")
 
 
-def check_apply(prepared: Prepared) -> None:
+def check_apply(prepared: ConfiguredBase) -> None:
     """Raise `RepositoryError` or `UsageError` where `--apply` can never work."""
     prepared.depot.check_can_apply()
     branch = prepared.depot.repository.branch
@@ -68,30 +69,6 @@ def check_apply(prepared: Prepared) -> None:
             code="apply_base",
             hint="leave out --base or --apply",
         )
-
-
-def current_project(app: App, repo: Path | None = None) -> ProjectRow | None:
-    """Return the project of `repo`; without one that of the working directory, `None` outside of any."""
-    if repo is not None:
-        return app.project(repo)
-    try:
-        return app.project()
-    except RepositoryError:
-        return None
-
-
-def find_mission(app: App, name: str) -> str:
-    """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
-
-    Raises `NotFoundError`, `UsageError`.
-    """
-    if name != "last":
-        return app.store.log.find(name)
-    project = current_project(app)
-    rows = (project and app.store.log.missions(project=project.id)) or app.store.log.missions()
-    if not rows:
-        raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
-    return rows[-1].id
 
 
 def base_line(base: Base) -> str:

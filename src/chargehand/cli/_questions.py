@@ -8,9 +8,9 @@ import click
 
 from chargehand.app.composition import App
 from chargehand.app.worker import ensure_worker
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import find_mission
-from chargehand.cli._result import result_document, show_result
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import result_document, show_result
 from chargehand.core.errors import UsageError
 from chargehand.core.mission_events import PROMOTE
 from chargehand.core.questions import Question

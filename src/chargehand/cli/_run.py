@@ -8,25 +8,26 @@ from dataclasses import dataclass, replace
 
 from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.trust import require_trust
-from chargehand.app.wiring.session import ProjectBase, Session
-from chargehand.app.wiring.tiers import require_tier
-from chargehand.app.worker import ensure_worker
-from chargehand.cli._failures import INTERRUPTED, show_failure
-from chargehand.cli._interrupt import Stop, run_async
-from chargehand.cli._output import Output, to_json
-from chargehand.cli._prepare import Prepared, base_line, check_apply, prepare, settle_trust
-from chargehand.cli._progress import progress
-from chargehand.cli._questions import go_on_with_answers
-from chargehand.cli._request import (
-    Cast,
-    RunOptions,
+from chargehand.app.runs import (
+    RoleAssignment,
+    RunRequest,
+    assign_role,
     build_request,
-    cast_role,
     keep_check_files,
     request_text,
 )
-from chargehand.cli._result import exit_code, result_document, show_result
+from chargehand.app.trust import require_trust
+from chargehand.app.wiring.session import ConfiguredBase as Prepared
+from chargehand.app.wiring.session import ProjectBase, Session
+from chargehand.app.wiring.tiers import require_tier
+from chargehand.app.worker import ensure_worker
+from chargehand.cli._prepare import base_line, check_apply, prepare, settle_trust
+from chargehand.cli._questions import go_on_with_answers
+from chargehand.cli.failures import INTERRUPTED, show_failure
+from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.output import Output, to_json
+from chargehand.cli.progress import progress
+from chargehand.cli.rendering import exit_code, result_document, show_result
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
@@ -45,7 +46,7 @@ class Ended:
     interrupted: bool = False
 
 
-def run(out: Output, options: RunOptions) -> int:
+def run(out: Output, options: RunRequest) -> int:
     """Run one mission and show its result; return the exit code."""
     with App.open() as app:
         if options.detach:
@@ -57,7 +58,7 @@ def run(out: Output, options: RunOptions) -> int:
         return code
 
 
-def run_mission(app: App, out: Output, options: RunOptions, *, watch: Watch = ignore) -> Ended:
+def run_mission(app: App, out: Output, options: RunRequest, *, watch: Watch = ignore) -> Ended:
     """Run one mission to where it is settled; `watch` sees its events beside the progress.
 
     Raises for whatever was wrong before there was a mission.
@@ -122,7 +123,7 @@ def go_on(app: App, out: Output, mission: str, *, watch: Watch = ignore) -> Ende
     return run_async(work)
 
 
-def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
+def _wanted(app: App, out: Output, options: RunRequest) -> _Wanted:
     text = request_text(options)
     prepared = prepare(app, options.repo, revision=options.base, options=options.configuration())
     _cast(app, prepared, prepared.resolved, options)
@@ -134,7 +135,7 @@ def _wanted(app: App, out: Output, options: RunOptions) -> _Wanted:
     return _Wanted(prepared=prepared, text=text, check_files=check_files)
 
 
-def _detach(app: App, out: Output, options: RunOptions) -> int:
+def _detach(app: App, out: Output, options: RunRequest) -> int:
     """Record the mission and leave it to a worker."""
     mission = record_mission(app, out, options)
     ensure_worker(app)
@@ -145,14 +146,14 @@ def _detach(app: App, out: Output, options: RunOptions) -> int:
     return 0
 
 
-def _cast(app: App, found: ProjectBase, resolved: ResolvedConfig, options: RunOptions) -> Cast:
-    return cast_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
+def _cast(app: App, found: ProjectBase, resolved: ResolvedConfig, options: RunRequest) -> RoleAssignment:
+    return assign_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
 
 
 def record_mission(
     app: App,
     out: Output,
-    options: RunOptions,
+    options: RunRequest,
     *,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
@@ -190,7 +191,7 @@ async def _run(
     stop: Stop,
     app: App,
     out: Output,
-    options: RunOptions,
+    options: RunRequest,
     wanted: _Wanted,
     watch: Watch,
 ) -> Ended:
@@ -253,7 +254,7 @@ def _recorded(resolved: ResolvedConfig) -> dict[str, object]:
     return document
 
 
-def _beginning(session: Session, mission: str, cast: Cast) -> tuple[str, ...]:
+def _beginning(session: Session, mission: str, cast: RoleAssignment) -> tuple[str, ...]:
     """Return what a person is told before work begins."""
     resolved, choice = session.resolved, cast.choice
     bounds = "" if cast.role.writes else f", changes nothing, ends with a {cast.role.output}"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.app.composition import App
-from chargehand.cli._output import Output
 from chargehand.cli._prepare import current_project
-from chargehand.cli._result import cause_document
+from chargehand.cli.output import Output
+from chargehand.cli.rendering import cause_document
 from chargehand.core.errors import UsageError
 from chargehand.missions._causes import CAUSE_CLASSES
 from chargehand.missions._stats import AttemptStats, Cost, Spread, Stats, gather

@@ -8,7 +8,7 @@ import signal
 
 from chargehand.app.composition import App
 from chargehand.app.worker import Worker as AppWorker
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 
 
 def work(out: Output, *, until_idle: bool, slots: int, sleepers: bool = False) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from chargehand.cli._failures import keep_traceback
+from chargehand.cli.failures import keep_traceback
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.mcp.records import schema_of

@@ -22,7 +22,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chargehand.cli._interrupt import Stop
+from chargehand.cli.interrupt import Stop
 from chargehand.core.errors import ConfigError, UsageError
 
 PATH = "/mcp"

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from chargehand.app.composition import App
+from chargehand.app.event_text import describe_event
+from chargehand.app.runs import RunRequest
 from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._happenings import describe_event
 from chargehand.cli._mission_log import goes_on
 from chargehand.cli._mission_steer import cancel_it, send_to
-from chargehand.cli._output import Output, to_json
 from chargehand.cli._questions import answer_to, checked_answer
-from chargehand.cli._request import RunOptions
-from chargehand.cli._result import branch_of, result_document
 from chargehand.cli._run import record_mission
+from chargehand.cli.output import Output, to_json
+from chargehand.cli.rendering import branch_of, result_document
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
@@ -271,8 +271,8 @@ def _started(app: App, mission: str) -> Started:
     return Started(created=True, mission=mission_view(app, mission))
 
 
-def _options(call: RunMission) -> RunOptions:
-    return RunOptions(
+def _options(call: RunMission) -> RunRequest:
+    return RunRequest(
         text=call.request,
         repo=None if call.repo is None else Path(call.repo),
         base=call.base,

@@ -19,7 +19,7 @@ DEFAULT_ROLE = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoleAssignment:
+class RoleSetting:
     """One place that may say who works in a role; `where` is how people are told of it."""
 
     where: str
@@ -28,12 +28,12 @@ class RoleAssignment:
     fallback: tuple[str, ...] = ()
 
 
-def role_assignments(config: Config, role: Role) -> tuple[RoleAssignment, ...]:
+def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
     """Return the places in their order: [roles.NAME], the role's file, [roles.default]."""
     first, *rest = role.models or ("",)
     levels = (
         _entry(config, role.name),
-        RoleAssignment(
+        RoleSetting(
             where=f"the file of role {role.name}", agent=role.agent, model=first or None, fallback=tuple(rest)
         ),
         _entry(config, DEFAULT_ROLE),
@@ -41,25 +41,25 @@ def role_assignments(config: Config, role: Role) -> tuple[RoleAssignment, ...]:
     return tuple(level for level in levels if level.agent or level.model or level.fallback)
 
 
-def _entry(config: Config, name: str) -> RoleAssignment:
+def _entry(config: Config, name: str) -> RoleSetting:
     entry = config.roles.get(name)
     where = f"[roles.{name}]"
     if entry is None:
-        return RoleAssignment(where=where)
-    return RoleAssignment(where=where, agent=entry.agent, model=entry.model, fallback=entry.fallback)
+        return RoleSetting(where=where)
+    return RoleSetting(where=where, agent=entry.agent, model=entry.model, fallback=entry.fallback)
 
 
-def assigned_agent(levels: Sequence[RoleAssignment]) -> tuple[str, str] | None:
+def assigned_agent(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
     """Return the agent that is said first and where, `None` where none is."""
     return next(((level.agent, level.where) for level in levels if level.agent), None)
 
 
-def assigned_model(levels: Sequence[RoleAssignment]) -> tuple[str, str] | None:
+def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
     """Return the model that is said first and where, `None` where none is."""
     return next(((level.model, level.where) for level in levels if level.model), None)
 
 
-def assigned_fallback(levels: Sequence[RoleAssignment], model: str | None) -> tuple[str, ...]:
+def assigned_fallback(levels: Sequence[RoleSetting], model: str | None) -> tuple[str, ...]:
     """Return the models to switch to from `model`: those said beside it, else the first that are said below it."""
     places = [number for number, level in enumerate(levels) if level.model == model]
     start = places[0] if places else 0
@@ -106,19 +106,19 @@ def choose_agent(
     ollama: Ollama = find_ollama,
 ) -> AgentChoice:
     """Return who works: what the options `agent` and `model` name, else what is assigned to the role
-    (`role_assignments`), else what is configured, else what is found on this machine.
+    (`role_settings`), else what is configured, else what is found on this machine.
 
     An agent that takes no model of itself (a command, a patch) is given none by the role. Raises `UsageError`
     (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
     """
     if model is not None:
         model_config(config, model)
-    levels = role_assignments(config, role)
+    levels = role_settings(config, role)
     name, why = _agent(config, agent, model, levels)
     found = _named(config, name) if name is not None else None
     takes = found is None or found.kind not in _WITHOUT_MODELS
     below = levels if takes else ()
-    own = RoleAssignment(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
+    own = RoleSetting(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
     said = (model, "--model") if model else assigned_model((*below, *([own] if own else [])))
     if name is not None and said is not None:
         if said[1].startswith(("[", "the file")) and said[1] not in why:
@@ -135,7 +135,7 @@ def choose_agent(
 
 
 def _rest(
-    config: Config, levels: Sequence[RoleAssignment], own: RoleAssignment | None, model: str | None
+    config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
 ) -> tuple[str, ...]:
     rest = assigned_fallback((*levels, *([own] if own else [])), model)
     for each in rest:
@@ -158,7 +158,7 @@ def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
 
 
 def _agent(
-    config: Config, option: str | None, model: str | None, levels: Sequence[RoleAssignment]
+    config: Config, option: str | None, model: str | None, levels: Sequence[RoleSetting]
 ) -> tuple[str | None, str]:
     if option is not None:
         return option, "--agent"

@@ -1,4 +1,4 @@
-"""What a session is: one project at one base, configured, and where its work happens."""
+"""A project at a base: found, configured, and opened as a session that missions run in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import Base
 from chargehand.core.tiers import TierChoice
 from chargehand.missions._missions import Missions
-from chargehand.missions._services import Tier
 from chargehand.store._projects import ProjectRow
 from chargehand.workspace._depot import Depot
 
@@ -26,14 +25,10 @@ class ProjectBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionEnvironment:
-    """Where the work of a session happens: on what, and in which sandboxes."""
+class ConfiguredBase(ProjectBase):
+    """A project at a base, with the configuration in force there."""
 
-    project: ProjectRow
-    depot: Depot
-    driver: DriverName
-    tier: Tier
-    toolchain: str
+    resolved: ResolvedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""From the words of `run` to a mission's request; everything that can be wrong is found before work begins."""
+"""Runs: from a request with its options to a settled mission."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LARGEST_CHECK_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunRequest:
     """What stands on the command line of `run`."""
 
     text: str | None = None
@@ -69,7 +69,7 @@ class RunOptions:
         }
 
 
-def request_text(options: RunOptions) -> str:
+def request_text(options: RunRequest) -> str:
     """Return what is asked for: the argument, or the content of `--file`. Raises `UsageError`."""
     if options.text is not None and options.file is not None:
         raise UsageError("both TEXT and --file were given", hint="give one of them")
@@ -107,7 +107,7 @@ def _checked(text: str) -> str:
     return text
 
 
-def slug(text: str) -> str:
+def branch_slug(text: str) -> str:
     """Return a branch-safe name from a request: its first words in ASCII, at most 40 characters."""
     plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
     made = ""
@@ -120,7 +120,7 @@ def slug(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
+class RoleAssignment:
     """Who works and in which role: the role with its file as it was read, the agent, its model and why."""
 
     role: Role
@@ -128,18 +128,18 @@ class Cast:
     choice: AgentChoice
 
 
-def cast_role(
+def assign_role(
     resolved: ResolvedConfig,
-    options: RunOptions,
+    options: RunRequest,
     roles: RoleCatalogue,
     *,
     environ: Mapping[str, str],
     keys: KeySource,
-) -> Cast:
+) -> RoleAssignment:
     """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
     choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
-    return Cast(role=role, file=file, choice=choice)
+    return RoleAssignment(role=role, file=file, choice=choice)
 
 
 def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
@@ -182,11 +182,11 @@ def _content(host: Path) -> bytes:
 
 
 def build_request(
-    options: RunOptions,
+    options: RunRequest,
     resolved: ResolvedConfig,
     *,
     text: str,
-    cast: Cast,
+    cast: RoleAssignment,
     artifacts: ArtifactSink,
     check_files: tuple[tuple[str, str], ...],
 ) -> MissionRequest:
@@ -201,7 +201,7 @@ def build_request(
         text=text,
         agent=choice.agent,
         command=named.command,
-        slug=slug(text),
+        slug=branch_slug(text),
         only_checks=resolved.only_checks,
         extra_checks=resolved.extra_checks,
         check_files=check_files,

@@ -1,4 +1,4 @@
-"""A mission's events in words, one line each."""
+"""One line of text for each event of a mission's log."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from chargehand.cli._happenings import describe
-from chargehand.cli._output import Output
+from chargehand.app.event_text import describe
+from chargehand.cli.output import Output
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.events import Event, Payload
 from chargehand.core.mission_events import (

@@ -10,23 +10,28 @@ from typing import Any, NoReturn
 import click
 
 from chargehand.cli._commands_actions import action, format_, git
-from chargehand.cli._commands_agents import agent
-from chargehand.cli._commands_artifact import artifact
 from chargehand.cli._commands_checkpoint import checkpoint
-from chargehand.cli._commands_gateway import gateway
 from chargehand.cli._commands_mcp import mcp
 from chargehand.cli._commands_mission import mission
-from chargehand.cli._commands_models import model
-from chargehand.cli._commands_policy import policy
-from chargehand.cli._commands_project import project
-from chargehand.cli._commands_roles import role
-from chargehand.cli._commands_sandbox import sandbox
-from chargehand.cli._commands_secret import secret
-from chargehand.cli._commands_settings import audit, config
 from chargehand.cli._commands_stats import stats
-from chargehand.cli._commands_work import completion, demo, doctor, exec_, gc, init, run, worker
-from chargehand.cli._failures import guarded
-from chargehand.cli._options import PROGRAM, json_wanted
+from chargehand.cli._commands_work import demo, exec_, run, worker
+from chargehand.cli.agent import agent
+from chargehand.cli.artifact import artifact
+from chargehand.cli.audit import audit
+from chargehand.cli.completion import completion
+from chargehand.cli.config import config
+from chargehand.cli.doctor import doctor
+from chargehand.cli.failures import guarded
+from chargehand.cli.gateway import gateway
+from chargehand.cli.gc import gc
+from chargehand.cli.init import init
+from chargehand.cli.model import model
+from chargehand.cli.options import PROGRAM, json_wanted
+from chargehand.cli.policy import policy
+from chargehand.cli.project import project
+from chargehand.cli.role import role
+from chargehand.cli.sandbox import sandbox
+from chargehand.cli.secret import secret
 
 
 class Root(click.Group):

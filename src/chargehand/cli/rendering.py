@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from chargehand.cli._output import Output
+from chargehand.cli.output import Output
 from chargehand.core.records import CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.core.text import shown_path

@@ -1,0 +1,193 @@
+"""Read access to a state directory: its store, the liveness of its workers, and the state of its missions.
+
+What only reads (list, show, log, watch, statistics) is answered from here, so that it never waits for the import
+of sandboxes, models, agents, checks or pygit2: they cost half a second before the first line is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chargehand import __version__
+from chargehand.app.locations import load_user_file, state_home, user_config_path
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.durable._workers import LocalWorkers, Workers
+from chargehand.store._projects import ProjectRow
+from chargehand.store._store import Store, open_store
+from chargehand.workspace._repository import find_repository
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from chargehand.app.config.records import ResolvedConfig
+    from chargehand.app.wiring.disk import StillNeeded
+    from chargehand.app.wiring.profile import MachineProfile
+    from chargehand.core.config import EngineConfig
+    from chargehand.credentials._credentials import Credentials
+    from chargehand.missions._missions import Look
+    from chargehand.workspace._depot import Depot
+    from chargehand.workspace._quota import StateQuota
+
+LAST = "last"
+"""The name that stands for the newest mission."""
+
+
+class StateReader:
+    """One state directory of the calling user, read; a context manager by `open`.
+
+    The store is opened, and the configuration read, when they are first needed. Raises `StoreError` as
+    `open_store` does, `ConfigError` where the user's configuration is wrong.
+    """
+
+    def __init__(self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None) -> None:
+        self.environ = environ
+        self.cwd = cwd
+        self.home = state_home(environ)
+        self.clock = clock or SystemClock()
+        self._local = LocalWorkers(self.home, version=__version__)
+        self._store: Store | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Self]:
+        """Open the state directory that `environ` (default: the process's) names, and close it at the end."""
+        reader = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd())
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def store(self) -> Store:
+        """The state directory's store."""
+        if self._store is None:
+            self._store = open_store(self.home, clock=self.clock)
+        return self._store
+
+    @cached_property
+    def engine(self) -> EngineConfig:
+        """What schedules missions over workers: the user's own configuration, never a repository's."""
+        return self.user_configuration().config.engine
+
+    @cached_property
+    def workers(self) -> Workers:
+        """Who is alive: on this machine by locks, with a shared database also by leases."""
+        if self.engine.url is None:
+            return self._local
+        from chargehand.durable._leases import LeasedWorkers
+
+        return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
+
+    @property
+    def look(self) -> Look:
+        """The mission reader: states of missions, why they wait, when they wake."""
+        from chargehand.missions._missions import Look
+
+        return Look(store=self.store, workers=self.workers)
+
+    @cached_property
+    def credentials(self) -> Credentials:
+        """The keys of model providers: in the environment, the system's keyring, or the user's own file."""
+        from chargehand.credentials._credentials import open_credentials
+
+        return open_credentials(self.environ, user_config_path(self.environ).parent)
+
+    def has_work(self) -> bool:
+        """Tell whether any mission should go on that no living worker holds."""
+        return any(not self.look.live(row) for row in self.store.log.takeable())
+
+    def identity(self) -> str:
+        """Return who acts: the operating system's name for the user, or their number where there is none."""
+        user = os.getuid()
+        try:
+            return f"os:{pwd.getpwuid(user).pw_name}"
+        except KeyError:
+            return f"os:{user}"
+
+    @property
+    def user(self) -> str:
+        """Who pays for the missions that are started here: `CHARGEHAND_USER`, else the account (`identity`)."""
+        return self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
+
+    def user_configuration(self) -> ResolvedConfig:
+        """Return the configuration in force outside of any repository."""
+        from chargehand.app.config.resolve import resolve
+
+        user = load_user_file(user_config_path(self.environ))
+        return resolve(user=user, environ=self.environ, machine=self.profile.said())
+
+    @cached_property
+    def profile(self) -> MachineProfile:
+        """The defaults that follow from this machine's size and the memory that the person gives to sandboxes."""
+        from chargehand.app.config.resolve import resolve
+        from chargehand.app.wiring.profile import profile_for, read_machine
+
+        own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
+        return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
+
+    def project(self, repository: Path | None = None) -> ProjectRow:
+        """Return the project of a repository (the working directory's by default), registered when new."""
+        found = find_repository(self.cwd / repository if repository else self.cwd)
+        return self.store.projects.register(found.path)
+
+    def current_project(self, repository: Path | None = None) -> ProjectRow | None:
+        """Return the project of `repository`; without one that of the working directory, `None` outside of any."""
+        if repository is not None:
+            return self.project(repository)
+        try:
+            return self.project()
+        except RepositoryError:
+            return None
+
+    def find_mission(self, name: str) -> str:
+        """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
+
+        Raises `NotFoundError`, `UsageError`.
+        """
+        if name != LAST:
+            return self.store.log.find(name)
+        project = self.current_project()
+        rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
+        if not rows:
+            raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
+        return rows[-1].id
+
+    def depot(self, project: ProjectRow) -> Depot:
+        """Open the depot of a project."""
+        from chargehand.missions._system import system_errors
+        from chargehand.workspace._depot import Depot
+
+        with system_errors():
+            return Depot.open(self.home / "projects" / project.id, repository=project.path, room=self.room)
+
+    @cached_property
+    def room(self) -> StateQuota:
+        """The quota of the state directory, by the limits of the user's own configuration."""
+        from chargehand.workspace._quota import StateQuota
+
+        limits = self.user_configuration().config.limits
+        return StateQuota(
+            lambda: sorted((self.home / "projects").glob("*/")),
+            limit=limits.state_mb << 20,
+            needed=lambda: self.needed,
+            max_age=limits.workspace_age,
+        )
+
+    @property
+    def needed(self) -> StillNeeded:
+        """What of the state directory the missions still need, as of now."""
+        from chargehand.app.wiring.disk import StillNeeded
+
+        return StillNeeded(self.look.all())
