@@ -20,7 +20,7 @@ from mcp.server.lowlevel.server import Server
 
 from chargehand.cli.interrupt import Stop, run_async
 from chargehand.core.errors import RefusedError
-from chargehand.mcp.calls import error_result
+from chargehand.mcp._calls import error_result
 from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of
 
 Context = ServerRequestContext[Any, Any]

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from tests.conftest import make_repository, repository_state
 
 from chargehand.app.composition import App
-from chargehand.cli import _demo_project
-from chargehand.cli._demo_script import SCRIPT
-from chargehand.cli._demo_told import told
+from chargehand.app.demo import project as _demo_project
+from chargehand.app.demo.script import SCRIPT
+from chargehand.app.demo.story import mission_story
 from chargehand.cli.main import chargehand
 from chargehand.core.fold import apply
 from chargehand.core.state import MissionState
@@ -116,11 +116,11 @@ def test_lines_once_told_stay_as_they_are(kept: Kept) -> None:
         state, before = MissionState(), list[object]()
         for event in app.store.log.read(mission):
             apply(state, event)
-            lines = told(app.store, state)
+            lines = mission_story(app.store, state)
             assert lines[: len(before)] == before
             before = list(lines)
         assert len(before) > 10
-        assert told(app.store, state, first=2) == before[-8:]
+        assert mission_story(app.store, state, first=2) == before[-8:]
     finally:
         app.close()
 

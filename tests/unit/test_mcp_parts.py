@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from chargehand.core.errors import ConfigError, ExhaustedError, UsageError
 from chargehand.core.ids import keyed_id, new_id
-from chargehand.mcp import records
-from chargehand.mcp.calls import RateLimit
+from chargehand.mcp import _records as records
+from chargehand.mcp._calls import RateLimit
+from chargehand.mcp._missions import cleaned
+from chargehand.mcp._records import ToolArguments, ToolResult, schema_of
+from chargehand.mcp._tools import McpTool
 from chargehand.mcp.http import bound, hosts_of, parsed_address, token_of, url_of
-from chargehand.mcp.missions import cleaned
-from chargehand.mcp.records import ToolArguments, ToolResult, schema_of
-from chargehand.mcp.tools import McpTool
 
 ALL = [
     kind

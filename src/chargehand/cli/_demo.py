@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.app.composition import App
-from chargehand.app.locations import user_config_path
-from chargehand.app.runs import RunRequest
-from chargehand.cli._demo_project import (
+from chargehand.app.demo.project import (
     ACCEPTANCE,
     CHEAT,
     CHEAT_REQUEST,
@@ -24,8 +22,10 @@ from chargehand.cli._demo_project import (
     write_configuration,
     write_files_beside,
 )
-from chargehand.cli._demo_script import FORK_AT, MODEL, STUBBORN
-from chargehand.cli._demo_told import complaints, costs, shown_to_model, told, verdict_of
+from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
+from chargehand.app.demo.story import attempt_costs, complaints, mission_story, text_shown_to_model, verdict_of
+from chargehand.app.locations import user_config_path
+from chargehand.app.runs import RunRequest
 from chargehand.cli._diff import base_tree, depot_of, result_tree
 from chargehand.cli._run import Ended, go_on, run_mission
 from chargehand.cli.failures import INTERRUPTED
@@ -70,7 +70,7 @@ class _Story:
 
         def tell(event: Event, payload: Payload) -> None:
             nonlocal shown
-            lines = told(self.app.store, self.app.look.state(event.mission), first=first)
+            lines = mission_story(self.app.store, self.app.look.state(event.mission), first=first)
             for line in lines[shown:]:
                 self.out.text(line.text, fg=line.colour, bold=line.bold)
             shown = len(lines)
@@ -156,7 +156,9 @@ def _note_attempts(story: _Story, state: MissionState) -> None:
     why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
     claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
     story.step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
-    hidden = ACCEPTANCE not in shown_to_model(store, state, 1) and ACCEPTANCE in shown_to_model(store, state, 2)
+    hidden = ACCEPTANCE not in text_shown_to_model(store, state, 1) and ACCEPTANCE in text_shown_to_model(
+        store, state, 2
+    )
     story.step("acceptance_file_hidden_until_reported", hidden)
 
 
@@ -165,7 +167,7 @@ def _show_export(story: _Story, state: MissionState, before: tuple[str, str]) ->
     cost, known = cost_of(state)
     if branch is not None:
         out.text(f"    branch  {branch}")
-    out.text(f"    cost    {'; '.join(costs(state))} (play money)")
+    out.text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
     ok = state.status == "promoted" and branch is not None and known and (cost or 0) > 0
     after = _fingerprint(story.project)
     ok = ok and before[1] == after[1] and set(before[0].splitlines()) <= set(after[0].splitlines())

@@ -12,10 +12,10 @@ from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
 from chargehand.app.composition import App
-from chargehand.mcp.calls import ToolCalls
-from chargehand.mcp.resources import Resources
-from chargehand.mcp.tools import ToolContext, mission_tools
-from chargehand.mcp.watcher import MissionWatcher
+from chargehand.mcp._calls import ToolCalls
+from chargehand.mcp._resources import Resources
+from chargehand.mcp._tools import ToolContext, mission_tools
+from chargehand.mcp._watcher import MissionWatcher
 
 _INSTRUCTIONS = (
     "Chargehand puts coding agents to work on git repositories in sandboxes and lets in only what passes every "

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from chargehand.app.composition import App
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
-from chargehand.mcp import missions as desk
-from chargehand.mcp import records
-from chargehand.mcp.records import MissionView, PromoteMission, ToolArguments, ToolResult, WaitMission
-from chargehand.mcp.watcher import MissionWatcher
+from chargehand.mcp import _missions as desk
+from chargehand.mcp import _records as records
+from chargehand.mcp._records import MissionView, PromoteMission, ToolArguments, ToolResult, WaitMission
+from chargehand.mcp._watcher import MissionWatcher
 
 Progress = Callable[[float, float, str], Awaitable[None]]
 """Tells the client how far a call is: seconds that passed, seconds at most, and words."""

@@ -17,10 +17,10 @@ from mcp.shared.exceptions import MCPError
 
 from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.text import printable
-from chargehand.mcp import missions as desk
-from chargehand.mcp.calls import translate_errors
-from chargehand.mcp.records import ListMissions, OneMission, ShowDiff, ShowLog
-from chargehand.mcp.tools import ToolContext
+from chargehand.mcp import _missions as desk
+from chargehand.mcp._calls import translate_errors
+from chargehand.mcp._records import ListMissions, OneMission, ShowDiff, ShowLog
+from chargehand.mcp._tools import ToolContext
 
 _Context = ServerRequestContext[Any, Any]
 _URI = re.compile(r"mission://([a-z0-9-]{1,64})(?:/(diff|log))?")

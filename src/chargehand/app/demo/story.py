@@ -1,4 +1,4 @@
-"""A native mission in a few lines: what its model said and did and how that was judged, read off the log."""
+"""A native mission in a few lines: what its model said and did and how that was judged, read from the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StoryLine:
     """One line, and how it looks on a terminal."""
 
     text: str
@@ -29,7 +29,7 @@ class Told:
     bold: bool = False
 
 
-def told(store: Store, state: MissionState, *, first: int = 1) -> list[Told]:
+def mission_story(store: Store, state: MissionState, *, first: int = 1) -> list[StoryLine]:
     """Return a mission's story from an attempt on; with every event lines may be added, and none changes."""
     lines = [] if first > 1 else list(_base(state))
     for attempt in state.attempts[first - 1 :]:
@@ -37,46 +37,48 @@ def told(store: Store, state: MissionState, *, first: int = 1) -> list[Told]:
     return lines
 
 
-def _base(state: MissionState) -> Iterator[Told]:
+def _base(state: MissionState) -> Iterator[StoryLine]:
     for verdict in state.verdicts:
         if verdict.scope == "base":
             for check in verdict.checks:
-                yield Told(text=f"  before      {verdict.status}: {_check(check)}")
+                yield StoryLine(text=f"  before      {verdict.status}: {_check(check)}")
 
 
-def _attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterator[Told]:
+def _attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterator[StoryLine]:
     more = ", in the same conversation, with the report of what was wrong" if attempt.number > 1 else ""
-    yield Told(text=f"  attempt {attempt.number}{more}", bold=True)
+    yield StoryLine(text=f"  attempt {attempt.number}{more}", bold=True)
     yield from _work(store, state, attempt.number)
     if attempt.status == "running":
         return
     verdict = verdict_of(state, attempt.number)
     if verdict is not None:
         yield from _verdict(store, verdict)
-    yield Told(text=f"  attempt {attempt.number} {attempt.status}", colour=_COLOURS.get(attempt.status), bold=True)
+    yield StoryLine(
+        text=f"  attempt {attempt.number} {attempt.status}", colour=_COLOURS.get(attempt.status), bold=True
+    )
 
 
-def _work(store: Store, state: MissionState, number: int) -> Iterator[Told]:
+def _work(store: Store, state: MissionState, number: int) -> Iterator[StoryLine]:
     """Yield a line for each text of the model and each call that has its result."""
     said = [line for line in transcript(store, state) if line.attempt == number]
     results = [line for line in said if line.speaker == "result"]
     for line in said:
         if line.speaker == "model":
-            yield Told(text=f"    model       {line.text}", colour="cyan")
+            yield StoryLine(text=f"    model       {line.text}", colour="cyan")
         elif line.speaker == "call" and line.tool == "finish":
-            yield Told(text=f"    finish      {_subject(line)}")
+            yield StoryLine(text=f"    finish      {_subject(line)}")
         elif line.speaker == "call":
             if not results:
                 return
             # A reply's results come in the order of its calls.
-            yield Told(text=f"    {line.tool:<11} {_subject(line):<{_COLUMN}} {_outcome(results.pop(0))}")
+            yield StoryLine(text=f"    {line.tool:<11} {_subject(line):<{_COLUMN}} {_outcome(results.pop(0))}")
 
 
-def _verdict(store: Store, verdict: Verdict) -> Iterator[Told]:
+def _verdict(store: Store, verdict: Verdict) -> Iterator[StoryLine]:
     for check in verdict.checks:
-        yield Told(text=f"    {verdict.status:<11} {_check(check)}", colour=_COLOURS.get(verdict.status))
+        yield StoryLine(text=f"    {verdict.status:<11} {_check(check)}", colour=_COLOURS.get(verdict.status))
         for line in complaints(store, check):
-            yield Told(text=f"                  {line}")
+            yield StoryLine(text=f"                  {line}")
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
@@ -93,13 +95,13 @@ def complaints(store: Store, check: CheckResult) -> list[str]:
     return _WRONG.findall(output)[:_MOST_WRONG]
 
 
-def shown_to_model(store: Store, state: MissionState, number: int) -> str:
+def text_shown_to_model(store: Store, state: MissionState, number: int) -> str:
     """Return all that the model of an attempt was told and shown, in one text."""
     lines = (line for line in transcript(store, state) if line.attempt == number)
     return "\n".join(line.text for line in lines if line.speaker in ("person", "result"))
 
 
-def costs(state: MissionState) -> Iterator[str]:
+def attempt_costs(state: MissionState) -> Iterator[str]:
     """Yield what each attempt cost, in words."""
     for attempt in state.attempts:
         cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"

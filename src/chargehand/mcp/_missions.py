@@ -24,7 +24,7 @@ from chargehand.core.events import Event
 from chargehand.core.ids import keyed_id
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.core.text import printable, shown_path
-from chargehand.mcp.records import (
+from chargehand.mcp._records import (
     AnswerQuestion,
     DiffView,
     EventView,

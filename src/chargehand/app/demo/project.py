@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from chargehand.cli._demo_script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT, STUBBORN
+from chargehand.app.demo.script import MODEL, PRICE_IN, PRICE_OUT, SCRIPT, STUBBORN
 from chargehand.core.errors import InfrastructureError
 
 CHECK = "python3 -m unittest discover"

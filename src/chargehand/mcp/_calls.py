@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from chargehand.cli.failures import keep_traceback
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
 from chargehand.core.text import printable
-from chargehand.mcp.records import schema_of
-from chargehand.mcp.tools import McpTool
+from chargehand.mcp._records import schema_of
+from chargehand.mcp._tools import McpTool
 
 _Context = ServerRequestContext[Any, Any]
 _BURST = 200.0
