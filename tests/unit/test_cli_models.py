@@ -123,7 +123,10 @@ def test_agents_and_what_is_installed(desk: Desk, tmp_path: Path) -> None:
     ]
     assert [one["origin"] for one in listed["agents"]] == [str(desk.user_file), "built in", str(desk.user_file)]
     assert listed["found"] == [{"name": "claude", "path": str(program), "driven": True}]
-    assert f"claude is installed ({program}): use it with --agent cli:claude --model NAME" in desk("agent", "list").output
+    assert (
+        f"claude is installed ({program}): use it with --agent cli:claude --model NAME"
+        in desk("agent", "list").output
+    )
 
 
 def test_whether_agents_can_work(desk: Desk, provider: Provider) -> None:
