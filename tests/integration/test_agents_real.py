@@ -21,8 +21,8 @@ from tests.integration.workshop import CHECK
 from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
 from chargehand.agents._cli_specs import SPECS
+from chargehand.app.documents import mission_document
 from chargehand.app.selection.agents import probe_agent
-from chargehand.cli.rendering import result_document
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
 from chargehand.core.config import AgentConfig, CliName
 from chargehand.core.events import decode
@@ -178,7 +178,7 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
         assert told["reported"] == {"input": 3000, "output": 300}
     if kind == "acp" and name != "codex":  # which mends by a shell
         assert {"write"} <= {event.kind for event in events if isinstance(event, ActionJudged)}
-    assert result_document(state)["cost_known"] is True
+    assert mission_document(state).cost_known is True
     held = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert held == []
 

@@ -123,7 +123,7 @@ def test_without_checks_a_person_decides(desk: Desk) -> None:
     promoted = desk.json("mission", "promote", mission, "--reason", "read it")
     assert (promoted["status"], promoted["export"]["state"]) == ("promoted", "done")
     assert git(other, "show", "chargehand/mend-add:README") == "two"
-    assert "let in by os:" in desk("mission", "log", mission).stdout
+    assert "approved by os:" in desk("mission", "log", mission).stdout
     waiting = desk.run("echo three > README", "--repo", str(other), code=3)["mission"]
     assert desk.json("mission", "cancel", waiting)["status"] == "cancelled"
     assert desk.json("mission", "discard", waiting)["status"] == "discarded"

@@ -231,11 +231,17 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
     shown = desk.terminal(
         "run", "Mend add()", "--agent", agent(f"printf 'l%sd\\033]0;title\\007\\n' ou; sleep 1; {GOLD}")
     )
-    shown.until("the agent works")
+    shown.until("agent working")
     shown.until("loud")
     assert shown.end() == 0
-    assert shown.shown.index("base      main @ ") < shown.shown.index("the agent works")
-    for part in ("sandbox   process", "attempt 1", "checks run", "promoted to", "git merge chargehand/mend-add"):
+    assert shown.shown.index("base      main @ ") < shown.shown.index("agent working")
+    for part in (
+        "sandbox   process",
+        "attempt 1",
+        "running checks",
+        "promoted to",
+        "git merge chargehand/mend-add",
+    ):
         assert part in shown.shown
     assert "\x1b]0;" not in shown.raw
     assert "\x1b[?25h" in shown.raw
@@ -245,10 +251,10 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
 def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
     shown = desk.terminal("run", "x", "--agent", agent(f"sleep {mark}"))
     wait_for(lambda: sleepers(mark))
-    shown.until("the agent works")
+    shown.until("agent working")
     shown.say("\x03")
     assert shown.end() == 130
-    assert "stopping; once more forces it" in shown.shown
+    assert "Stopping. Press Ctrl-C again to force quit." in shown.shown
     assert "cancelled" in shown.shown
     assert "Traceback" not in shown.shown
     assert sleepers(mark) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from click.testing import CliRunner
 from desk import Desk, Said, repository, shell
 from tests.conftest import git
 
-from chargehand.cli._checkpoint_restore import parse_hunk, preview_roll_back
+from chargehand.app.checkpoints import parse_hunk, preview_roll_back
+from chargehand.app.reading import StateReader
 from chargehand.cli.main import chargehand
-from chargehand.cli.output import Output
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.workspace._hunks import LineRange
 
@@ -165,21 +164,18 @@ def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_roll_back_is_shown_before_it_is_done(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_roll_back_is_shown_before_it_is_done(desk: Desk, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     promoted = desk.run(repo)
     mission = promoted.document["mission"]
-    assert preview_roll_back(Output(as_json=True), mission) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = desk.say("mission", "rollback", mission, "--dry-run", cwd=repo).document
     assert (document["dry_run"], document["commit"]) == (True, promoted.document["commit"])
     assert [(path["path"], path["action"]) for path in document["plan"]["paths"]] == [("f.txt", "restored")]
     assert desk.state(promoted).commit == promoted.document["commit"]
     assert desk.say("mission", "rollback", mission, cwd=repo).code == 0
     assert desk.state(promoted).tree == document["plan"]["result"]
-    with pytest.raises(RefusedError) as caught:
-        preview_roll_back(Output(as_json=True), mission)
+    with StateReader.open() as reader, pytest.raises(RefusedError) as caught:
+        preview_roll_back(reader, mission)
     assert caught.value.code == "rolled_back"
 
 

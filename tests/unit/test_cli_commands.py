@@ -360,7 +360,7 @@ def test_the_log_as_lines_and_as_text(desk: Desk) -> None:
         assert [line["type"] for line in lines] == ["mission.created", "base.resolved", "mission.finished"]
         assert lines[0]["payload"]["request"]["text"] == "first"
         assert {line["mission"] for line in lines} == {mission}
-    assert "asked: first" in desk("mission", "log", mission).stdout
+    assert "requested: first" in desk("mission", "log", mission).stdout
     assert "refused" in desk("mission", "watch", mission).stdout
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.cli.output import Output, to_json
+from chargehand.app.documents import to_json
+from chargehand.cli.output import Output
 from chargehand.core.records import Reason
 from chargehand.core.text import printable
 

@@ -118,7 +118,7 @@ def cast(
 
 def build(options: RunRequest, resolved: ResolvedConfig, choice: AgentChoice, text: str = "x") -> MissionRequest:
     return build_request(
-        options, resolved, text=text, cast=cast(resolved, options, choice), artifacts=Kept(), check_files=()
+        options, resolved, text=text, assignment=cast(resolved, options, choice), artifacts=Kept(), check_files=()
     )
 
 

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from chargehand.cli.output import Output, to_json
+from chargehand.app.documents import mission_cost, mission_details, mission_document, money_document, to_json
+from chargehand.cli.output import Output
 from chargehand.cli.rendering import (
-    cost_of,
     exit_code,
-    full_document,
-    money_document,
     money_text,
     next_steps,
-    result_document,
     show_result,
 )
 from chargehand.core.attempt_events import AttemptStarted, ModelCalled
@@ -73,16 +70,16 @@ def test_an_apply_that_was_asked_for_has_to_be_done() -> None:
 
 
 def test_the_result_has_exactly_the_documented_keys() -> None:
-    document = to_json(result_document(state(attempts=[attempt()])))
+    document = to_json(mission_document(state(attempts=[attempt()])))
     assert set(document) == KEYS
     assert set(document["attempts"][0]) == {
         "agent", "model", "status", "verdict", "cost_usd", "cost_known", "money", "seconds", "cause", "usage"
     }  # fmt: skip
-    assert set(full_document(state())) > KEYS
+    assert set(to_json(mission_details(state(), [], None))) > KEYS
 
 
 def test_what_is_not_known_is_null() -> None:
-    document = to_json(result_document(state()))
+    document = to_json(mission_document(state()))
     for key in ("branch", "commit", "base", "export", "seconds"):
         assert document[key] is None, key
 
@@ -90,25 +87,25 @@ def test_what_is_not_known_is_null() -> None:
 def test_what_ended_badly_has_a_cause_and_nothing_else_has() -> None:
     wrong = (Reason(code="sandbox_died", message="it ended while in use"),)
     failed = state(status="failed", reasons=wrong, attempts=[attempt(), replace(attempt(), status="lost")])
-    document = to_json(result_document(failed))
+    document = to_json(mission_document(failed))
     assert set(document["cause"]) == {"class", "code", "remedy"}
     assert (document["cause"]["class"], document["cause"]["code"]) == ("engine", "sandbox_died")
     assert document["attempts"][0]["cause"] is None
     assert document["attempts"][1]["cause"]["code"] == "worker_lost"
-    assert to_json(full_document(failed))["attempts"][1]["cause"]["class"] == "engine"
+    assert to_json(mission_details(failed, [], None))["attempts"][1]["cause"]["class"] == "engine"
     for status in ("running", "paused", "promoted"):
-        assert result_document(state(status=status, reasons=wrong))["cause"] is None
+        assert mission_document(state(status=status, reasons=wrong)).cause is None
 
 
 def test_one_unknown_cost_makes_the_sum_unknown() -> None:
-    assert cost_of(state(attempts=[attempt(0.25), attempt(0.5)])) == (0.75, True)
-    assert cost_of(state(attempts=[attempt(0.25), attempt(None, known=False)])) == (None, False)
-    assert cost_of(state(attempts=[attempt(0.25, known=False)])) == (None, False)
+    assert mission_cost(state(attempts=[attempt(0.25), attempt(0.5)])) == (0.75, True)
+    assert mission_cost(state(attempts=[attempt(0.25), attempt(None, known=False)])) == (None, False)
+    assert mission_cost(state(attempts=[attempt(0.25, known=False)])) == (None, False)
 
 
 def test_a_blocked_export_has_no_branch() -> None:
     blocked = state(status="promoted", export=replace(DONE, state="blocked", reason="checked out"))
-    document = to_json(result_document(blocked))
+    document = to_json(mission_document(blocked))
     assert document["branch"] is None
     assert document["export"] == {"ref": DONE.ref, "state": "blocked", "reason": "checked out"}
     assert not [step for step in next_steps(blocked) if "merge" in step]
@@ -167,11 +164,11 @@ def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
         (
             [(0.1, 0.0), (None, 9.0)],
             {"reported_usd": 0.1, "computed_usd": 0.0},
-            "0.1000 USD by the provider's word",
+            "0.1000 USD as the provider reports it",
         ),
-        ([(0.1, 0.2)], {"reported_usd": 0.1, "computed_usd": 0.2}, "0.2000 by tokens and price"),
+        ([(0.1, 0.2)], {"reported_usd": 0.1, "computed_usd": 0.2}, "0.2000 USD by tokens and price"),
         ([(0.1, None), (None, 0.2)], None, ""),  # no call has both: nothing to hold against each other
-        ([(None, None), (0.1, 0.1)], None, "1 of 2 calls of unknown cost, 0.6000 USD count for the limits"),
+        ([(None, None), (0.1, 0.1)], None, "1 of 2 calls have no known cost, 0.6000 USD count towards the limits"),
         ([], None, ""),
     ],
 )
@@ -180,7 +177,7 @@ def test_both_costs_are_shown_where_they_differ(
 ) -> None:
     attempt = paid(*calls)
     document = money_document(attempt)
-    assert document["differing"] == differing
-    assert (document["calls"], document["unknown_calls"]) == (len(calls), calls.count((None, None)))
+    assert to_json(document.differing) == differing
+    assert (document.calls, document.unknown_calls) == (len(calls), calls.count((None, None)))
     assert text in money_text(attempt)
     assert bool(money_text(attempt)) == bool(text)

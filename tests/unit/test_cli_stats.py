@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.conftest import make_repository
 
 from chargehand.app.composition import App
-from chargehand.cli._stats import parse_since
+from chargehand.app.statistics import parse_since
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import AttemptStarted, SandboxClosed
 from chargehand.core.errors import UsageError
@@ -115,8 +115,8 @@ def test_the_words(desk: Desk) -> None:
     desk.mission("refused", "refused", "check_failed", agent="bob")
     shown = desk()
     assert "2 missions: 1 promoted, 1 refused" in shown
-    assert "came to their own end  2 of 2    100.0 %" in shown
-    assert "failed by the engine   0 of 2    0.0 %" in shown
+    assert "completed without engine errors  2 of 2    100.0 %" in shown
+    assert "failed by an engine error        0 of 2    0.0 %" in shown
     assert "check  check_failed  1         1" in shown
     assert "cost  0.25 USD and 1 unknown" in shown
     assert "sandbox until ready   500 ms   500 ms   500 ms   2 of 2" in shown
@@ -129,7 +129,7 @@ def test_the_words(desk: Desk) -> None:
 
 
 def test_nothing_is_unknown_and_not_zero(desk: Desk) -> None:
-    assert "no mission yet; start one" in desk()
+    assert "No missions yet. Start one:" in desk()
     assert "no mission yet since 2026-01-31" in desk("--since", "2026-01-31")
     document = desk.json("--since", "2026-01-31")
     assert document["rates"] == {"completion": None, "promotion": None, "engine_failure": None}

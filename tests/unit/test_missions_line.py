@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from chargehand.app.composition import App
-from chargehand.cli._mission_log import _tell_wait
+from chargehand.app.missions import follow_mission
 from chargehand.cli.main import chargehand
-from chargehand.cli.output import Output
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import MissionRequest, Reason
 from chargehand.durable._workers import LocalMembership
 from chargehand.missions._missions import create_mission
 
@@ -73,17 +73,26 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
     assert "5 asked for before it wait too" in waits[missions[6]].message
 
 
-def test_watching_says_it_once_and_anew_where_it_changes(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    mission, out = ask(app), Output(as_json=False)
-    state = app.look.state(mission)
-    told = _tell_wait(app, out, state, "")
-    assert _tell_wait(app, out, state, told) == told
-    worker = app._local.join("worker")
+def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission, joined = ask(app), []
+
+    def look_again(seconds: float) -> None:
+        """Change what it waits for at every second look, until it is settled."""
+        looks.append(seconds)
+        if len(looks) == 2:
+            joined.append(app._local.join("worker"))
+        elif len(looks) == 4:
+            take(app, mission, joined[0])
+        elif len(looks) == 6:
+            epoch = app.store.log.get(mission).epoch
+            app.store.log.append(mission, MissionFinished(status="refused"), epoch=epoch)
+            app.store.log.release(mission, epoch=epoch)
+
+    looks: list[float] = []
+    monkeypatch.setattr(time, "sleep", look_again)
     try:
-        told = _tell_wait(app, out, state, told)
-        take(app, mission, worker)
-        assert _tell_wait(app, out, app.look.state(mission), told) == told
+        seen = list(follow_mission(app, mission))
     finally:
-        worker.leave()
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:4] for line in said] == [["no", "worker", "is"], ["not", "taken", "up"]]
+        joined[0].leave()
+    waits = [reason.message for reason in seen if isinstance(reason, Reason)]
+    assert [message.split()[:3] for message in waits] == [["no", "worker", "is"], ["not", "taken", "up"]]

@@ -103,6 +103,6 @@ def test_the_command_says_so_where_there_is_nothing(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
     done = CliRunner().invoke(chargehand, ["model", "stats", "--since", "7d"])
-    assert (done.exit_code, "no model was called since" in done.output) == (0, True)
+    assert (done.exit_code, "No model was called since" in done.output) == (0, True)
     shown = CliRunner().invoke(chargehand, ["model", "stats", "--json"])
     assert json.loads(shown.stdout) == {"project": None, "since": None, "models": []}

@@ -7,15 +7,18 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
+from chargehand.app.documents import Document
 from chargehand.app.locations import load_user_file, user_config_path
+from chargehand.app.sandbox_commands import ExecRequest
 from chargehand.core.action_events import (
     ActionAnswered,
     ActionAsked,
@@ -26,7 +29,7 @@ from chargehand.core.action_events import (
     ActionKind,
     ActionQueued,
 )
-from chargehand.core.action_state import ACTION_ENDED, ACTION_TYPES, ActionState, fold_action
+from chargehand.core.action_state import ACTION_ENDED, ACTION_TYPES, ActionState, ActionStatus, fold_action
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload, decode, encode_json
@@ -50,7 +53,57 @@ _REDACTOR = Redactor()
 _CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
 
 
-def _quiet(line: OutputLine) -> None:
+class ActionDocument(Document, frozen=True):
+    """One action: what it does, how it stands and why, what came of it.
+
+    Times are ISO 8601 in UTC, "" for not yet.
+    """
+
+    action: str
+    kind: ActionKind | None
+    status: ActionStatus
+    project: str
+    mission: str | None
+    arguments: dict[str, Any]
+    limit_seconds: float
+    identity: str
+    detached: bool
+    created: str
+    began: str
+    finished: str
+    question: ActionAsked | None
+    answer: bool | None
+    exit_code: int | None
+    seconds: float | None
+    reasons: tuple[Reason, ...]
+    result: dict[str, Any]
+    lines: int | None
+    truncated: bool
+
+
+class QueuedActionDocument(Document, frozen=True):
+    """The first line that a command prints whose work is an action."""
+
+    action: str
+    status: Literal["queued"] = "queued"
+
+
+class ActionLineDocument(Document, frozen=True):
+    """One line that an action printed."""
+
+    action: str
+    time: str
+    stream: str
+    line: str
+
+
+def action_document(state: ActionState) -> ActionDocument:
+    """Return an action as it is printed."""
+    known = {field.name: getattr(state, field.name) for field in fields(state)}
+    return ActionDocument(action=known.pop("id"), **known)
+
+
+def _ignore_line(line: OutputLine) -> None:
     """Show nothing."""
 
 
@@ -61,10 +114,10 @@ class Actions:
         self._app = app
         self.places = ActionPlaces(app.home)
 
-    def config(self, time: str | None = None) -> ActionsConfig:
-        """Return how actions are limited, by the user's own word alone; `time` is that of the command line."""
+    def config(self, limit: str | None = None) -> ActionsConfig:
+        """Return how actions are limited, by the user's own configuration alone; `limit` is from `--time`."""
         app = self._app
-        options = {"actions.time": OptionValue(value=time, name="--time")}
+        options = {"actions.time": OptionValue(value=limit, name="--time")}
         user = load_user_file(user_config_path(app.environ))
         return resolve(user=user, environ=app.environ, options=options).config.actions
 
@@ -109,6 +162,55 @@ class Actions:
         """Return the actions that are still kept, the oldest first."""
         return [self.state(action) for action in self.places.ids()]
 
+    def begin(
+        self,
+        kind: ActionKind,
+        arguments: dict[str, Any],
+        *,
+        mission: str | None = None,
+        project: str | None = None,
+        limit: str | None = None,
+        detached: bool = False,
+    ) -> ActionHold:
+        """Record an action on a mission (by its id) or else a project, ended after `limit` (`actions.time`)."""
+        if mission is not None:
+            project = self._app.store.log.get(mission).project
+        assert project is not None
+        seconds = self.config(limit).time
+        return self.create(kind, arguments, project=project, mission=mission, seconds=seconds, detached=detached)
+
+    def begin_exec(self, request: ExecRequest) -> ActionHold:
+        """Record a command for a sandbox, to be run without waiting for it. Raises `UsageError`."""
+        request.check()
+        app = self._app
+        arguments: dict[str, Any] = {"command": list(request.command)}
+        if request.mission is not None:
+            mission = app.find_mission(request.mission)
+            return self.begin("exec", arguments, mission=mission, limit=request.time, detached=True)
+        found = app.project(request.repo)
+        arguments |= {"repository": str(found.path), "base": request.base, "sandbox": request.sandbox}
+        return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
+
+    def wait_until_ended(self, action: str, seconds: float) -> ActionState:
+        """Return an action's state once it has ended, or as it is after `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            state = self.state(action)
+            if state.status in ACTION_ENDED or time.monotonic() >= until:
+                return state
+            time.sleep(_LOOK_SECONDS)
+
+    def follow(self, action: str) -> Iterator[OutputLine]:
+        """Yield what an action printed and prints, until it has ended or asks something."""
+        offset = 0
+        while True:
+            state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
+            lines, offset = self.places.read(action, offset)
+            yield from lines
+            if state.status in ACTION_ENDED or state.status == "waiting":
+                return
+            time.sleep(_LOOK_SECONDS)
+
     def start(self, held: ActionHold) -> subprocess.Popen[bytes]:
         """Hand an action to a process of its own, which owns it from now on without a moment in between."""
         app = self._app
@@ -128,7 +230,7 @@ class Actions:
         held.let_go(handed_on=True)
         return process
 
-    async def run(self, held: ActionHold, *, on_line: OnOutputLine = _quiet) -> ActionState:
+    async def run(self, held: ActionHold, *, on_line: OnOutputLine = _ignore_line) -> ActionState:
         """Run an action that is owned to its end, or to its question, and let go of it."""
         action = held.action
         place = self.places.get(action)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chargehand.agents._recorded import ToolCall, read_reply
+from chargehand.app.documents import event_payload
 from chargehand.core.action_events import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
 from chargehand.core.agent_events import (
     MessageAcknowledged,
@@ -33,7 +33,7 @@ from chargehand.core.attempt_events import (
     StateCaptured,
     TierChosen,
 )
-from chargehand.core.events import Event, Payload, decode
+from chargehand.core.events import Event, Payload
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -65,52 +65,37 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.ports import Spent
 from chargehand.core.records import Reason
-from chargehand.core.steps import step_of
 from chargehand.core.text import shown_path
-from chargehand.missions._context import parse_act
+
+if TYPE_CHECKING:
+    from chargehand.agents._recorded import ToolCall
 
 
 def describe(payload: Payload) -> str:
     """Return what happened on one line, "" for what a person need not see."""
-    words = _WORDS.get(type(payload))
-    return words(payload) if words is not None else ""
-
-
-def payload_of(event: Event) -> Payload | None:
-    """Return an event's payload, `None` for an erased one or one of a later version."""
-    if event.payload is None:
-        return None
-    try:
-        return decode(event.type, event.payload)
-    except KeyError:
-        return None
-
-
-def step_name(event: Event) -> str:
-    """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
-    payload = payload_of(event)
-    return (step_of(payload) or "") if payload is not None else ""
+    describe_payload = _DESCRIPTIONS.get(type(payload))
+    return describe_payload(payload) if describe_payload is not None else ""
 
 
 def describe_event(event: Event) -> str:
     """Return a line of the log in words."""
-    payload = payload_of(event)
+    payload = event_payload(event)
     if payload is None:
-        return "(erased)" if event.payload is None else "(of a later version)"
+        return "(erased)" if event.payload is None else "(from a later version)"
     return describe(payload)
 
 
 def _created(event: MissionCreated) -> str:
-    fork = f" (from {event.forked_from} at reply {event.forked_at} on)" if event.forked_from else ""
-    return f"asked: {_first_line(event.request.text)}{fork}"
+    fork = f" (forked from {event.forked_from} at reply {event.forked_at})" if event.forked_from else ""
+    return f"requested: {_first_line(event.request.text)}{fork}"
 
 
 def _claimed(event: MissionClaimed) -> str:
-    return f"taken up by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
+    return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
 
 
 def _released(event: MissionReleased) -> str:
-    return f"let go of by {event.worker}, for another worker to go on" if event.worker else ""
+    return f"released by {event.worker} for another worker to resume" if event.worker else ""
 
 
 def _paused(event: MissionPaused) -> str:
@@ -126,16 +111,17 @@ def _queued(event: MissionQueued) -> str:
 
 
 def _admitted(event: MissionAdmitted) -> str:
-    return f"goes on after {event.seconds:.1f} s in line"
+    return f"started after {event.seconds:.1f} s in the queue"
 
 
 def _captured(event: StateCaptured) -> str:
     running = "1 process" if event.processes == 1 else f"{event.processes} processes"
-    return f"kept what went on ({event.why}, {running}) as artifact {event.artifact[:12]}"
+    shown_by = f"chargehand artifact show {event.artifact[:12]}"
+    return f"saved a failure snapshot ({event.why}, {running}): {shown_by}"
 
 
 def _action_created(event: ActionCreated) -> str:
-    return f"{event.kind} asked for by {event.identity} as {event.action}"
+    return f"{event.kind} requested by {event.identity} as {event.action}"
 
 
 def _action_queued(event: ActionQueued) -> str:
@@ -155,52 +141,54 @@ def _action_finished(event: ActionFinished) -> str:
 
 
 def _judged(event: ActionJudged) -> str:
-    """Tell what was not simply allowed."""
+    """Describe what was not simply allowed."""
     if event.effect == "allow" and not event.overridden and not event.answer:
         return ""
-    aside = f", rule {', '.join(event.overridden)} set aside" if event.overridden else ""
-    word = {"allow": "allowed", "deny": "denied", "ask": "to be asked"}.get(event.effect, event.effect)
+    aside = f", rule {', '.join(event.overridden)} overridden" if event.overridden else ""
+    word = {"allow": "allowed", "deny": "denied", "ask": "needs approval"}.get(event.effect, event.effect)
     return f"{word}: {_first_line(event.subject or event.text)} (rule {event.rule}: {event.reason}{aside})"
 
 
 def _breaker(event: BreakerChanged) -> str:
     who = f"{event.agent} with {event.model}" if event.model else event.agent
     why = f" after {event.failures} failures in a row: {_first_line(event.reason)}" if event.failures else ""
-    state = {"closed": "works again", "open": "is not started any more", "half_open": "is tried once"}
+    state = {"closed": "works again", "open": "is disabled", "half_open": "gets one trial"}
     return f"agent {_short(who)} {state.get(event.state, event.state)}{why}"
 
 
 def _cancel_asked(event: CancelAsked) -> str:
-    return f"{event.identity} wants it to end"
+    return f"cancellation requested by {event.identity}"
 
 
 def _message(event: MessageSent) -> str:
     if event.again:
-        return f"critical message {event.message} sent once more"
-    return f"{event.identity} says{', critical' if event.critical else ''}: {_first_line(event.text)}"
+        return f"critical message {event.message} sent again"
+    return (
+        f"{'critical message' if event.critical else 'message'} from {event.identity}: {_first_line(event.text)}"
+    )
 
 
 def _delivered(event: MessageDelivered) -> str:
-    return f"message {event.message} lies before the agent"
+    return f"message {event.message} delivered to the agent"
 
 
 def _acknowledged(event: MessageAcknowledged) -> str:
-    return f"the agent has taken message {event.message} up"
+    return f"message {event.message} acknowledged by the agent"
 
 
 def _received(event: MessageReceived) -> str:
-    """Tell type and status; the words come with the attempt's end."""
+    """Return status and type; the text comes with the attempt's end."""
     message = event.message
-    return f"the agent ends with {message.get('type', 'a message')}, status {message.get('status', 'unknown')}"
+    return f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')})"
 
 
 def _undelivered(event: MessageUndelivered) -> str:
-    return f"message {event.message} reached no agent: {event.reason.message}"
+    return f"message {event.message} was not delivered: {event.reason.message}"
 
 
 def _attempt_resumed(event: AttemptResumed) -> str:
-    state = "kept" if event.ignored_state == "kept" else "set back, ignored files lost"
-    return f"attempt goes on after an interruption (workspace {state})"
+    state = "kept" if event.ignored_state == "kept" else "reset, ignored files lost"
+    return f"attempt resumed after an interruption (workspace {state})"
 
 
 def _base(event: BaseResolved) -> str:
@@ -222,7 +210,7 @@ def _report_made(event: ReportMade) -> str:
 
 
 def _tier(event: TierChosen) -> str:
-    return f"tier {event.choice.tier}: {event.choice.reason}"
+    return f"sandbox tier {event.choice.tier}: {event.choice.reason}"
 
 
 def _sandbox(event: SandboxOpened) -> str:
@@ -240,8 +228,8 @@ def _network(event: NetworkRequested) -> str:
 
 
 def _sandbox_closed(event: SandboxClosed) -> str:
-    memory = "" if event.peak_memory is None else f", at most {event.peak_memory / (1 << 20):.0f} MiB of memory"
-    return f"sandbox for {event.purpose} gone after {event.seconds:.1f} s{memory}"
+    memory = "" if event.peak_memory is None else f", peak memory {event.peak_memory / (1 << 20):.0f} MiB"
+    return f"sandbox for {event.purpose} closed after {event.seconds:.1f} s{memory}"
 
 
 def _command(event: CommandFinished) -> str:
@@ -259,16 +247,16 @@ def _checkpoint(event: CheckpointMade | CheckpointRestored) -> str:
 
 
 def _files(event: FilesSeen) -> str:
-    """Tell a batch by its numbers and, where it is one file, by that."""
+    """Describe a batch by its counts and, where it is one file, by its path."""
     kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
     paths = {path for kind, path in event.changes if kind != "renamed_from"}
     named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""
     parts = [f"{count} {'renamed' if kind == 'renamed_to' else kind}" for kind, count in kinds.items()]
     parts += [f"{count} {why}" for why, count in event.skipped.items()]
     missed = "changes may have been missed" + (f" ({', '.join(event.reasons)})" if event.reasons else "")
-    told = ", ".join(parts)
+    counts = ", ".join(parts)
     return _short(
-        "; ".join(part for part in (missed if event.gap else "", told and f"files: {told}{named}") if part)
+        "; ".join(part for part in (missed if event.gap else "", counts and f"files: {counts}{named}") if part)
     )
 
 
@@ -280,7 +268,7 @@ def _verdict(event: VerdictGiven) -> str:
     verdict = event.verdict
     checks = "; ".join(f"{check.name}: {check.status}" for check in verdict.checks) or "no checks"
     where = {"base": "on the base", "attempt": "on the attempt's tree", "merged": "on the merged tree"}
-    known = ", known from before" if event.reused else ""
+    known = ", reused" if event.reused else ""
     return f"{verdict.status} {where[verdict.scope]} ({checks}{known})"
 
 
@@ -297,8 +285,8 @@ def _called(event: ModelCalled) -> str:
 
 
 def _diverged(event: ReplayDiverged) -> str:
-    where = f"at {event.pointer}: it was {event.recorded} and is {event.sent}"
-    return f"from turn {event.turn} on the model is asked anew, for the agent asks otherwise {_first_line(where)}"
+    where = f"at {event.pointer}: was {event.recorded}, is {event.sent}"
+    return f"replay ended at turn {event.turn}: the agent's request differs {_first_line(where)}"
 
 
 def _count(tokens: int | None) -> str:
@@ -309,13 +297,19 @@ def alert_text(alert: BudgetAlert | Spent) -> str:
     """Return how far a limit is used up."""
     names = {"day": "the day's", "user": "the user's day's"}
     whose = names.get(alert.limit, f"the {alert.limit}'s")
-    return f"{alert.spent_usd:.2f} of {whose} {alert.limit_usd:.2f} USD are spent or reserved"
+    return f"{alert.spent_usd:.2f} of {whose} {alert.limit_usd:.2f} USD spent or reserved"
 
 
 def _step(event: StepFinished) -> str:
-    """Tell replies and what came of their calls; other steps have events of their own."""
+    """Describe replies and the results of their calls; other steps have events of their own."""
     if "/asked-again/" in event.step and event.output is not None:
         return f"asked again for its message: {_short(_first_line(event.output['problem']))}"
+    if "/work/" not in event.step:
+        return ""
+    # Only here, for it imports what runs attempts: half a second that a log without native steps need not cost.
+    from chargehand.agents._recorded import read_reply
+    from chargehand.missions._context import parse_act
+
     act = parse_act(event.step)
     if act is None or act[1].kind not in ("reply", "call"):
         return ""
@@ -342,17 +336,17 @@ def _asked(event: QuestionAsked) -> str:
         return event.text
     if event.attempt is not None:
         return f"the agent asks: {_first_line(event.text)}"
-    return f"a person has to decide{_reasons(event.reasons)}"
+    return f"needs a person's decision{_reasons(event.reasons)}"
 
 
 def _answered(event: QuestionAnswered) -> str:
     if event.identity == CLOCK:
-        return "the moment has come: it goes on"
+        return "quota is expected back: resuming"
     return f"{event.identity} answers: {_first_line(event.text)}"
 
 
 def _approved(event: ApprovalGiven) -> str:
-    return f"let in by {event.identity}" + (f": {event.reason}" if event.reason else "")
+    return f"approved by {event.identity}" + (f": {event.reason}" if event.reason else "")
 
 
 def _conflicted(event: MergeConflicted) -> str:
@@ -403,7 +397,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 100 else text[:99] + "…"
 
 
-_WORDS: dict[type[Payload], Callable[[Any], str]] = {
+_DESCRIPTIONS: dict[type[Payload], Callable[[Any], str]] = {
     MissionCreated: _created,
     MissionClaimed: _claimed,
     MissionReleased: _released,

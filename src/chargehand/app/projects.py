@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from chargehand.app.reading import StateReader
 from chargehand.app.selection.roles import RoleFile
 from chargehand.app.trust import describe_untrusted
 from chargehand.core.records import Base
+from chargehand.workspace._hook import install_hook, remove_hook
+from chargehand.workspace._repository import find_repository
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,13 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
     missions: int
 
 
+class HookDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of the pre-commit hook, and whether this changed it."""
+
+    path: str
+    changed: bool
+
+
 class RoleDigest(msgspec.Struct, frozen=True, kw_only=True):
     """A role's file in the repository, and the SHA-256 by which its content is trusted."""
 
@@ -69,6 +80,22 @@ class SetupResult(msgspec.Struct, frozen=True, kw_only=True):
 
     setup: str | None
     seconds: float
+
+
+def install_project_hook(repo: Path | None) -> HookDocument:
+    """Write the pre-commit hook that checks the format of what is staged; another program's hook is never changed.
+
+    Raises `RepositoryError`, `RefusedError`.
+    """
+    program = shutil.which("chargehand") or str(Path(sys.executable).with_name("chargehand"))
+    hook = install_hook(find_repository(repo or Path.cwd()), Path(program).absolute())
+    return HookDocument(path=str(hook.path), changed=hook.changed)
+
+
+def remove_project_hook(repo: Path | None) -> HookDocument:
+    """Remove the pre-commit hook, where it is ours."""
+    hook = remove_hook(find_repository(repo or Path.cwd()))
+    return HookDocument(path=str(hook.path), changed=hook.changed)
 
 
 def list_projects(reader: StateReader) -> ProjectList:

@@ -1,25 +1,43 @@
-"""Runs: from a request with its options to a settled mission."""
+"""Runs: from a request with its options to a settled mission.
+
+Everything that can be wrong with a request is found by `prepare_run`, before anything is recorded or started.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from chargehand.agents._roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.documents import to_json
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
-from chargehand.core.errors import UsageError
+from chargehand.app.trust import ConfirmTrust, require_trust, settle_trust
+from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
+from chargehand.app.wiring.tiers import require_tier
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.core.events import Event, Payload
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import Base, MissionRequest
+from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
+from chargehand.missions._missions import create_mission
 from chargehand.store._artifacts import Artifacts
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.sandbox._contract import Stream
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3
@@ -28,9 +46,13 @@ _LONGEST = 100_000  # bytes: the request reaches agents as one environment varia
 _LARGEST_CHECK_FILE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What stands on the command line of `run`."""
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for with; every way in (command line, MCP, REST) takes its fields from here.
+
+    Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
+    reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
+    nothing.
+    """
 
     text: str | None = None
     file: str | None = None
@@ -186,7 +208,7 @@ def build_request(
     resolved: ResolvedConfig,
     *,
     text: str,
-    cast: RoleAssignment,
+    assignment: RoleAssignment,
     artifacts: ArtifactSink,
     check_files: tuple[tuple[str, str], ...],
 ) -> MissionRequest:
@@ -194,7 +216,7 @@ def build_request(
 
     Raises `ConfigError` where role and mission leave no area that may be changed.
     """
-    choice = cast.choice
+    choice = assignment.choice
     config, named = resolved.config, named_agent(resolved, choice.agent)
     repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
@@ -205,7 +227,7 @@ def build_request(
         only_checks=resolved.only_checks,
         extra_checks=resolved.extra_checks,
         check_files=check_files,
-        allow=meet_areas(config.project.allow, cast.role.areas),
+        allow=meet_areas(config.project.allow, assignment.role.areas),
         forbid=config.project.forbid,
         attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
         seconds=config.limits.time,
@@ -215,7 +237,207 @@ def build_request(
         model=choice.model,
         fallback=choice.fallback,
         why=choice.why,
-        role=cast.role.name,
-        role_text=artifacts.put(cast.file.content, kind="role"),
-        role_from=cast.file.place,
+        role=assignment.role.name,
+        role_text=artifacts.put(assignment.file.content, kind="role"),
+        role_from=assignment.file.place,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """A request that can be carried out: its base, its text, and the files that only its checks see."""
+
+    request: RunRequest
+    found: ConfiguredBase
+    text: str
+    check_files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What a person is told before work begins: who works on what, in which role and in which sandbox."""
+
+    mission: str
+    base: Base
+    assignment: RoleAssignment
+    tier: str
+    driver: str
+    only_checks: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """How a mission stands once it is settled, and what of our own failed meanwhile.
+
+    `start` is `None` for a mission that was recorded before; `interrupted` says that a signal stopped it.
+    """
+
+    state: MissionState
+    start: RunStart | None = None
+    failure: ChargehandError | None = None
+    interrupted: bool = False
+
+
+class RunObserver(Protocol):
+    """Follows a run while it goes on; called on the event loop."""
+
+    def begin(self, start: RunStart, /) -> None:
+        """Note that the mission is recorded and its work begins."""
+        ...
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Note an event."""
+        ...
+
+    def output(self, stream: Stream, piece: bytes, /) -> None:
+        """Note a piece of what the agent prints."""
+        ...
+
+
+def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None) -> PreparedRun:
+    """Check a request as far as that goes without starting anything.
+
+    Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
+    """
+    text = request_text(request)
+    found = app.configured(request.repo, revision=request.base, options=request.configuration())
+    _assign(app, found, found.resolved, request)
+    require_tier(found.resolved.config.sandbox.tier)
+    if request.apply:
+        found.depot.check_can_apply()
+        branch = found.depot.repository.branch
+        if found.base.branch != branch:
+            base = found.base.revision
+            raise UsageError(
+                f"--apply moves the branch that is checked out, {branch!r}, and the base is {base!r}",
+                code="apply_base",
+                hint="leave out --base or --apply",
+            )
+    check_files = keep_check_files(request.check_files, app.store.artifacts)
+    settle_trust(app, found, confirm_trust)
+    return PreparedRun(request=request, found=found, text=text, check_files=check_files)
+
+
+def record_mission(
+    app: App,
+    request: RunRequest,
+    *,
+    confirm_trust: ConfirmTrust | None = None,
+    mission: str | None = None,
+    noted: Mapping[str, object] | None = None,
+) -> str:
+    """Record a mission for a worker and return its id; `mission` as in `create_mission`.
+
+    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does.
+    """
+    prepared = prepare_run(app, request, confirm_trust=confirm_trust)
+    found = prepared.found
+    # Resolved once more: the trust that was just given lets more of the repository's file in.
+    resolved = app.configuration(
+        found.project, found.depot, found.base, options=request.configuration(), head=request.base is None
+    )
+    return create_mission(
+        app.store,
+        project=found.project.id,
+        request=_recorded_request(app, prepared, resolved, _assign(app, found, resolved, request)),
+        repository=str(found.project.path),
+        base=found.base,
+        config=_recorded_configuration(resolved) | dict(noted or {}),
+        mission=mission,
+        user=app.user,
+    )
+
+
+async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver) -> RunOutcome:
+    """Run one mission to where it is settled.
+
+    Cancelling this before there is a mission raises `CancelledError`; after that it settles the mission.
+    """
+    request = prepared.request
+    async with app.session(
+        request.repo,
+        revision=request.base,
+        options=request.configuration(),
+        found=prepared.found,
+        watch=observer.watch,
+    ) as session:
+        resolved = session.resolved
+        require_trust(resolved)
+        assignment = _assign(app, prepared.found, resolved, request)
+        mission = session.missions.create(
+            _recorded_request(app, prepared, resolved, assignment),
+            repository=str(session.project.path),
+            base=session.base,
+            config=_recorded_configuration(resolved),
+        )
+        start = RunStart(
+            mission=mission,
+            base=session.base,
+            assignment=assignment,
+            tier=resolved.config.sandbox.tier,
+            driver=session.driver,
+            only_checks=resolved.only_checks,
+            notes=resolved.notes,
+        )
+        observer.begin(start)
+        state, failure = await _run_to_rest(session, mission, observer)
+    return RunOutcome(state=state, start=start, failure=failure)
+
+
+async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> RunOutcome:
+    """Run a recorded mission from where it stands to where it is settled."""
+    async with app.mission_session(mission, recorded=True, watch=observer.watch) as (found, session):
+        state, failure = await _run_to_rest(session, found, observer)
+    return RunOutcome(state=state, failure=failure)
+
+
+def cancel_running(app: App) -> bool:
+    """Cancel every mission that this process runs; return whether there was any."""
+    return app.controls.stop_all("cancel", identity=app.identity())
+
+
+async def _run_to_rest(
+    session: Session, mission: str, observer: RunObserver
+) -> tuple[MissionState, ChargehandError | None]:
+    """Return how the mission stands once it is settled, however that came."""
+    try:
+        return await session.missions.run(mission, on_output=observer.output), None
+    except asyncio.CancelledError:
+        # A signal, or an order from `mission cancel`: either way the mission is settled by now.
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        return session.missions.look.state(mission), None
+    except ChargehandError as error:
+        # At rest: a full disk may have kept us from writing that we let go of it.
+        return session.missions.look.at_rest(mission), error
+
+
+def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
+    return assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+
+
+def _recorded_request(
+    app: App, prepared: PreparedRun, resolved: ResolvedConfig, assignment: RoleAssignment
+) -> MissionRequest:
+    return build_request(
+        prepared.request,
+        resolved,
+        text=prepared.text,
+        assignment=assignment,
+        artifacts=app.store.artifacts,
+        check_files=prepared.check_files,
+    )
+
+
+def _recorded_configuration(resolved: ResolvedConfig) -> dict[str, object]:
+    recorded: dict[str, object] = to_json(
+        {
+            "values": resolved.config,
+            "origins": dict(resolved.origins),
+            "digest": resolved.digest,
+            "notes": resolved.notes,
+        }
+    )
+    return recorded

@@ -23,23 +23,19 @@ class Stop:
         self._task = task
         self.asked = False
         self.end: Callable[[], bool] = lambda: False
-        """Ends what runs, where something does that has an end of its own."""
+        """Ends what settles itself when it is asked to; returns whether there is any such work."""
 
     def __call__(self) -> None:
         """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
         if self.asked:
             if sys.stderr.isatty():
-                os.write(2, f"{_SHOW_CURSOR}\nforced to stop\n".encode())
+                os.write(2, f"{_SHOW_CURSOR}\nForced to quit.\n".encode())
             os._exit(INTERRUPTED)
         self.asked = True
         if sys.stderr.isatty():
-            os.write(2, b"\nstopping; once more forces it\n")
+            os.write(2, b"\nStopping. Press Ctrl-C again to force quit.\n")
         if not self.end():
             self._task.cancel()
-
-    def survive(self) -> None:
-        """Go on after a cancellation that was seen to."""
-        self._task.uncancel()
 
 
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:

@@ -1,7 +1,12 @@
-"""The root of all commands. Nothing here or in `_commands_*` imports more than click: help has to be instant."""
+"""The root of all commands.
+
+Nothing here imports more than click, and no command's module does so at its top: help and completion are instant.
+A command imports the module of its own group alone.
+"""
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,33 +14,57 @@ from typing import Any, NoReturn
 
 import click
 
-from chargehand.cli._commands_actions import action, format_, git
-from chargehand.cli._commands_checkpoint import checkpoint
-from chargehand.cli._commands_mcp import mcp
-from chargehand.cli._commands_mission import mission
-from chargehand.cli._commands_stats import stats
-from chargehand.cli._commands_work import demo, exec_, run, worker
-from chargehand.cli.agent import agent
-from chargehand.cli.artifact import artifact
-from chargehand.cli.audit import audit
-from chargehand.cli.completion import completion
-from chargehand.cli.config import config
-from chargehand.cli.doctor import doctor
 from chargehand.cli.failures import guarded
-from chargehand.cli.gateway import gateway
-from chargehand.cli.gc import gc
-from chargehand.cli.init import init
-from chargehand.cli.model import model
 from chargehand.cli.options import PROGRAM, json_wanted
-from chargehand.cli.policy import policy
-from chargehand.cli.project import project
-from chargehand.cli.role import role
-from chargehand.cli.sandbox import sandbox
-from chargehand.cli.secret import secret
+
+_COMMANDS = {
+    # name: the module that declares it, and the command there
+    "action": ("chargehand.cli.actions", "action"),
+    "agent": ("chargehand.cli.agent", "agent"),
+    "artifact": ("chargehand.cli.artifact", "artifact"),
+    "audit": ("chargehand.cli.audit", "audit"),
+    "checkpoint": ("chargehand.cli.checkpoint", "checkpoint"),
+    "completion": ("chargehand.cli.completion", "completion"),
+    "config": ("chargehand.cli.config", "config"),
+    "demo": ("chargehand.cli.demo", "demo"),
+    "doctor": ("chargehand.cli.doctor", "doctor"),
+    "exec": ("chargehand.cli.execution", "exec_"),
+    "format": ("chargehand.cli.execution", "format_"),
+    "gateway": ("chargehand.cli.gateway", "gateway"),
+    "gc": ("chargehand.cli.gc", "gc"),
+    "git": ("chargehand.cli.actions", "git"),
+    "init": ("chargehand.cli.init", "init"),
+    "mcp": ("chargehand.cli.mcp", "mcp"),
+    "mission": ("chargehand.cli.mission", "mission"),
+    "model": ("chargehand.cli.model", "model"),
+    "policy": ("chargehand.cli.policy", "policy"),
+    "project": ("chargehand.cli.project", "project"),
+    "role": ("chargehand.cli.role", "role"),
+    "run": ("chargehand.cli.run", "run"),
+    "sandbox": ("chargehand.cli.sandbox", "sandbox"),
+    "secret": ("chargehand.cli.secret", "secret"),
+    "stats": ("chargehand.cli.stats", "stats"),
+    "worker": ("chargehand.cli.run", "worker"),
+}
 
 
 class Root(click.Group):
-    """Ends every run with an exit code of the documented list, and every error as one message."""
+    """Ends every run with an exit code of the documented list, and every error as one message.
+
+    A command is imported when it is named, or when all are listed.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, its module imported now; `None` where there is none of that name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
 
     def main(
         self,
@@ -88,28 +117,6 @@ def chargehand(as_json: bool) -> None:
     Exit codes: 0 promoted or done, 1 refused, failed or cancelled, 2 usage, 3 waiting for a person,
     4 budget or time used up, 5 no sandbox to be had, 6 internal error, 130 interrupted.
     """
-
-
-_WORK: tuple[click.Command, ...] = (init, doctor, demo, run, exec_, format_, worker, mcp, gc, stats, completion)
-_GROUPS: tuple[click.Command, ...] = (
-    mission,
-    checkpoint,
-    artifact,
-    agent,
-    role,
-    model,
-    gateway,
-    project,
-    git,
-    action,
-    policy,
-    sandbox,
-    secret,
-    audit,
-    config,
-)
-for _command in (*_WORK, *_GROUPS):
-    chargehand.add_command(_command)
 
 
 def main() -> NoReturn:

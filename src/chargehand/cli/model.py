@@ -177,8 +177,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
     Example:
       chargehand model stats --all --since 7d
     """
-    from chargehand.cli._model_stats import show_model_stats
     from chargehand.cli.output import Output
+    from chargehand.cli.stats import show_model_stats
 
     return show_model_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 
+from chargehand.app.documents import to_json
 from chargehand.core.text import printable, shown_path
-
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 class Output:
@@ -84,26 +81,6 @@ class Output:
             self.closed = True
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
-
-
-def to_json(value: object) -> Any:
-    """Return `value` as what JSON has; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
-    return _clean(msgspec.to_builtins(value))
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATES.sub(_byte, value)
-    if isinstance(value, Mapping):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return value
-
-
-def _byte(found: re.Match[str]) -> str:
-    code = ord(found[0]) - 0xDC00
-    return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

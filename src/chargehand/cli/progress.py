@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from chargehand.app.event_text import describe
+from chargehand.cli.interrupt import Stop, run_async
 from chargehand.cli.output import Output
+from chargehand.cli.rendering import start_lines
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.events import Event, Payload
 from chargehand.core.mission_events import (
@@ -22,35 +24,27 @@ from chargehand.core.mission_events import (
     VerdictGiven,
 )
 from chargehand.core.text import printable
-from chargehand.sandbox._contract import Stream
 
 if TYPE_CHECKING:
     from rich.spinner import Spinner
 
-_TOLD_BEFORE = (AgentSelected, BaseResolved)
-_STEPS = {"agent": "the agent works", "checks": "checks run", "setup": "setup runs", "exec": "the command runs"}
+    from chargehand.app.runs import RunObserver, RunStart
+    from chargehand.sandbox._contract import Stream
+
+_T = TypeVar("_T")
+_IN_START_LINES = (AgentSelected, BaseResolved)
+_STEPS = {
+    "agent": "agent working",
+    "checks": "running checks",
+    "setup": "running setup",
+    "exec": "running the command",
+}
 
 
-class Progress(Protocol):
-    """Is told of every event and every piece of an agent's output."""
+class SilentObserver:
+    """Shows nothing: nobody watches."""
 
-    def note(self, text: str, /) -> None:
-        """Show a line."""
-        ...
-
-    def watch(self, event: Event, payload: Payload, /) -> None:
-        """Show an event."""
-        ...
-
-    def output(self, stream: Stream, piece: bytes, /) -> None:
-        """Show a piece of output."""
-        ...
-
-
-class Quiet:
-    """Shows nothing."""
-
-    def note(self, text: str, /) -> None:
+    def begin(self, start: RunStart, /) -> None:
         """Show nothing."""
 
     def watch(self, event: Event, payload: Payload, /) -> None:
@@ -61,10 +55,10 @@ class Quiet:
 
 
 @contextlib.contextmanager
-def progress(out: Output, first: str = "preparing") -> Iterator[Progress]:
+def progress(out: Output, first: str = "preparing") -> Iterator[RunObserver]:
     """Show what goes on while the block runs, where a person watches."""
     if not out.shows_progress:
-        yield Quiet()
+        yield SilentObserver()
         return
     live = _Live(first)
     with live.shown():
@@ -97,14 +91,15 @@ class _Live:
             finally:
                 self._flush()
 
-    def note(self, text: str, /) -> None:
-        """Show a line above the one that says what runs."""
-        self._print(text)
+    def begin(self, start: RunStart, /) -> None:
+        """Show who works on what, above the line that says what runs."""
+        for line in start_lines(start):
+            self._print(line)
 
     def watch(self, event: Event, payload: Payload, /) -> None:
         """Show a line for an event, and what begins with it."""
         self._flush()
-        if isinstance(payload, _TOLD_BEFORE):
+        if isinstance(payload, _IN_START_LINES):
             return
         if isinstance(payload, SandboxOpened):
             self._begin(_STEPS.get(payload.purpose, payload.purpose))
@@ -123,7 +118,7 @@ class _Live:
             self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
             self._paused = None
         elif isinstance(payload, MissionQueued):
-            self._begin("waiting in line")
+            self._begin("waiting in the queue")
         elif isinstance(payload, MissionAdmitted):
             self._begin("preparing")
         elif isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
@@ -160,3 +155,28 @@ class _Live:
         elapsed = time.monotonic() - self._since
         self._spinner.update(text=Text(f"{self._step}  {elapsed:.0f} s"))
         return self._spinner
+
+
+class ObserverWithEvents:
+    """An observer that passes every event on to a second receiver."""
+
+    def __init__(self, observer: RunObserver, on_event: Callable[[Event, Payload], None]) -> None:
+        self._observer = observer
+        self._on_event = on_event
+        self.begin = observer.begin
+        self.output = observer.output
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        """Pass an event on to both."""
+        self._observer.watch(event, payload)
+        self._on_event(event, payload)
+
+
+def run_with_progress(out: Output, work: Callable[[RunObserver], Awaitable[_T]]) -> _T:
+    """Do the work with its progress shown; raises `KeyboardInterrupt` where a signal ended it."""
+
+    async def shown(stop: Stop) -> _T:
+        with progress(out) as observer:
+            return await work(observer)
+
+    return run_async(shown)

@@ -46,8 +46,8 @@ def show(repo: Path | None, as_json: bool) -> int:
     """Show a project: its base, its checks and setup, whether it is trusted."""
     from chargehand.app.composition import App
     from chargehand.app.projects import show_project
-    from chargehand.cli._prepare import base_line
     from chargehand.cli.output import Output
+    from chargehand.cli.rendering import base_line
     from chargehand.core.text import shown_path
 
     with App.open() as app:
@@ -152,7 +152,7 @@ def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
 @json_option
 def log(repo: Path | None, as_json: bool) -> int:
     """Show a project's own log: actions that belong to no mission."""
-    from chargehand.cli._mission_log import show_project_log
+    from chargehand.cli.mission import show_project_log
     from chargehand.cli.output import Output
 
     return show_project_log(Output(as_json=as_json), repo=repo)
@@ -168,10 +168,15 @@ def hook() -> None:
 @json_option
 def install_hook(repo: Path | None, as_json: bool) -> int:
     """Write the hook where git looks for it; a hook that is not ours is never changed."""
-    from chargehand.cli._format import install
+    from chargehand.app.projects import install_project_hook
     from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
 
-    return install(Output(as_json=as_json), repo=repo)
+    hook = install_project_hook(repo)
+    out = Output(as_json=as_json)
+    out.document(hook)
+    out.text(f"{'wrote' if hook.changed else 'already installed:'} {shown_path(hook.path)}")
+    return 0
 
 
 @hook.command("remove")
@@ -179,7 +184,12 @@ def install_hook(repo: Path | None, as_json: bool) -> int:
 @json_option
 def remove_hook(repo: Path | None, as_json: bool) -> int:
     """Remove the hook; one that is not ours stays."""
-    from chargehand.cli._format import remove
+    from chargehand.app.projects import remove_project_hook
     from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
 
-    return remove(Output(as_json=as_json), repo=repo)
+    hook = remove_project_hook(repo)
+    out = Output(as_json=as_json)
+    out.document(hook)
+    out.text(f"{'removed' if hook.changed else 'there is no hook at'} {shown_path(hook.path)}")
+    return 0

@@ -1,18 +1,34 @@
-"""How a mission stands: as a document, as text, and as an exit code."""
+"""A mission as text: its result, its details, and the exit code that a command ends with."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
+from chargehand.app.documents import (
+    MissionDetails,
+    ended_with_report,
+    exported_branch,
+    mission_cost,
+    mission_document,
+    mission_seconds,
+    sums_differ,
+)
 from chargehand.cli.output import Output
-from chargehand.core.records import CheckResult, Export, Verdict
+from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.records import Base, CheckResult, Finding, Verdict
 from chargehand.core.state import AttemptState, MissionState
-from chargehand.core.text import shown_path
+from chargehand.core.text import printable, shown_path
 from chargehand.core.usage import AttemptUsage
 from chargehand.missions._causes import Cause, attempt_cause, mission_cause
-from chargehand.missions._contracts import FAILING_TEST
+from chargehand.workspace._merge_conflicts import conflict_report
 
+if TYPE_CHECKING:
+    from chargehand.app.runs import RunStart
+
+_FAILING_TEST = "failing_test_added"
+"""Code of the reason that a mission ended with for which a failing test was asked."""
+_REFUSED_HOSTS = 10
+"""Hosts that `mission show` names: the rest is in the document."""
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
 _HEADS = "refs/heads/"
@@ -20,7 +36,7 @@ _HEADS = "refs/heads/"
 
 def exit_code(state: MissionState) -> int:
     """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
-    if reported(state):
+    if ended_with_report(state):
         return 0
     if state.status == "promoted":
         wanted = [state.export]
@@ -28,19 +44,6 @@ def exit_code(state: MissionState) -> int:
             wanted.append(state.applied)
         return 0 if all(done is not None and done.state == "done" for done in wanted) else 3
     return _CODES.get(state.status, 1)
-
-
-def reported(state: MissionState) -> bool:
-    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
-    return state.status == "promoted" and state.commit is None and bool(state.reports)
-
-
-def report_document(state: MissionState) -> dict[str, Any] | None:
-    """Return the last report of a mission whose role changes nothing; null where there is none."""
-    if not state.reports:
-        return None
-    last = state.reports[-1]
-    return {"role": last.role, "kind": last.kind, "text": last.text, "artifact": last.artifact}
 
 
 def show_report(out: Output, state: MissionState) -> None:
@@ -51,61 +54,8 @@ def show_report(out: Output, state: MissionState) -> None:
     out.text()
     out.text(f"{last.kind} by the {last.role}", bold=True)
     out.text(last.text)
-    out.text(f"  all of it: chargehand artifact show {last.artifact[:12]}")
+    out.text(f"  full text: chargehand artifact show {last.artifact[:12]}")
     out.text()
-
-
-def branch_of(state: MissionState) -> str | None:
-    """Return the mission's branch in the user's repository, `None` where there is none."""
-    if state.export is None or state.exported is None:
-        return None
-    return state.export.ref.removeprefix(_HEADS)
-
-
-def seconds_of(state: MissionState) -> float | None:
-    """Return the seconds from the first event to the last."""
-    if not state.created or not state.updated:
-        return None
-    spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
-    return round(spent.total_seconds(), 3)
-
-
-def cost_of(state: MissionState) -> tuple[float | None, bool]:
-    """Return what all attempts cost, and whether that is known: one unknown makes the sum unknown."""
-    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
-    known = [cost for cost in costs if cost is not None]
-    return (sum(known), True) if len(known) == len(costs) else (None, False)
-
-
-def result_document(state: MissionState) -> dict[str, Any]:
-    """Return the result of a mission as `run --json` prints it; what is not known is null."""
-    cost, known = cost_of(state)
-    base = state.base.commit if state.base else None
-    done = Export(ref="", state="done", reason="report") if reported(state) else state.export
-    return {
-        "mission": state.id,
-        "status": state.status,
-        "role": state.role.role if state.role else None,
-        "report": report_document(state),
-        "branch": branch_of(state),
-        "commit": base if reported(state) else state.commit,
-        "base": base,
-        "export": done,
-        "checkpoints": len(state.checkpoints),
-        "reverted": state.reverted,
-        "attempts": [_attempt(attempt) for attempt in state.attempts],
-        "cost_usd": cost,
-        "cost_known": known,
-        "seconds": seconds_of(state),
-        "reasons": state.reasons,
-        "cause": cause_document(mission_cause(state)),
-        "question": state.open_question,
-    }
-
-
-def cause_document(cause: Cause | None) -> dict[str, str | None] | None:
-    """Return why something ended without success; null where it did not."""
-    return None if cause is None else {"class": cause.kind, "code": cause.code, "remedy": cause.remedy}
 
 
 def cause_line(cause: Cause) -> str:
@@ -113,57 +63,26 @@ def cause_line(cause: Cause) -> str:
     return f"cause     {cause.kind}: {cause.remedy}"
 
 
-def _attempt(attempt: AttemptState) -> dict[str, Any]:
-    return {
-        "agent": attempt.agent,
-        "model": attempt.model,
-        "status": attempt.status,
-        "verdict": attempt.verdict,
-        "cost_usd": attempt.cost_usd if attempt.cost_known else None,
-        "cost_known": attempt.cost_known,
-        "money": money_document(attempt),
-        "seconds": attempt.seconds,
-        "cause": cause_document(attempt_cause(attempt)),
-        "usage": attempt.usage,
-    }
-
-
-def money_document(attempt: AttemptState) -> dict[str, Any]:
-    """Return how far an attempt's cost is known, what the limits count, and both sums where they differ."""
-    sums = {"reported_usd": attempt.reported_usd, "computed_usd": attempt.computed_usd}
-    return {
-        "calls": attempt.calls,
-        "unknown_calls": attempt.unknown_calls,
-        "booked_usd": attempt.booked_usd,
-        "differing": sums if _differ(attempt) else None,
-    }
-
-
 def money_text(attempt: AttemptState) -> str:
     """Return what a person should know of an attempt's money beside its cost, "" where that is all."""
     parts = []
     if attempt.unknown_calls:
-        unknown = f"{attempt.unknown_calls} of {attempt.calls} calls of unknown cost"
-        parts.append(f"{unknown}, {attempt.booked_usd:.4f} USD count for the limits")
-    if _differ(attempt):
-        computed = f"{attempt.computed_usd:.4f} by tokens and price"
-        parts.append(f"{attempt.reported_usd:.4f} USD by the provider's word, {computed}")
+        unknown = f"{attempt.unknown_calls} of {attempt.calls} calls have no known cost"
+        parts.append(f"{unknown}, {attempt.booked_usd:.4f} USD count towards the limits")
+    if sums_differ(attempt):
+        computed = f"{attempt.computed_usd:.4f} USD by tokens and price"
+        parts.append(f"{attempt.reported_usd:.4f} USD as the provider reports it, {computed}")
     return "; ".join(parts)
 
 
-def _differ(attempt: AttemptState) -> bool:
-    """Tell whether what providers say and what we compute, of the calls that have both, is 1 % apart or more."""
-    most = max(attempt.reported_usd, attempt.computed_usd)
-    return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
-
-
 def usage_text(usage: AttemptUsage) -> str:
-    """Return what an attempt took in words; what nobody counted is said so."""
-    at_most = "seen at most" if usage.sampled else "at most"
+    """Return what an attempt used; what nobody counted is called unknown."""
+    # Without control groups the peaks are the highest samples, so the true ones may have been higher.
+    peak = "sampled peak" if usage.sampled else "peak"
     parts = [
-        f"processor {_seconds(usage.cpu_seconds)} of {_seconds(usage.wall_seconds)}",
-        f"memory {at_most} {_mib(usage.peak_memory)}",
-        f"processes {at_most} {'unknown' if usage.peak_processes is None else usage.peak_processes}",
+        f"CPU {_seconds(usage.cpu_seconds)} in {_seconds(usage.wall_seconds)}",
+        f"memory {peak} {_mib(usage.peak_memory)}",
+        f"processes {peak} {'unknown' if usage.peak_processes is None else usage.peak_processes}",
         f"disk {_mib(usage.disk_used)} kept, {_mib(usage.disk_written)} written",
         f"output {_mib(usage.output)}",
     ]
@@ -180,6 +99,12 @@ def _mib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / (1 << 20):.1f} MiB"
 
 
+def print_result(out: Output, state: MissionState) -> None:
+    """Write how a mission stands, as a document or as text."""
+    out.document(mission_document(state))
+    show_result(out, state)
+
+
 def show_result(out: Output, state: MissionState) -> None:
     """Write how a mission ended for a person, and what they can do next."""
     out.text(f"{state.status}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
@@ -188,7 +113,7 @@ def show_result(out: Output, state: MissionState) -> None:
     show_report(out, state)
     show_checks(out, state)
     for message, reason in state.undelivered.items():
-        out.text(f"  message {message} reached no agent: {reason.message}", fg="yellow")
+        out.text(f"  message {message} was not delivered: {reason.message}", fg="yellow")
     for reverted in state.reverted:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
     _show_places(out, state)
@@ -199,12 +124,12 @@ def show_result(out: Output, state: MissionState) -> None:
 
 def summary(state: MissionState) -> str:
     """Return attempts, checkpoints, time and money on one line."""
-    seconds = seconds_of(state)
+    seconds = mission_seconds(state)
     parts = [
         f"{len(state.attempts)} attempt{'' if len(state.attempts) == 1 else 's'}",
         f"{len(state.checkpoints)} checkpoint{'' if len(state.checkpoints) == 1 else 's'}",
         "time unknown" if seconds is None else f"{seconds:.1f} s",
-        cost_text(*cost_of(state)),
+        cost_text(*mission_cost(state)),
     ]
     return ", ".join(parts)
 
@@ -245,7 +170,7 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
 
 
 def _show_places(out: Output, state: MissionState) -> None:
-    branch = branch_of(state)
+    branch = exported_branch(state)
     if branch is not None and state.exported is not None:
         out.text(f"  branch    {branch} @ {state.exported[:12]}")
     for what, export in (("export", state.export), ("apply", state.applied)):
@@ -258,7 +183,7 @@ def _show_places(out: Output, state: MissionState) -> None:
 def next_steps(state: MissionState, *more: str) -> list[str]:
     """Return lines with the commands that make sense now, `more` after them."""
     steps = []
-    branch = branch_of(state)
+    branch = exported_branch(state)
     applied = state.applied is not None and state.applied.state == "done"
     if state.status == "promoted" and branch is not None and not applied:
         steps.append(f"git merge {branch}")
@@ -267,7 +192,7 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
         steps.append(f'chargehand mission answer {state.id} "go on"')
     elif state.status in ("waiting", "paused") and state.open_question is not None:
         steps.append(f"chargehand mission answer {state.id} TEXT")
-    elif any(reason.code == FAILING_TEST for reason in state.reasons):
+    elif any(reason.code == _FAILING_TEST for reason in state.reasons):
         steps.append(f"chargehand mission diff {state.id} | git apply")
         steps.append('chargehand run "make the new tests pass"   once they are committed')
     elif state.status == "waiting":
@@ -276,45 +201,174 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
         steps.append(f"chargehand mission resume {state.id}")
     if state.status in ("planned", "running"):
         steps.append(f"chargehand mission watch {state.id}")
-    if state.checkpoints and not reported(state):
+    if state.checkpoints and not ended_with_report(state):
         steps.append(f"chargehand mission diff {state.id}")
     return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate([*steps, *more])]
 
 
-def full_document(state: MissionState) -> dict[str, Any]:
-    """Return everything that is known of a mission: the result's keys and all behind them."""
-    return result_document(state) | {
-        "project": state.project,
-        "repository": state.repository,
-        "created": state.created,
-        "updated": state.updated,
-        "request": state.request,
-        "base": state.base,
-        "tree": state.tree,
-        "applied": state.applied,
-        "attempts": [_full_attempt(attempt) for attempt in state.attempts],
-        "checkpoints": state.checkpoints,
-        "verdicts": state.verdicts,
-        "conflicts": state.conflicts,
-        "network": state.network,
-        "messages": state.messages,
-        "acknowledged": sorted(state.acknowledged),
-        "received": state.received,
-        "undelivered": state.undelivered,
-        "tier": state.tier,
-        "role_chosen": state.role,
-        "reports": state.reports,
-        "queued": state.queued,
-        "unknown_events": state.unknown_events,
-    }
+def base_line(base: Base) -> str:
+    """Return where a mission starts: branch, commit, how far behind, and whether changes are left out."""
+    name = base.branch or base.revision
+    parts = [f"{printable(name)} @ {base.commit[:12]}"]
+    if base.upstream and base.behind:
+        parts.append(f"{base.behind} commits behind {base.upstream}")
+    if base.dirty:
+        parts.append("uncommitted changes are not part of it")
+    return ", ".join(parts)
 
 
-def _full_attempt(attempt: AttemptState) -> dict[str, Any]:
-    return {
-        "id": attempt.id,
-        "number": attempt.number,
-        **_attempt(attempt),
-        "workspace": attempt.workspace,
-        "reasons": attempt.reasons,
-        "captured": attempt.captured,
+def start_lines(start: RunStart) -> tuple[str, ...]:
+    """Return what a person is told before work begins."""
+    assignment, choice = start.assignment, start.assignment.choice
+    role = assignment.role
+    bounds = "" if role.writes else f", read-only, ends with a {role.output}"
+    lines = [
+        f"mission   {start.mission}",
+        f"base      {base_line(start.base)}",
+        f"role      {role.name} ({assignment.file.place}{bounds})",
+        f"agent     {choice.agent} ({choice.why})",
+        *([f"model     {choice.model}"] if choice.model else []),
+        f"sandbox   {start.tier}, workspace by {start.driver}",
+    ]
+    if start.only_checks is not None:
+        lines.append(f"checks    only {', '.join(start.only_checks)} (--only-check)")
+    return (*lines, *(f"note      {note}" for note in start.notes))
+
+
+def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
+    """Write everything that is known of a mission for a person."""
+    out.text(f"{state.status}  {state.id}", bold=True)
+    _show_request(out, state)
+    _show_standing(out, state, details)
+    show_report(out, state)
+    for attempt in state.attempts:
+        _show_attempt(out, state, attempt)
+    _show_network(out, state)
+    for verdict in state.verdicts:
+        _show_verdict(out, verdict)
+    for reverted in state.reverted:
+        out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
+    for conflict in state.conflicts:
+        _show_conflict(out, conflict)
+    for point in state.checkpoints:
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
+    _show_delivery(out, state)
+
+
+def _show_standing(out: Output, state: MissionState, details: MissionDetails) -> None:
+    """Write where a mission ran, in which role, and why it stands as it does."""
+    for place in details.places:
+        out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
+    if state.tier is not None:
+        out.text(f"tier      {state.tier.tier}: {state.tier.reason}")
+    if state.role is not None:
+        out.text(f"role      {state.role.role} ({state.role.origin}, {state.role.digest[:12]})")
+    for reason in state.reasons:
+        out.text(f"reason    {reason.code}: {reason.message}")
+    if details.waits is not None:
+        out.text(f"waits     {details.waits.message}")
+    cause = mission_cause(state)
+    if cause is not None:
+        out.text(cause_line(cause))
+
+
+def _show_request(out: Output, state: MissionState) -> None:
+    out.text(f"project   {shown_path(state.repository)}")
+    if state.base is not None:
+        out.text(f"base      {base_line(state.base)}")
+    request = state.request
+    if request is None:
+        return
+    first, *rest = request.text.strip().splitlines() or [""]
+    out.text(f"request   {first}")
+    for line in rest:
+        out.text(f"          {line}")
+    out.text(f"agent     {request.agent}")
+    attempts = f"{request.attempts} attempt{'' if request.attempts == 1 else 's'}"
+    out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
+    asked = {
+        "only checks": request.only_checks,
+        "more checks": request.extra_checks,
+        "check files": tuple(path for _, path in request.check_files),
+        "allow": request.allow,
+        "forbid": request.forbid,
+        "partial": ("yes",) if request.partial else (),
+        "apply": ("yes",) if request.apply else (),
     }
+    for name, values in asked.items():
+        if values:
+            out.text(f"{name:<9} {', '.join(values)}")
+
+
+def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> None:
+    if attempt.seconds is not None:
+        spent = f"{attempt.seconds:.1f} s"
+    elif state.waits_for_quota:
+        spent = "waiting for quota"
+    else:
+        spent = "waiting for an answer" if state.open_question else "still running"
+    verdict = attempt.verdict or "no verdict"
+    cost = cost_text(attempt.cost_usd, attempt.cost_known)
+    who = f"{attempt.agent} ({attempt.model})" if attempt.model else attempt.agent
+    out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
+    for reason in attempt.reasons:
+        out.text(f"            {reason.code}: {reason.message}")
+    money = money_text(attempt)
+    if money:
+        out.text(f"            money: {money}")
+    if attempt.usage.closed:
+        out.text(f"            used {usage_text(attempt.usage)}")
+    if attempt.captured is not None:
+        out.text(f"            failure snapshot: chargehand artifact show {attempt.captured[:12]}")
+    cause = attempt_cause(attempt)
+    if cause is not None:
+        out.text(f"            {cause_line(cause)}")
+
+
+def _show_network(out: Output, state: MissionState) -> None:
+    used = state.network
+    if not used.allowed and not used.refused:
+        return
+    sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
+    out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
+    for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
+        out.text(f"            refused {count} times: {place}")
+
+
+def _show_verdict(out: Output, verdict: Verdict) -> None:
+    out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+    for check in verdict.checks:
+        name, status, _, tests, seconds = check_row(check)
+        why = f": {check.reason}" if check.reason else ""
+        out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+    for finding in verdict.findings:
+        out.text(f"            {_finding_text(finding)}")
+
+
+def _finding_text(finding: Finding) -> str:
+    line = f":{finding.line}" if finding.line is not None else ""
+    person = " (needs a person's decision)" if finding.needs_person else ""
+    return f"{finding.severity}  {finding.rule}  {shown_path(finding.path)}{line}: {finding.message}{person}"
+
+
+def _show_conflict(out: Output, conflict: MergeConflicted) -> None:
+    whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
+    out.text(f"conflict  with {conflict.branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
+    for line in conflict_report(conflict.conflicts, ours=conflict.branch, theirs="the mission").splitlines():
+        out.text(f"            {line}")
+
+
+def _show_delivery(out: Output, state: MissionState) -> None:
+    """Write where the result went, what it took, and what to do next."""
+    branch = exported_branch(state)
+    if branch is not None:
+        out.text(f"branch    {branch} @ {(state.exported or '')[:12]}")
+    for name, export in (("export", state.export), ("apply", state.applied)):
+        if export is not None:
+            why = f": {export.reason}" if export.reason else ""
+            out.text(f"{name:<9} {export.state} {export.ref}{why}")
+    if state.unknown_events:
+        out.text(f"events    {state.unknown_events} are erased or from a later version")
+    out.text(f"spent     {summary(state)}")
+    for line in next_steps(state):
+        out.text(line)

@@ -12,13 +12,14 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from chargehand.cli.failures import keep_traceback
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
 from chargehand.mcp._tools import McpTool
 
 _Context = ServerRequestContext[Any, Any]
+KeepTraceback = Callable[[Exception], str]
+"""Writes a traceback to a file and returns its path, "" where it could not."""
 _BURST = 200.0
 _PER_SECOND = 50.0
 _WAITING = 256
@@ -54,9 +55,12 @@ class RateLimit:
 class ToolCalls:
     """Lists and carries out tools."""
 
-    def __init__(self, tools: Iterable[McpTool], *, rate: RateLimit | None = None) -> None:
+    def __init__(
+        self, tools: Iterable[McpTool], *, keep_traceback: KeepTraceback, rate: RateLimit | None = None
+    ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._rate = rate or RateLimit()
+        self._keep_traceback = keep_traceback
         self._open = 0
 
     async def list_tools(
@@ -88,7 +92,7 @@ class ToolCalls:
                 raise ExhaustedError(
                     f"more than {_WAITING} calls are open", code="rate_limited", hint="wait for some of them"
                 )
-            with translate_errors():
+            with translate_errors(self._keep_traceback):
                 return await answer()
         except ChargehandError as error:
             return error_result(error)
@@ -105,8 +109,8 @@ def error_result(error: ChargehandError) -> types.CallToolResult:
 
 
 @contextlib.contextmanager
-def translate_errors() -> Iterator[None]:
-    """Let only errors of our tree and of the protocol out; the traceback of any other is kept in a file.
+def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
+    """Let only errors of our tree and of the protocol out; the traceback of any other is kept.
 
     Raises `InfrastructureError` (`internal`).
     """

@@ -8,16 +8,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
 from chargehand.app.composition import App
+from chargehand.app.documents import exported_branch, mission_document, to_json
 from chargehand.app.event_text import describe_event
-from chargehand.app.runs import RunRequest
-from chargehand.cli._diff import base_tree, depot_of, result_tree
-from chargehand.cli._mission_log import goes_on
-from chargehand.cli._mission_steer import cancel_it, send_to
-from chargehand.cli._questions import answer_to, checked_answer
-from chargehand.cli._run import record_mission
-from chargehand.cli.output import Output, to_json
-from chargehand.cli.rendering import branch_of, result_document
+from chargehand.app.missions import answer_question as record_answer
+from chargehand.app.missions import cancel_mission, check_answer, discard_mission, goes_on_by_itself
+from chargehand.app.missions import send_message as send_to_agent
+from chargehand.app.runs import RunRequest, record_mission
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
@@ -52,7 +50,7 @@ _PAGE = 200_000
 
 def is_settled(state: MissionState) -> bool:
     """Tell whether nobody goes on with a mission before somebody acts."""
-    return state.status in SETTLED and not goes_on(state)
+    return state.status in SETTLED and not goes_on_by_itself(state)
 
 
 def cleaned(value: Any) -> Any:
@@ -87,7 +85,7 @@ def mission_view(app: App, mission: str) -> MissionView:
         "request": _asked(state),
         "last_seq": seen,
     }
-    return _record(result_document(state) | own, MissionView)
+    return _record(to_json(mission_document(state)) | own, MissionView)
 
 
 def listed(state: MissionState) -> MissionLine:
@@ -99,7 +97,7 @@ def listed(state: MissionState) -> MissionLine:
         "created": state.created,
         "updated": state.updated,
         "request": _asked(state),
-        "branch": branch_of(state),
+        "branch": exported_branch(state),
         "question": state.open_question is not None,
     }
     return _record(line, MissionLine)
@@ -110,7 +108,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
     state = app.look.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
-    depot = depot_of(app, state)
+    depot = mission_depot(app, state)
     patch = depot.patch(old, new)
     shown = printable(patch.decode(errors="replace"))
     files = depot.numstat(old, new)
@@ -181,12 +179,12 @@ def run_mission(app: App, call: RunMission) -> Started:
     """
     asked = _digest(app, call)
     if call.key is None:
-        return _started(app, record_mission(app, _QUIET, _options(call)))
+        return _started(app, record_mission(app, _options(call)))
     mission = keyed_id("mission", call.key)
     if not _known(app, mission, call.key, asked):
         try:
             noted = {"mcp": {"key": call.key, "asked": asked}}
-            return _started(app, record_mission(app, _QUIET, _options(call), mission=mission, noted=noted))
+            return _started(app, record_mission(app, _options(call), mission=mission, noted=noted))
         except UsageError as error:
             if error.code != "mission_exists":
                 raise
@@ -228,14 +226,14 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
             code="no_question",
             hint="mission_status shows what it asks",
         )
-    answer_to(app, mission, checked_answer(asked, call.text))
+    record_answer(app, mission, check_answer(asked, call.text))
     return mission_view(app, mission)
 
 
 def send_message(app: App, call: SendMessage) -> MissionView:
     """Tell the agent of a mission something. Raises `RefusedError`, `UsageError`."""
     mission = exact(app, call.mission)
-    send_to(app, mission, call.text)
+    send_to_agent(app, mission, call.text)
     return mission_view(app, mission)
 
 
@@ -252,19 +250,15 @@ def show_log(app: App, call: ShowLog) -> LogView:
 def discard(app: App, call: OneMission) -> MissionView:
     """Settle a mission as not wanted. Raises `RefusedError`."""
     mission = exact(app, call.mission)
-    app.steering.discard(mission)
+    discard_mission(app, mission)
     return mission_view(app, mission)
 
 
 def cancel(app: App, call: OneMission) -> MissionView:
     """Stop a mission, waiting up to half a minute, or close one that waits. Raises `RefusedError`."""
     mission = exact(app, call.mission)
-    cancel_it(app, mission)
+    cancel_mission(app, mission)
     return mission_view(app, mission)
-
-
-_QUIET = Output(as_json=True)
-"""Asks nobody: what needs a person's yes, such as trust, is refused."""
 
 
 def _started(app: App, mission: str) -> Started:

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.text import printable
 from chargehand.mcp import _missions as desk
-from chargehand.mcp._calls import translate_errors
+from chargehand.mcp._calls import KeepTraceback, translate_errors
 from chargehand.mcp._records import ListMissions, OneMission, ShowDiff, ShowLog
 from chargehand.mcp._tools import ToolContext
 
@@ -35,8 +35,9 @@ _CLIENTS = 64
 class Resources:
     """Lists and reads missions, and tells who subscribed to one of what is new in its log."""
 
-    def __init__(self, bench: ToolContext) -> None:
+    def __init__(self, bench: ToolContext, *, keep_traceback: KeepTraceback) -> None:
         self._bench = bench
+        self._keep_traceback = keep_traceback
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=_MOST)
         self._subscribers: dict[str, dict[str, ServerSession]] = {}
@@ -47,7 +48,7 @@ class Resources:
     ) -> types.ListResourcesResult:
         """Answer `resources/list`: the newest missions, page by page."""
         call = ListMissions(limit=_PAGE, cursor=params.cursor if params else None)
-        with _typed():
+        with _protocol_errors(self._keep_traceback):
             page = await self._bench.do(desk.list_missions, call)
         resources = [
             types.Resource(
@@ -79,7 +80,7 @@ class Resources:
 
     async def read(self, context: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """Answer `resources/read`."""
-        with _typed():
+        with _protocol_errors(self._keep_traceback):
             mission, part = _parsed(params.uri)
             text = await self._text(mission, part)
         content = types.TextResourceContents(uri=params.uri, mime_type=_PARTS[part], text=text)
@@ -87,7 +88,7 @@ class Resources:
 
     async def subscribe(self, context: _Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Answer `resources/subscribe`, of protocols before 2026-07-28."""
-        with _typed():
+        with _protocol_errors(self._keep_traceback):
             mission, _ = _parsed(params.uri)
             await self._bench.status(mission)
         client = _client(context)
@@ -115,7 +116,7 @@ class Resources:
         if len(wanted) > _MOST:
             raise MCPError(types.INVALID_REQUEST, f"more than {_MOST} subscriptions")
         with contextlib.ExitStack() as stack:
-            with _typed():
+            with _protocol_errors(self._keep_traceback):
                 missions = [_parsed(str(uri))[0] for uri in wanted]
             for mission in missions:
                 stack.enter_context(self._bench.watcher.following(mission))
@@ -177,10 +178,10 @@ def _parsed(uri: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _typed() -> Iterator[None]:
+def _protocol_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
     """Turn our errors into errors of the protocol, with code, message and hint as data."""
     try:
-        with translate_errors():
+        with translate_errors(keep_traceback):
             yield
     except ChargehandError as error:
         number = types.INVALID_PARAMS if error.exit_code == 2 else types.INTERNAL_ERROR

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from mcp.server.lowlevel.server import Server
@@ -22,7 +22,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chargehand.cli.interrupt import Stop
 from chargehand.core.errors import ConfigError, UsageError
 
 PATH = "/mcp"
@@ -32,6 +31,12 @@ _CONNECTIONS = 512
 _IDLE_SECONDS = 1800.0
 _END_SECONDS = 1
 _TOKEN_BYTES = 32
+
+
+class StopSignal(Protocol):
+    """What a signal calls to end the server in good order; it returns whether that will happen."""
+
+    end: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 async def serve_http(
-    server: Server[Any], listening: socket.socket, *, token: str, stop: Stop, announce: Callable[[], None]
+    server: Server[Any], listening: socket.socket, *, token: str, stop: StopSignal, announce: Callable[[], None]
 ) -> None:
     """Serve until a signal; calls that are open then have a second to end.
 

@@ -12,13 +12,15 @@ from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
 from chargehand.app.composition import App
-from chargehand.mcp._calls import ToolCalls
+from chargehand.core.errors import RepositoryError
+from chargehand.mcp._calls import KeepTraceback, ToolCalls
 from chargehand.mcp._resources import Resources
 from chargehand.mcp._tools import ToolContext, mission_tools
 from chargehand.mcp._watcher import MissionWatcher
+from chargehand.workspace._repository import find_repository
 
 _INSTRUCTIONS = (
-    "Chargehand puts coding agents to work on git repositories in sandboxes and lets in only what passes every "
+    "Chargehand puts coding agents to work on git repositories in sandboxes and accepts only what passes every "
     "check. run_mission starts a mission and returns at once: give it a key, so that a repeated call starts "
     "nothing twice; then wait_mission until it is settled. A mission that is `waiting` asks something "
     "(answer_question) or has a result that only a person may let in: look at show_diff, and promote only with "
@@ -27,8 +29,22 @@ _INSTRUCTIONS = (
 )
 
 
+def server_directory(repo: Path | None) -> Path:
+    """Return the directory whose repository is meant where a client names none; raises `RepositoryError`."""
+    cwd = Path.cwd()
+    if repo is None:
+        return cwd
+    directory = (cwd / repo).resolve()
+    if not directory.is_dir():
+        raise RepositoryError(f"--repo: {str(repo)!r} is not a directory", hint="name a git repository")
+    find_repository(directory)
+    return directory
+
+
 @contextlib.asynccontextmanager
-async def mission_server(*, environ: Mapping[str, str], cwd: Path) -> AsyncIterator[Server[Any]]:
+async def mission_server(
+    *, environ: Mapping[str, str], cwd: Path, keep_traceback: KeepTraceback
+) -> AsyncIterator[Server[Any]]:
     """Open the MCP server of the calling user, with `cwd` for a repository where a client names none.
 
     What is being promoted when the block ends is broken off in good order.
@@ -36,10 +52,10 @@ async def mission_server(*, environ: Mapping[str, str], cwd: Path) -> AsyncItera
     with App.open(environ=environ, cwd=cwd) as app:
         watcher = MissionWatcher(app)
         bench = ToolContext(environ=environ, cwd=cwd, watcher=watcher)
-        resources = Resources(bench)
+        resources = Resources(bench, keep_traceback=keep_traceback)
         watching = asyncio.create_task(watcher.run())
         try:
-            yield _server(ToolCalls(mission_tools(bench)), resources)
+            yield _server(ToolCalls(mission_tools(bench), keep_traceback=keep_traceback), resources)
         finally:
             resources.close()
             await bench.close()

@@ -1,0 +1,296 @@
+"""What one can do with checkpoints: list, show, compare, restore, undo; and the preview of a roll-back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from chargehand.app.documents import Document
+from chargehand.app.missions import mission_state
+from chargehand.app.reading import LAST, StateReader
+from chargehand.core.errors import NotFoundError, RefusedError, RepositoryError, UsageError
+from chargehand.core.records import Checkpoint
+from chargehand.core.state import MissionState
+from chargehand.missions._missions import find_checkpoint
+from chargehand.missions._promote import nothing_promoted, rolled_back_already
+from chargehand.workspace._depot import Depot, LineCount
+from chargehand.workspace._hunks import LineRange
+from chargehand.workspace._rollback import PathPlan, RollbackPlan, plan_rollback
+from chargehand.workspace._rollback_hunks import Drop, drops_of
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+BASE = "base"
+"""The name of what a mission started from, where a checkpoint is named."""
+
+
+class CheckpointDocument(Document, frozen=True):
+    """`checkpoint show`: one checkpoint, and the lines by which its files differ from the base."""
+
+    mission: str
+    checkpoint: Checkpoint
+    files: tuple[LineCount, ...]
+
+
+class DiffDocument(Document, frozen=True):
+    """`mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given.
+
+    A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost.
+    """
+
+    mission: str
+    old: str
+    new: str
+    files: tuple[LineCount, ...]
+    patch: str | UnsetType = UNSET
+    patch_encoding: str | UnsetType = UNSET
+
+
+class PlanDocument(Document, frozen=True):
+    """What a restore or roll-back does: which paths become what, and the exact tree that is left."""
+
+    kind: str
+    source: str
+    target: str
+    result: str
+    changes: bool
+    paths: tuple[PathPlan, ...]
+    unchanged: tuple[str, ...]
+
+
+class RestoreDocument(Document, frozen=True):
+    """`checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint."""
+
+    mission: str
+    source: str = msgspec.field(name="from")
+    dry_run: bool
+    plan: PlanDocument
+    checkpoint: Checkpoint | UnsetType = UNSET
+
+
+class RollbackPreviewDocument(Document, frozen=True):
+    """`mission rollback --dry-run`: what a new commit on `ref` would do."""
+
+    mission: str
+    dry_run: bool
+    ref: str | None
+    commit: str
+    plan: PlanDocument
+
+
+class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to go back to, and how far: wholly, these files, these hunks (`PATH:LINES`), or what breaks a rule."""
+
+    mission: str
+    checkpoint: str
+    files: tuple[str, ...] = ()
+    hunks: tuple[str, ...] = ()
+    smart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeDifference:
+    """Two trees of a mission's depot."""
+
+    mission: str
+    depot: Depot
+    old: str
+    new: str
+
+    def line_counts(self) -> tuple[LineCount, ...]:
+        """Return how many lines each differing file gained and lost."""
+        return self.depot.numstat(self.old, self.new)
+
+    def patch(self) -> bytes:
+        """Return the difference as git applies it."""
+        return self.depot.patch(self.old, self.new)
+
+    def document(self, *, with_patch: bool) -> DiffDocument:
+        """Return the difference as a document."""
+        found = DiffDocument(mission=self.mission, old=self.old, new=self.new, files=self.line_counts())
+        if not with_patch:
+            return found
+        patch = self.patch()
+        try:
+            text, encoding = patch.decode(), "utf-8"
+        except UnicodeDecodeError:
+            text, encoding = base64.b64encode(patch).decode(), "base64"
+        return msgspec.structs.replace(found, patch=text, patch_encoding=encoding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRestore:
+    """A restore that is worked out and not carried out; `target` is a checkpoint's commit, or `base`."""
+
+    mission: str
+    target: str
+    plan: RollbackPlan
+
+    def document(self, *, dry_run: bool, checkpoint: Checkpoint | UnsetType = UNSET) -> RestoreDocument:
+        """Return the plan as a document, with the new last checkpoint once it is carried out."""
+        return RestoreDocument(
+            mission=self.mission,
+            source=self.target,
+            dry_run=dry_run,
+            plan=plan_document(self.plan),
+            checkpoint=checkpoint,
+        )
+
+
+def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None) -> TreeDifference:
+    """Return what a mission changed against its base, up to a checkpoint if one is named."""
+    state = mission_state(reader, name)
+    old = base_tree(state)
+    new = result_tree(state) if checkpoint is None else find_checkpoint(state, checkpoint).tree
+    return TreeDifference(mission=state.id, depot=mission_depot(reader, state), old=old, new=new)
+
+
+def checkpoint_difference(
+    reader: StateReader, old: str, new: str, *, mission: str = LAST, inverse: bool = False
+) -> TreeDifference:
+    """Return what changed from one checkpoint to another of the same project.
+
+    Each is named `CHECKPOINT` or `MISSION:CHECKPOINT`; `inverse` is what takes that back.
+    Raises `NotFoundError`, `UsageError`.
+    """
+    states = [mission_state(reader, name.rpartition(":")[0] or mission) for name in (old, new)]
+    if states[0].project != states[1].project:
+        raise UsageError(
+            f"missions {states[0].id!r} and {states[1].id!r} are of different projects",
+            hint="only checkpoints of one project can be compared",
+        )
+    trees = [named_tree(state, name.rpartition(":")[2]) for state, name in zip(states, (old, new), strict=True)]
+    first, second = reversed(trees) if inverse else trees
+    depot = mission_depot(reader, states[1])
+    return TreeDifference(mission=states[1].id, depot=depot, old=first, new=second)
+
+
+def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> CheckpointDocument:
+    """Return one checkpoint and how its tree differs from the base."""
+    state = mission_state(reader, mission)
+    point = find_checkpoint(state, checkpoint)
+    files = mission_depot(reader, state).numstat(base_tree(state), point.tree)
+    return CheckpointDocument(mission=state.id, checkpoint=point, files=files)
+
+
+async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
+    """Work out how to go back to an earlier checkpoint. Raises `NotFoundError`, `UsageError`."""
+    state = _state_with_checkpoints(app, request.mission)
+    drops = [*(Drop(path=path) for path in request.files), *map(parse_hunk, request.hunks)]
+    if request.smart:
+        drops += await _rule_breaking_changes(app, state)
+    target = named_tree(state, request.checkpoint)
+    name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
+    chosen = drops if request.files or request.hunks or request.smart else None
+    plan = plan_rollback(mission_depot(app, state), state.checkpoints[-1].tree, target, drops=chosen)
+    return PlannedRestore(mission=state.id, target=name, plan=plan)
+
+
+def plan_undo(reader: StateReader, mission: str) -> PlannedRestore:
+    """Work out how to go back to the checkpoint before the last one. Raises `NotFoundError`."""
+    state = _state_with_checkpoints(reader, mission)
+    before = state.checkpoints[-2] if len(state.checkpoints) > 1 else None
+    target = before.tree if before else base_tree(state)
+    plan = plan_rollback(mission_depot(reader, state), state.checkpoints[-1].tree, target)
+    return PlannedRestore(mission=state.id, target=before.commit if before else BASE, plan=plan)
+
+
+async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
+    """Do what a plan says, by a new checkpoint. Raises `RefusedError` (`plan_stale`)."""
+    async with app.mission_session(planned.mission) as (_, session):
+        return await session.missions.restore(planned.mission, planned.target, plan=planned.plan)
+
+
+def preview_roll_back(reader: StateReader, name: str) -> RollbackPreviewDocument:
+    """Return what rolling back a promotion would do. Raises `RefusedError` as the roll-back would."""
+    state = mission_state(reader, name)
+    if state.commit is None or state.tree is None or state.promoted_on is None:
+        raise nothing_promoted(state)
+    before = state.promoted_on.tree
+    if state.tree == before:
+        raise rolled_back_already(state)
+    plan = plan_rollback(mission_depot(reader, state), state.tree, before)
+    return RollbackPreviewDocument(
+        mission=state.id, dry_run=True, ref=state.ref, commit=state.commit, plan=plan_document(plan)
+    )
+
+
+def plan_document(plan: RollbackPlan) -> PlanDocument:
+    """Return a plan as a document."""
+    return PlanDocument(
+        kind=plan.kind,
+        source=plan.source,
+        target=plan.target,
+        result=plan.result,
+        changes=plan.result != plan.source,
+        paths=plan.paths,
+        unchanged=plan.unchanged,
+    )
+
+
+def parse_hunk(text: str) -> Drop:
+    """Return what `PATH:LINE` or `PATH:FIRST-LAST` names. Raises `UsageError`."""
+    path, colon, lines = text.rpartition(":")
+    first, dash, last = lines.partition("-")
+    numbers = (first, last) if dash else (first, first)
+    if not (colon and path and all(number.isascii() and number.isdecimal() for number in numbers)):
+        raise UsageError(f"{text!r} is no PATH:LINE or PATH:FIRST-LAST", hint="such as src/app.py:12-20")
+    named = LineRange(first=int(numbers[0]), last=int(numbers[1]))
+    if not 1 <= named.first <= named.last:
+        raise UsageError(f"{text!r} names no lines", hint="lines count from 1, the first before the last")
+    return Drop(path=path, lines=(named,))
+
+
+def base_tree(state: MissionState) -> str:
+    """Return the tree a mission started from. Raises `RefusedError` where it did not come so far."""
+    if state.base is None:
+        raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base")
+    return state.base.tree
+
+
+def result_tree(state: MissionState) -> str:
+    """Return the promoted tree, else the last one that was kept, else the base's."""
+    base = base_tree(state)
+    if state.tree is not None and state.tree != base:
+        return state.tree
+    return state.checkpoints[-1].tree if state.checkpoints else base
+
+
+def named_tree(state: MissionState, name: str) -> str:
+    """Return the tree of a checkpoint, or of `base`. Raises `NotFoundError`."""
+    return base_tree(state) if name == BASE else find_checkpoint(state, name).tree
+
+
+def mission_depot(reader: StateReader, state: MissionState) -> Depot:
+    """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
+    if not Path(state.repository).is_dir():
+        raise RepositoryError(
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}", code="repository_gone"
+        )
+    return reader.depot(reader.project(Path(state.repository)))
+
+
+def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:
+    state = mission_state(reader, mission)
+    if not state.checkpoints:
+        raise NotFoundError(f"mission {state.id!r} has no checkpoint")
+    return state
+
+
+async def _rule_breaking_changes(app: App, state: MissionState) -> Sequence[Drop]:
+    """Return what inspection finds wrong in the last checkpoint. Raises `UsageError` where that is nothing."""
+    async with app.mission_session(state.id) as (_, session):
+        drops = drops_of(session.missions.findings(state.id))
+    if not drops:
+        raise UsageError(
+            f"nothing in the last checkpoint of mission {state.id!r} breaks a rule",
+            hint="name what to set back with --file or --hunk",
+        )
+    return drops

@@ -1,0 +1,449 @@
+"""The documents about missions: what `--json` prints, an MCP tool returns and a REST body holds, one record each.
+
+Field order is the order in which they are printed. What is not known is null, never 0 or "".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from chargehand.core.agent_events import MessageReceived, ReportMade, RoleChosen
+from chargehand.core.events import Event, Payload, decode
+from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
+from chargehand.core.questions import Question
+from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, Verdict
+from chargehand.core.state import AttemptState, MissionState, NetworkUse
+from chargehand.core.steps import step_of
+from chargehand.core.tiers import TierChoice
+from chargehand.core.usage import AttemptUsage
+from chargehand.missions._causes import Cause, attempt_cause, mission_cause
+
+_BRANCHES = "refs/heads/"
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """One JSON document that a command prints."""
+
+
+class CauseDocument(Document, frozen=True):
+    """Why a mission or an attempt ended without success: its class, a stable code, and what to do."""
+
+    kind: str = msgspec.field(name="class")
+    code: str | None
+    remedy: str
+
+
+class ReportDocument(Document, frozen=True):
+    """The last report of a mission whose role changes nothing; `artifact` holds all of it."""
+
+    role: str
+    kind: str
+    text: str
+    artifact: str
+
+
+class DifferingSums(Document, frozen=True):
+    """Two sums in USD over the same calls: as the provider reported them, and by tokens and price."""
+
+    reported_usd: float
+    computed_usd: float
+
+
+class MoneyDocument(Document, frozen=True):
+    """How far an attempt's cost is known: its calls to models, and the USD that count for the limits.
+
+    `differing` is there where what providers report and what we compute are 1 % apart or more.
+    """
+
+    calls: int
+    unknown_calls: int
+    booked_usd: float
+    differing: DifferingSums | None
+
+
+class AttemptDocument(Document, frozen=True):
+    """One attempt of an agent; `seconds` is null while it runs, `cost_usd` where the cost is not known."""
+
+    agent: str
+    model: str | None
+    status: str
+    verdict: str | None
+    cost_usd: float | None
+    cost_known: bool
+    money: MoneyDocument
+    seconds: float | None
+    cause: CauseDocument | None
+    usage: AttemptUsage
+
+
+class AttemptDetails(Document, frozen=True):
+    """One attempt with its workspace, reasons and failure snapshot (`captured`, an artifact)."""
+
+    id: str
+    number: int
+    agent: str
+    model: str | None
+    status: str
+    verdict: str | None
+    cost_usd: float | None
+    cost_known: bool
+    money: MoneyDocument
+    seconds: float | None
+    cause: CauseDocument | None
+    usage: AttemptUsage
+    workspace: str
+    reasons: tuple[Reason, ...]
+    captured: str | None
+
+
+class MissionDocument(Document, frozen=True):
+    """How a mission stands: what `run`, `fork` and every command that changes a mission print.
+
+    `branch` is in the user's repository, `commit` in the depot. `cost_usd` is null as soon as one attempt's cost
+    is not known. `seconds` are from the first event to the last, or to the end.
+    """
+
+    mission: str
+    status: str
+    role: str | None
+    report: ReportDocument | None
+    branch: str | None
+    commit: str | None
+    base: str | None
+    export: Export | None
+    checkpoints: int
+    reverted: list[Reverted]
+    attempts: list[AttemptDocument]
+    cost_usd: float | None
+    cost_known: bool
+    seconds: float | None
+    reasons: tuple[Reason, ...]
+    cause: CauseDocument | None
+    question: Question | None
+
+
+class ListedMission(MissionDocument, frozen=True):
+    """One mission of `mission list`; `waits` says why it does not go on although it should."""
+
+    repository: str
+    created: str
+    updated: str
+    request: str | None
+    waits: Reason | None
+
+
+class MissionListDocument(Document, frozen=True):
+    """`mission list`: the oldest first."""
+
+    missions: list[ListedMission]
+
+
+class SandboxKind(Document, frozen=True):
+    """A sandbox tier and the workspace driver that was used with it."""
+
+    tier: str
+    driver: str
+
+
+class MissionDetails(Document, frozen=True):
+    """`mission show`: everything that is known of one mission."""
+
+    mission: str
+    status: str
+    role: str | None
+    report: ReportDocument | None
+    branch: str | None
+    commit: str | None
+    base: Base | None
+    export: Export | None
+    checkpoints: list[Checkpoint]
+    reverted: list[Reverted]
+    attempts: list[AttemptDetails]
+    cost_usd: float | None
+    cost_known: bool
+    seconds: float | None
+    reasons: tuple[Reason, ...]
+    cause: CauseDocument | None
+    question: Question | None
+    project: str
+    repository: str
+    created: str
+    updated: str
+    request: MissionRequest | None
+    tree: str | None
+    applied: Export | None
+    verdicts: list[Verdict]
+    conflicts: list[MergeConflicted]
+    network: NetworkUse
+    messages: list[MessageSent]
+    acknowledged: list[str]
+    received: list[MessageReceived]
+    undelivered: dict[str, Reason]
+    tier: TierChoice | None
+    role_chosen: RoleChosen | None
+    reports: list[ReportMade]
+    queued: MissionQueued | None
+    unknown_events: int
+    places: list[SandboxKind]
+    waits: Reason | None
+
+
+class EventDocument(Document, frozen=True):
+    """One line of `mission log`, `mission watch` and `project log`; an erased payload is null."""
+
+    mission: str
+    seq: int
+    time: str
+    type: str
+    step: str | None
+    payload: Any
+    hash: str
+
+
+class TranscriptDocument(Document, frozen=True):
+    """One line of `mission log --transcript`; `reply` is what `mission fork --at` takes."""
+
+    mission: str
+    speaker: str
+    attempt: int
+    reply: str
+    text: str
+    tool: str
+    model: str
+    failed: bool
+    artifact: str | None
+    own_word: bool
+
+
+class CheckpointsDocument(Document, frozen=True):
+    """`checkpoint list`: the oldest first."""
+
+    mission: str
+    checkpoints: list[Checkpoint]
+
+
+class QuestionDocument(Document, frozen=True):
+    """`mission answer` without an answer: what is asked."""
+
+    mission: str
+    question: str
+    text: str
+    options: tuple[str, ...]
+
+
+class MessageDocument(Document, frozen=True):
+    """`mission send`: the message that was kept, and how many the mission has."""
+
+    mission: str
+    status: str
+    messages: int
+    message: str
+    critical: bool
+
+
+def mission_document(state: MissionState) -> MissionDocument:
+    """Return how a mission stands."""
+    return MissionDocument(**_outline(state))
+
+
+def listed_mission(state: MissionState, waits: Reason | None) -> ListedMission:
+    """Return a mission as `mission list` shows it."""
+    return ListedMission(
+        **_outline(state),
+        repository=state.repository,
+        created=state.created,
+        updated=state.updated,
+        request=state.request.text if state.request else None,
+        waits=waits,
+    )
+
+
+def mission_details(state: MissionState, places: list[SandboxKind], waits: Reason | None) -> MissionDetails:
+    """Return everything that is known of a mission; `places` are the kinds of sandboxes that it had."""
+    known: dict[str, Any] = _outline(state) | {
+        "base": state.base,
+        "checkpoints": state.checkpoints,
+        "attempts": [
+            AttemptDetails(
+                id=attempt.id,
+                number=attempt.number,
+                **_attempt(attempt),
+                workspace=attempt.workspace,
+                reasons=attempt.reasons,
+                captured=attempt.captured,
+            )
+            for attempt in state.attempts
+        ],
+    }
+    return MissionDetails(
+        **known,
+        project=state.project,
+        repository=state.repository,
+        created=state.created,
+        updated=state.updated,
+        request=state.request,
+        tree=state.tree,
+        applied=state.applied,
+        verdicts=state.verdicts,
+        conflicts=state.conflicts,
+        network=state.network,
+        messages=state.messages,
+        acknowledged=sorted(state.acknowledged),
+        received=state.received,
+        undelivered=state.undelivered,
+        tier=state.tier,
+        role_chosen=state.role,
+        reports=state.reports,
+        queued=state.queued,
+        unknown_events=state.unknown_events,
+        places=places,
+        waits=waits,
+    )
+
+
+def _outline(state: MissionState) -> dict[str, Any]:
+    """Return the fields that every document of a mission begins with."""
+    cost, known = mission_cost(state)
+    base = state.base.commit if state.base else None
+    reported = ended_with_report(state)
+    report = state.reports[-1] if state.reports else None
+    return {
+        "mission": state.id,
+        "status": state.status,
+        "role": state.role.role if state.role else None,
+        "report": report
+        and ReportDocument(role=report.role, kind=report.kind, text=report.text, artifact=report.artifact),
+        "branch": exported_branch(state),
+        # With a report nothing was changed: its commit is the base, and there was nothing to export.
+        "commit": base if reported else state.commit,
+        "base": base,
+        "export": Export(ref="", state="done", reason="report") if reported else state.export,
+        "checkpoints": len(state.checkpoints),
+        "reverted": state.reverted,
+        "attempts": [AttemptDocument(**_attempt(attempt)) for attempt in state.attempts],
+        "cost_usd": cost,
+        "cost_known": known,
+        "seconds": mission_seconds(state),
+        "reasons": state.reasons,
+        "cause": cause_document(mission_cause(state)),
+        "question": state.open_question,
+    }
+
+
+def _attempt(attempt: AttemptState) -> dict[str, Any]:
+    return {
+        "agent": attempt.agent,
+        "model": attempt.model,
+        "status": attempt.status,
+        "verdict": attempt.verdict,
+        "cost_usd": attempt.cost_usd if attempt.cost_known else None,
+        "cost_known": attempt.cost_known,
+        "money": money_document(attempt),
+        "seconds": attempt.seconds,
+        "cause": cause_document(attempt_cause(attempt)),
+        "usage": attempt.usage,
+    }
+
+
+def event_document(event: Event) -> EventDocument:
+    """Return one line of a log as it is printed."""
+    return EventDocument(
+        mission=event.mission,
+        seq=event.seq,
+        time=event.time,
+        type=event.type,
+        step=event_step(event) or None,
+        payload=None if event.payload is None else msgspec.json.decode(event.payload),
+        hash=event.hash,
+    )
+
+
+def event_payload(event: Event) -> Payload | None:
+    """Return an event's payload, `None` for an erased one or one of a later version."""
+    if event.payload is None:
+        return None
+    try:
+        return decode(event.type, event.payload)
+    except KeyError:
+        return None
+
+
+def event_step(event: Event) -> str:
+    """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
+    payload = event_payload(event)
+    return (step_of(payload) or "") if payload is not None else ""
+
+
+def cause_document(cause: Cause | None) -> CauseDocument | None:
+    """Return why something ended without success; `None` where it did not."""
+    return None if cause is None else CauseDocument(kind=cause.kind, code=cause.code, remedy=cause.remedy)
+
+
+def money_document(attempt: AttemptState) -> MoneyDocument:
+    """Return how far an attempt's cost is known, what the limits count, and both sums where they differ."""
+    sums = DifferingSums(reported_usd=attempt.reported_usd, computed_usd=attempt.computed_usd)
+    return MoneyDocument(
+        calls=attempt.calls,
+        unknown_calls=attempt.unknown_calls,
+        booked_usd=attempt.booked_usd,
+        differing=sums if sums_differ(attempt) else None,
+    )
+
+
+def sums_differ(attempt: AttemptState) -> bool:
+    """Tell whether reported and computed cost, over the calls that have both, are 1 % apart or more."""
+    most = max(attempt.reported_usd, attempt.computed_usd)
+    return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
+
+
+def ended_with_report(state: MissionState) -> bool:
+    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
+    return state.status == "promoted" and state.commit is None and bool(state.reports)
+
+
+def exported_branch(state: MissionState) -> str | None:
+    """Return the mission's branch in the user's repository, `None` where there is none."""
+    if state.export is None or state.exported is None:
+        return None
+    return state.export.ref.removeprefix(_BRANCHES)
+
+
+def mission_seconds(state: MissionState) -> float | None:
+    """Return the seconds from the first event to the last, to the millisecond."""
+    if not state.created or not state.updated:
+        return None
+    spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
+    return round(spent.total_seconds(), 3)
+
+
+def mission_cost(state: MissionState) -> tuple[float | None, bool]:
+    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
+    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
+    known = [cost for cost in costs if cost is not None]
+    return (sum(known), True) if len(known) == len(costs) else (None, False)
+
+
+def to_json(value: object) -> Any:
+    """Return `value` as what JSON has; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
+    return _without_surrogates(msgspec.to_builtins(value))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATES.sub(_escape_byte, value)
+    if isinstance(value, Mapping):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return value
+
+
+def _escape_byte(found: re.Match[str]) -> str:
+    code = ord(found[0]) - 0xDC00
+    return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

@@ -1,0 +1,339 @@
+"""What one can do with missions: list, show, follow, steer, answer, promote, roll back, fork.
+
+Reading takes a `StateReader` and imports nothing that runs a mission. A mission that a worker holds is changed by
+an order to that worker, any other one here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from chargehand.app.documents import (
+    MessageDocument,
+    MissionDetails,
+    MissionListDocument,
+    QuestionDocument,
+    SandboxKind,
+    TranscriptDocument,
+    event_payload,
+    listed_mission,
+    mission_details,
+)
+from chargehand.app.reading import StateReader
+from chargehand.app.worker import ensure_worker
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.events import Event
+from chargehand.core.questions import Question
+from chargehand.core.records import Reason
+from chargehand.core.state import SETTLED, MissionState
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.runs import RunObserver
+    from chargehand.missions._fork import Edit, ForkPoint
+
+_LOOK_SECONDS = 0.2
+"""Between two looks at the log of a mission that is followed: one query of a millisecond each."""
+_CANCEL_SECONDS = 30.0
+_LONGEST = 100_000
+"""Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB."""
+_DIGITS = 9
+_REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
+_REPLY_FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionChange:
+    """How a mission stands after it was changed, and whether a worker had to be started for it."""
+
+    state: MissionState
+    worker_started: bool = False
+
+
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which reply of a mission to fork at, and what answers from there on.
+
+    `at` is TURN or ATTEMPT.TURN (the last reply by default), `model` the model that answers, `reply` the reply to
+    go on with: a text, a JSON document, or @FILE with either.
+    """
+
+    mission: str
+    at: str | None = None
+    model: str | None = None
+    reply: str | None = None
+
+
+# --- reading
+
+
+def list_missions(reader: StateReader, *, repository: Path | None, everywhere: bool) -> MissionListDocument:
+    """Return the missions of a repository (the working directory's by default), or of all projects."""
+    project = None if everywhere else reader.current_project(repository)
+    waits = reader.look.waits()
+    states = reader.look.all(project=project.id if project else None)
+    return MissionListDocument(missions=[listed_mission(state, waiting_reason(state, waits)) for state in states])
+
+
+def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
+    """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
+    state = mission_state(reader, name)
+    payloads = map(event_payload, reader.store.log.read(state.id))
+    opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
+    kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
+    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
+    return state, mission_details(state, places, waiting_reason(state, reader.look.waits()))
+
+
+def mission_state(reader: StateReader, name: str) -> MissionState:
+    """Return how a mission stands, by its id, a part of it, or `last`. Raises `NotFoundError`, `UsageError`."""
+    return reader.look.state(reader.find_mission(name))
+
+
+def waiting_reason(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
+    """Return why a mission does not go on although it should: no quota, its place in line, or no worker yet."""
+    if state.waits_for_quota is not None:
+        return state.waits_for_quota.reason
+    return state.queued.reason if state.queued is not None else waits.get(state.id)
+
+
+def goes_on_by_itself(state: MissionState) -> bool:
+    """Tell whether a settled mission goes on without a person: another worker resumes it, or its quota returns."""
+    if state.waits_for_quota is not None:
+        return True
+    return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
+
+
+def read_events(reader: StateReader, mission: str) -> Iterator[Event]:
+    """Yield what is in a mission's log, or in a project's own."""
+    yield from reader.store.log.read(mission)
+
+
+def follow_mission(reader: StateReader, mission: str) -> Iterator[Event | Reason]:
+    """Yield the events of a mission until it is settled, and why it waits whenever that changes.
+
+    No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
+    """
+    seen, last_wait = 0, ""
+    while True:
+        # The state first: what was written before it was settled is in the log by then.
+        state = reader.look.state(mission)
+        settled = state.status in SETTLED and not goes_on_by_itself(state)
+        for event in reader.store.log.read(mission, after=seen):
+            seen = event.seq
+            yield event
+        if settled:
+            return
+        reason = _unseen_wait(reader, state)
+        if reason is not None and reason.message != last_wait:
+            last_wait = reason.message
+            yield reason
+        time.sleep(_LOOK_SECONDS)
+
+
+def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:
+    if state.waits_for_quota is not None:
+        return state.waits_for_quota.reason
+    if state.status != "planned" and not goes_on_by_itself(state):
+        return None
+    return reader.look.waits().get(state.id)
+
+
+def start_needed_worker(reader: StateReader, mission: str) -> bool:
+    """Start a worker where a mission should go on and none lives; return whether one was started."""
+    needed = reader.has_work() or reader.look.state(mission).waits_for_quota is not None
+    return needed and ensure_worker(reader)
+
+
+def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocument]:
+    """Yield the conversation of a mission's agents: of native ones as it was, of others as they report it."""
+    from chargehand.missions._transcript import transcript
+
+    state = mission_state(reader, name)
+    for line in transcript(reader.store, state):
+        yield TranscriptDocument(mission=state.id, **msgspec.to_builtins(line))
+
+
+def question_document(state: MissionState, asked: Question) -> QuestionDocument:
+    """Return what a mission asks."""
+    return QuestionDocument(mission=state.id, question=asked.id, text=asked.text, options=asked.options)
+
+
+# --- steering
+
+
+def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
+    """Stop a mission where it is; nothing of it runs any more when this returns. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    ordered = app.order(mission, "pause", reason=reason)
+    return app.look.state(mission) if ordered else app.steering.pause(mission, reason)
+
+
+def resume_mission(app: App, name: str) -> MissionChange:
+    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    if app.order(mission, "resume"):
+        return MissionChange(state=app.look.state(mission))
+    state = app.steering.resume(mission)
+    return MissionChange(state=state, worker_started=ensure_worker(app))
+
+
+def send_message(app: App, name: str, text: str, *, critical: bool = False) -> MissionState:
+    """Tell the agent of a mission something, by order where it runs. Raises `UsageError`, `RefusedError`."""
+    mission = app.find_mission(name)
+    if not text.strip():
+        raise UsageError("the message is empty", hint="write what the agent should know")
+    if len(text.encode(errors="replace")) > _LONGEST:
+        raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
+    more = {"critical": "yes"} if critical else {}
+    ordered = app.order(mission, "send", text=text, **more)
+    return app.look.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
+
+
+def message_document(state: MissionState) -> MessageDocument:
+    """Return the last message that was sent to a mission."""
+    sent = state.messages[-1]
+    return MessageDocument(
+        mission=state.id,
+        status=state.status,
+        messages=len(state.messages),
+        message=sent.message,
+        critical=sent.critical,
+    )
+
+
+def cancel_mission(app: App, name: str) -> MissionState:
+    """Stop a mission, waiting up to 30 s for what runs, or close one that waits. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    if not app.order(mission, "cancel"):
+        return app.steering.cancel(mission)
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    while True:
+        state = app.look.state(mission)
+        if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
+            return state
+        time.sleep(0.05)
+
+
+def discard_mission(app: App, name: str) -> MissionState:
+    """Settle a mission as not wanted. Raises `RefusedError`."""
+    return app.steering.discard(app.find_mission(name))
+
+
+def answer_mission(app: App, name: str, text: str) -> MissionChange:
+    """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
+    mission = app.find_mission(name)
+    state = answer_question(app, mission, check_answer(app.look.state(mission).open_question, text))
+    return MissionChange(state=state, worker_started=ensure_worker(app))
+
+
+def answer_question(app: App, mission: str, text: str) -> MissionState:
+    """Answer what a mission asks, by order where it runs. Raises `RefusedError`."""
+    ordered = app.order(mission, "answer", text=text)
+    return app.look.state(mission) if ordered else app.steering.answer(mission, text)
+
+
+def check_answer(asked: Question | None, text: str) -> str:
+    """Return an answer as it is recorded. Raises `UsageError` where it is empty or too long."""
+    if asked is not None and not text.strip():
+        raise UsageError("the answer is empty", hint="write something the agent can go on with")
+    if len(text.encode(errors="replace")) > _LONGEST:
+        raise UsageError(f"the answer has more than {_LONGEST} bytes", hint="put the rest into a file")
+    return resolve_option(asked, text.strip()) if asked is not None else text
+
+
+def resolve_option(asked: Question, text: str) -> str:
+    """Return an answer: the number of an option stands for its text."""
+    # Not any longer number: Python refuses to read thousands of digits.
+    if len(text) <= _DIGITS and text.isdecimal() and 1 <= int(text) <= len(asked.options):
+        return asked.options[int(text) - 1]
+    return text
+
+
+# --- results
+
+
+async def promote_mission(app: App, name: str, *, reason: str = "", observer: RunObserver) -> MissionState:
+    """Promote what a mission left, by the decision of the person who calls. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+        return await session.missions.promote(found, identity=app.identity(), reason=reason)
+
+
+async def roll_back_mission(app: App, name: str, *, observer: RunObserver) -> MissionState:
+    """Undo a promotion by a new commit; its export may be blocked. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+        return await session.missions.roll_back(found)
+
+
+def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
+    """Record a new mission that takes another way from one of a mission's replies on.
+
+    Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
+    """
+    from chargehand.app.providers.served import model_config
+    from chargehand.missions._fork import fork
+
+    source = mission_state(app, request.mission)
+    point = _fork_point(request.at, attempts=len(source.attempts))
+    edit = _reply_edit(request.reply) if request.reply is not None else None
+    if request.model is not None:
+        model_config(source.config or app.user_configuration().config, request.model)
+    depot = app.depot(app.project(Path(source.repository)))
+    made = fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
+    created = json.loads(app.store.log.read(made)[0].payload or b"{}")
+    return made, str(created.get("forked_at", ""))
+
+
+def _fork_point(at: str | None, *, attempts: int) -> ForkPoint | None:
+    from chargehand.missions._fork import ForkPoint
+
+    if at is None:
+        return None
+    match = _REPLY.fullmatch(at)
+    if match is None:
+        hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
+        raise UsageError(f"--at: {at!r} is no reply", hint=hint)
+    return ForkPoint(attempt=int(match[1] or max(1, attempts)), turn=int(match[2]))
+
+
+def _reply_edit(given: str) -> Edit:
+    """Return a reply from a text, a JSON document, or `@FILE` with either."""
+    from chargehand.missions._fork import Edit
+
+    text = given
+    if given.startswith("@"):
+        try:
+            text = Path(given[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "name a file of UTF-8 text, with @ before its path"
+            raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}", hint=hint) from error
+    if not text.lstrip().startswith("{"):
+        return Edit(text=text)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--reply: no JSON document: {error}", hint=_REPLY_FORM) from error
+    tools, words = document.get("tools", []), document.get("text", "")
+    if not isinstance(tools, list) or not all(map(_is_call, tools)):
+        raise UsageError("--reply: `tools` is not a list of calls", hint=_REPLY_FORM)
+    if not isinstance(words, str):
+        raise UsageError(f"--reply: `text` is no text: {words!r:.100}", hint=_REPLY_FORM)
+    return Edit(text=words, tools=tuple(tools))
+
+
+def _is_call(tool: Any) -> bool:
+    return (
+        isinstance(tool, dict)
+        and isinstance(tool.get("name"), str)
+        and isinstance(tool.get("arguments", {}), dict)
+    )

@@ -1,0 +1,272 @@
+"""Commands in a sandbox, on request: `exec` runs one, `format` the formatters that a project names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
+from chargehand.app.documents import Document
+from chargehand.app.locations import load_user_file, user_config_path
+from chargehand.checks._formatters import Formatter, detect_formatters, formatted_by
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.missions._branching import Branching
+from chargehand.missions._formatting import FormatRun, Formatted, run_formatters
+from chargehand.missions._reader import DepotReader
+from chargehand.policy._actions import Run
+from chargehand.workspace._apply_files import AppliedFiles, apply_files
+from chargehand.workspace._depot import Depot
+from chargehand.workspace._staged import staged_tree
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.wiring.session import Session
+    from chargehand.sandbox._contract import ExecResult, Stream
+
+    OnOutput = Callable[[Stream, bytes], None]
+
+_OUTPUT_LIMIT = 10_000_000
+
+
+class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A command, and where it runs: on a base of a repository, or on what a mission left."""
+
+    command: tuple[str, ...]
+    repo: Path | None = None
+    base: str | None = None
+    mission: str | None = None
+    time: str | None = None
+    sandbox: str | None = None
+
+    def check(self) -> None:
+        """Raise `UsageError` for options that exclude each other."""
+        if self.sandbox == "isolate":
+            raise UsageError(
+                "the tier 'isolate' runs snippets, not commands",
+                hint="chargehand exec --snippet FILE, or another --sandbox",
+            )
+        if self.mission is not None and any(each is not None for each in (self.base, self.repo, self.sandbox)):
+            raise UsageError(
+                "--mission has its own repository, base and tier", hint="leave out --base, --repo and --sandbox"
+            )
+
+
+class JudgementDocument(Document, frozen=True):
+    """What the policy decided, by which rule and why."""
+
+    effect: str
+    rule: str
+    reason: str
+
+
+class ExecDocument(Document, frozen=True):
+    """`exec`: how a command ended; `limit` is the sandbox's limit that ended it, if one did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    truncated: bool
+    tier: str
+    tier_reason: str
+    limit: str | None
+    judged: JudgementDocument
+
+
+class FormatterDocument(Document, frozen=True):
+    """A formatter and what in the project names it."""
+
+    name: str
+    why: str
+
+
+class FormatDocument(Document, frozen=True, kw_only=True):
+    """`format`: the tree before and after, what each formatter did, and which files it changes.
+
+    `mission` and `checkpoint` are there where what a mission left was formatted, and where that changed anything.
+    """
+
+    source: Literal["staged", "mission"]
+    mission: str | UnsetType = UNSET
+    checkpoint: str | UnsetType = UNSET
+    check: bool
+    tree: str
+    result: str
+    formatters: tuple[FormatterDocument, ...]
+    runs: tuple[FormatRun, ...]
+    changed: tuple[str, ...]
+    applied: AppliedFiles | None
+
+
+class FormatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to format: the index of a repository, or what a mission left; `check` only looks."""
+
+    paths: tuple[str, ...] = ()
+    repo: Path | None = None
+    mission: str | None = None
+    check: bool = False
+    staged: bool = False
+    apply: bool = False
+    time: str | None = None
+
+
+async def execute(app: App, request: ExecRequest, on_output: OnOutput) -> tuple[ExecResult, ExecDocument]:
+    """Run one command in a sandbox on a fresh workspace, and promote nothing.
+
+    Raises `UsageError`, `RefusedError`.
+    """
+    request.check()
+    if request.mission is None:
+        options = {
+            "limits.time": OptionValue(value=request.time, name="--time"),
+            "sandbox.tier": OptionValue(value=request.sandbox, name="--sandbox"),
+        }
+        async with app.session(request.repo, revision=request.base, options=options) as session:
+            seconds = session.resolved.config.limits.time
+            return await _execute_in(session, request, on_output, seconds)
+    mission = app.find_mission(request.mission)
+    async with app.mission_session(mission) as (_, session):
+        points = app.look.state(mission).checkpoints
+        seconds = session.resolved.config.limits.time
+        if request.time is not None:
+            options = {"limits.time": OptionValue(value=request.time, name="--time")}
+            seconds = resolve(options=options).config.limits.time
+        tree = points[-1].tree if points else None
+        return await _execute_in(session, request, on_output, seconds, tree=tree, mission=mission)
+
+
+async def _execute_in(
+    session: Session,
+    request: ExecRequest,
+    on_output: OnOutput,
+    seconds: float,
+    *,
+    tree: str | None = None,
+    mission: str | None = None,
+) -> tuple[ExecResult, ExecDocument]:
+    judged = await session.missions.admit(Run(kind="exec", run=request.command, trusted=True), mission=mission)
+    async with session.missions.open_place(session.base, tree=tree) as sandbox:
+        result = await sandbox.exec(
+            request.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=on_output
+        )
+    document = ExecDocument(
+        exit_code=result.exit_code,
+        stdout=result.stdout.decode(errors="replace"),
+        stderr=result.stderr.decode(errors="replace"),
+        seconds=result.seconds,
+        truncated=result.truncated,
+        tier=session.choice.tier,
+        tier_reason=session.choice.reason,
+        limit=result.limit,
+        judged=JudgementDocument(effect=judged.effect, rule=judged.rule, reason=judged.reason),
+    )
+    return result, document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FormatInput:
+    """A tree, the formatters that it names, and the files that each is given."""
+
+    tree: str
+    formatters: tuple[Formatter, ...]
+    files: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, depot: Depot, tree: str, within: list[str], *, nothing: bool = False) -> _FormatInput:
+        reader = DepotReader(depot)
+        formatters = () if nothing else detect_formatters(reader, tree)
+        return cls(tree=tree, formatters=formatters, files=formatted_by(reader, tree, formatters, within=within))
+
+    def document(
+        self, request: FormatRequest, done: Formatted | None, applied: AppliedFiles | None = None
+    ) -> FormatDocument:
+        return FormatDocument(
+            source="staged",
+            check=request.check,
+            tree=self.tree,
+            result=done.tree if done else self.tree,
+            formatters=tuple(FormatterDocument(name=each.name, why=each.why) for each in self.formatters),
+            runs=done.runs if done else (),
+            changed=tuple(change.path for change in done.changes) if done else (),
+            applied=applied,
+        )
+
+
+async def format_files(app: App, request: FormatRequest) -> FormatDocument:
+    """Run a project's formatters in a sandbox and return what they change.
+
+    Raises `UsageError`, `NotFoundError`.
+    """
+    if request.mission is not None and (request.staged or request.apply or request.repo is not None):
+        raise UsageError("--mission formats what that mission left", hint="leave out --staged, --apply and --repo")
+    if request.check and request.apply:
+        raise UsageError("--check and --apply were given", hint="--check only looks")
+    if request.mission is not None:
+        return await _format_mission(app, app.find_mission(request.mission), request)
+    found = await asyncio.to_thread(app.find, request.repo)
+    staged = await asyncio.to_thread(staged_tree, found.depot, found.base)
+    within = _paths_from_top(app, found.depot, request.paths)
+    if request.staged:
+        within = [path for path in staged.changed if not within or _is_below(path, within)]
+    given = _FormatInput.of(found.depot, staged.tree, within, nothing=request.staged and not within)
+    if not any(given.files.values()):
+        return given.document(request, None)
+    async with app.session(request.repo, found=found) as session:
+        done = await _run_formatters(app, session, given, request)
+    applied = await asyncio.to_thread(apply_files, found.depot, done.changes) if request.apply else None
+    return given.document(request, done, applied)
+
+
+async def _format_mission(app: App, mission: str, request: FormatRequest) -> FormatDocument:
+    points = app.look.state(mission).checkpoints
+    if not points:
+        raise NotFoundError(f"mission {mission!r} has no checkpoint", hint=f"chargehand mission show {mission}")
+    async with app.mission_session(mission) as (_, session):
+        given = _FormatInput.of(session.depot, points[-1].tree, [path.strip("/") for path in request.paths])
+        done = await _run_formatters(app, session, given, request) if any(given.files.values()) else None
+        checkpoint: str | UnsetType = UNSET
+        if done is not None and done.changes and not request.check:
+            branching = Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+            keep = (session.depot, mission, done.tree)
+            kept = await asyncio.to_thread(
+                branching.keep, *keep, before=given.tree, trigger="formatted", stop=threading.Event()
+            )
+            checkpoint = kept.commit
+    document = given.document(request, done)
+    return msgspec.structs.replace(document, source="mission", mission=mission, checkpoint=checkpoint)
+
+
+async def _run_formatters(app: App, session: Session, given: _FormatInput, request: FormatRequest) -> Formatted:
+    limits = {"actions.time": OptionValue(value=request.time, name="--time")}
+    user = load_user_file(user_config_path(app.environ))
+    seconds = resolve(user=user, environ=app.environ, options=limits).config.actions.time
+    async with session.missions.open_work(session.base, tree=given.tree) as (workspace, sandbox):
+        return await run_formatters(
+            session.depot, workspace, sandbox, given.formatters, given.files, tree=given.tree, seconds=seconds
+        )
+
+
+def _paths_from_top(app: App, depot: Depot, paths: tuple[str, ...]) -> list[str]:
+    """Return the paths from the repository's top, as they were given from where the person stands."""
+    root, found = depot.repository.path.resolve(), []
+    for path in paths:
+        real = Path(os.path.normpath(app.cwd.resolve() / path))
+        if not real.is_relative_to(root):
+            raise UsageError(
+                f"{path!r} is not in the repository {str(root)!r}", hint="name files of the repository"
+            )
+        found.append("" if real == root else str(real.relative_to(root)))
+    return found
+
+
+def _is_below(path: str, within: list[str]) -> bool:
+    return any(each in ("", path) or path.startswith(f"{each}/") for each in within)

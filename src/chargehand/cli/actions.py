@@ -1,0 +1,384 @@
+"""`chargehand git …` and `chargehand action …`: actions made, run, shown as they go, and looked at later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chargehand.cli.options import json_option, repo_option, time_option
+
+if TYPE_CHECKING:
+    from chargehand.app.actions import Actions
+    from chargehand.cli.output import Output
+    from chargehand.core.action_events import ActionKind
+    from chargehand.core.action_state import ActionState
+    from chargehand.durable._actions import ActionHold, OutputLine
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_CANCEL_SECONDS = 15.0
+
+
+def _action_options(function: _F) -> _F:
+    detach = click.option("--detach", is_flag=True, help="Return the action's id at once.")
+    return detach(time_option(json_option(function)))
+
+
+def _mission_option(function: _F) -> _F:
+    return click.option("--mission", required=True, metavar="MISSION", help="The mission it is about.")(function)
+
+
+@click.group()
+def git() -> None:
+    """Bring branches in and out, merge and rebase what a mission left.
+
+    Each is an action: it has an id, is stopped after `actions.time` (60 s), and waits where too many run. Your own
+    repository is only read; git runs without its hooks, filters and programs.
+    """
+
+
+@git.command()
+@click.argument("remote", default="origin")
+@repo_option
+@_action_options
+def fetch(remote: str, repo: Path | None, as_json: bool, time: str | None, detach: bool) -> int:
+    """Fetch the branches of a remote into the project's depot, as REMOTE/BRANCH."""
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        actions, project = Actions(app), app.project(repo)
+        held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
+        return run_action(actions, Output(as_json=as_json), held, detach=detach)
+
+
+@git.command()
+@click.argument("tip", required=False)
+@_mission_option
+@click.option("-m", "--message", metavar="TEXT", help="The message of the merge.")
+@_action_options
+def merge(tip: str | None, mission: str, message: str | None, **options: Any) -> int:
+    """Merge a tip into what a mission left.
+
+    TIP is REMOTE/BRANCH as it was fetched, or a commit of the repository; by default the branch that the mission
+    started from, as it is now. Conflicts change nothing and are shown hunk by hunk. The result has no verdict yet:
+    `chargehand mission promote` checks and exports it.
+    """
+    arguments = {"tip": tip, **({"message": message} if message else {})}
+    return _run_on_mission("merge", mission, arguments, **options)
+
+
+@git.command()
+@click.argument("tip", required=False)
+@_mission_option
+@_action_options
+def rebase(tip: str | None, mission: str, **options: Any) -> int:
+    """Replay what a mission left onto a tip, checkpoint by checkpoint.
+
+    As `merge`, for missions that have promoted nothing: a promoted branch never moves back.
+    """
+    return _run_on_mission("rebase", mission, {"tip": tip}, **options)
+
+
+@git.command()
+@_mission_option
+@click.option("-m", "--message", required=True, metavar="TEXT", help="What the change is.")
+@_action_options
+def commit(mission: str, message: str, **options: Any) -> int:
+    """Set the commit message of what a mission left; its promotion uses it."""
+    return _run_on_mission("commit", mission, {"message": message}, **options)
+
+
+@git.command()
+@click.argument("remote", default="origin")
+@_mission_option
+@click.option("--branch", metavar="NAME", help="Its name on the remote (default: as it was exported).")
+@click.option("--force", is_flag=True, help="Overwrite what is there; a person must approve exactly that.")
+@click.option("--delete", is_flag=True, help="Remove the branch there; a person must approve exactly that.")
+@click.option("--yes", is_flag=True, help="Ask nothing here: what needs approval waits for `action answer`.")
+@_action_options
+def push(
+    remote: str, mission: str, branch: str | None, force: bool, delete: bool, yes: bool, **options: Any
+) -> int:
+    """Push a promoted branch to a remote.
+
+    What overwrites or removes anything asks on a terminal; in a pipe it exits 3 and waits for
+    `chargehand action answer ID yes`. Only a rule of your own policy grants it ahead: `policy allow action-force`.
+    """
+    from chargehand.core.errors import UsageError
+
+    if force and delete:
+        raise UsageError("--force and --delete were given", hint="--delete removes the branch wherever it is")
+    arguments = {"remote": remote, "branch": branch, "force": force, "delete": delete}
+    return _run_on_mission("push", mission, arguments, ask=not yes, **options)
+
+
+def _run_on_mission(
+    kind: ActionKind,
+    mission: str,
+    arguments: dict[str, Any],
+    *,
+    as_json: bool,
+    time: str | None,
+    detach: bool,
+    ask: bool = False,
+) -> int:
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        actions = Actions(app)
+        held = actions.begin(kind, arguments, mission=app.find_mission(mission), limit=time, detached=detach)
+        return run_action(actions, Output(as_json=as_json), held, detach=detach, ask=ask)
+
+
+@click.group()
+def action() -> None:
+    """Look at actions (`git …`, `exec --detach`), cancel them, answer what they ask.
+
+    ACTION is an id, its beginning or its end, or 'last' for the newest one.
+    """
+
+
+@action.command("list")
+@click.option("--running", is_flag=True, help="Only those that have not ended.")
+@json_option
+def list_(running: bool, as_json: bool) -> int:
+    """List actions, the oldest first."""
+    from chargehand.app.actions import Actions, action_document
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+    from chargehand.core.action_state import ACTION_ENDED
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        states = [state for state in Actions(app).all() if not (running and state.status in ACTION_ENDED)]
+    out.document([action_document(state) for state in states])
+    rows = [(state.id, state.kind or "", state.status, state.mission or "", _about(state)) for state in states]
+    if not as_json:
+        out.table(("ACTION", "KIND", "STATUS", "MISSION", ""), rows)
+    return 0
+
+
+@action.command()
+@click.argument("action", default="last")
+@json_option
+def show(action: str, as_json: bool) -> int:
+    """Show an action: what it does, its status and the reasons, its result."""
+    from chargehand.app.actions import Actions, action_document
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        actions = Actions(app)
+        state = actions.state(actions.places.find(action))
+    out.document(action_document(state))
+    if as_json:
+        return 0
+    out.text(f"{state.id}  {state.kind}  {state.status}", bold=True)
+    for key, value in (("mission", state.mission), ("asked by", state.identity), ("created", state.created[:19])):
+        if value:
+            out.text(f"{key:<9} {value}")
+    out.text(f"{'about':<9} {_about(state)}")
+    if state.seconds is not None:
+        out.text(f"{'took':<9} {state.seconds:.1f} s of {state.limit_seconds:g} s")
+    _show_reasons(out, state)
+    return 0
+
+
+@action.command()
+@click.argument("action", default="last")
+@click.option("--follow", is_flag=True, help="Continue until it has ended.")
+@json_option
+def log(action: str, follow: bool, as_json: bool) -> int:
+    """Show what an action printed."""
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        actions = Actions(app)
+        found = actions.places.find(action)
+        if not follow:
+            for line in actions.places.read(found)[0]:
+                _show_line(out, found, line)
+            return 0
+        for line in actions.follow(found):
+            _show_line(out, found, line)
+            if out.closed:
+                return 0
+        return _show_end(out, actions.state(found))
+
+
+@action.command()
+@click.argument("action", metavar="ACTION")
+@json_option
+def cancel(action: str, as_json: bool) -> int:
+    """Stop an action and all that it started."""
+    from chargehand.app.actions import Actions, action_document
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+    from chargehand.core.action_state import ACTION_ENDED
+    from chargehand.core.errors import RefusedError
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        actions = Actions(app)
+        found = actions.places.find(action)
+        actions.cancel(found)
+        state = actions.wait_until_ended(found, _CANCEL_SECONDS)
+    out.document(action_document(state))
+    out.text(f"action {found} is {state.status}")
+    return 0 if state.status in ACTION_ENDED else RefusedError.exit_code
+
+
+@action.command()
+@click.argument("action", metavar="ACTION")
+@click.argument("answer", type=click.Choice(["yes", "no"]))
+@click.option("--detach", is_flag=True, help="Return at once; it runs in the background.")
+@json_option
+def answer(action: str, answer: str, detach: bool, as_json: bool) -> int:
+    """Answer what an action asks; 'yes' approves exactly what it asked, once."""
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        actions = Actions(app)
+        found = actions.places.find(action)
+        held = actions.answer(found, yes=answer == "yes")
+        if held is None:
+            return _show_end(out, actions.state(found))
+        return run_action(actions, out, held, detach=detach)
+
+
+@action.command(hidden=True)
+@click.argument("action", metavar="ACTION")
+@click.option("--lock", type=int, required=True, hidden=True, help="The locked file that makes this its owner.")
+@json_option
+def run(action: str, lock: int, as_json: bool) -> int:
+    """Run an action that another process recorded; started by Chargehand itself."""
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.interrupt import run_async
+
+    with App.open() as app:
+        actions = Actions(app)
+        held = actions.places.take_over(action, lock)
+        return _exit_code(run_async(lambda stop: actions.run(held)))
+
+
+def run_action(actions: Actions, out: Output, held: ActionHold, *, detach: bool, ask: bool = False) -> int:
+    """Run an action that was begun, its output shown as it comes, or leave it to a process of its own.
+
+    With `ask` a person at the terminal is asked what it asks. Raises `WaitingError` where its question stays open.
+    """
+    import sys
+
+    from chargehand.app.actions import QueuedActionDocument
+    from chargehand.cli.interrupt import run_async
+    from chargehand.core.errors import WaitingError
+
+    found = held.action
+    out.document(QueuedActionDocument(action=found))
+    if detach:
+        actions.start(held)
+        out.text(found)
+        out.notice(f"chargehand action log {found} --follow")
+        return 0
+    out.notice(f"action {found}")
+
+    def run_shown(owned: ActionHold) -> ActionState:
+        state = run_async(lambda stop: actions.run(owned, on_line=lambda line: _show_line(out, found, line)))
+        sys.stdout.flush()
+        return state
+
+    state = run_shown(held)
+    if state.status == "waiting" and ask and out.can_ask and state.question is not None:
+        approved = actions.answer(found, yes=click.confirm(state.question.text, default=False, err=True))
+        state = actions.state(found) if approved is None else run_shown(approved)
+    code = _show_end(out, state)
+    if state.status == "waiting":
+        assert state.question is not None
+        raise WaitingError(
+            f"action {found!r} asks: {state.question.text}",
+            code="action_asks",
+            hint=f"chargehand action answer {found} yes|no",
+        )
+    return code
+
+
+def _exit_code(state: ActionState) -> int:
+    """Return how a command ends whose action stands so."""
+    from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
+
+    codes = {"done": 0, "waiting": WaitingError.exit_code, "timed_out": ExhaustedError.exit_code}
+    return codes.get(state.status, RefusedError.exit_code)
+
+
+def _show_line(out: Output, action: str, line: OutputLine) -> None:
+    from chargehand.app.actions import ActionLineDocument
+
+    if out.as_json:
+        out.document(ActionLineDocument(action=action, time=line.time, stream=line.stream, line=line.line))
+    else:
+        out.raw(line.line.encode("utf-8", "surrogateescape") + b"\n", err=line.stream == "stderr")
+
+
+def _show_end(out: Output, state: ActionState) -> int:
+    """Write how an action ended; return the exit code for it."""
+    from chargehand.app.actions import action_document
+
+    out.document(action_document(state))
+    if not out.as_json:
+        out.text(f"{state.kind} {state.status}: {_about(state)}")
+        _show_reasons(out, state)
+    return _exit_code(state)
+
+
+def _show_reasons(out: Output, state: ActionState) -> None:
+    from chargehand.core.codec import convert_to
+    from chargehand.core.conflicts import Conflict
+    from chargehand.workspace._merge_conflicts import conflict_report
+
+    for reason in state.reasons:
+        out.text(f"because   {reason.message}")
+    if state.question is not None and state.answer is None:
+        out.text(f"next:     chargehand action answer {state.id} yes|no")
+    conflicts = state.result.get("conflicts")
+    if conflicts:
+        out.text(
+            conflict_report(convert_to(conflicts, tuple[Conflict, ...]), ours="tip", theirs="mission").rstrip()
+        )
+    if state.status == "done" and state.kind in ("merge", "rebase") and state.result.get("changed"):
+        out.text(f"next:     chargehand mission promote {state.mission}   checks and exports it")
+
+
+def _about(state: ActionState) -> str:
+    """Return what an action did, or was to do, in a few words."""
+    given, result = state.arguments, state.result
+    match state.kind:
+        case "fetch":
+            moved = f", {result['moved']} branches moved" if "moved" in result else ""
+            return f"{given.get('remote')}{moved}"
+        case "push":
+            branch = result.get("branch") or given.get("branch") or ""
+            end = ", removed" if given.get("delete") and result else ""
+            end = ", unchanged" if result.get("changed") is False else end
+            return f"{given.get('remote')} {branch}".strip() + end
+        case "merge" | "rebase":
+            on = f" at {result['commit'][:12]}" if result.get("commit") else ""
+            return f"{result.get('revision') or given.get('tip') or 'its branch'}{on}"
+        case "commit":
+            return str(given.get("message", "")).split("\n", 1)[0]
+        case "exec":
+            return " ".join(given.get("command", ()))
+        case None:
+            return ""

@@ -1,0 +1,226 @@
+"""`chargehand checkpoint …`: the trees that were kept on the way; and differences of trees as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option, named_mission_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from chargehand.app.checkpoints import PlanDocument, PlannedRestore, TreeDifference
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+    from chargehand.workspace._depot import LineCount
+    from chargehand.workspace._rollback import PathPlan
+    from chargehand.workspace._rollback_hunks import HunkPlan
+
+_mission_option = click.option(
+    "--mission", default="last", metavar="MISSION", help="The mission the checkpoints are of (default: the last)."
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look at the trees that were kept on the way, and go back to one.
+
+    A checkpoint is the beginning of its commit, at least four digits, or 'last'; 'base' is where it began.
+    """
+
+
+@checkpoint.command("list")
+@click.argument("mission", metavar="[MISSION]", default="last")
+@json_option
+def list_(mission: str, as_json: bool) -> int:
+    """List a mission's checkpoints, the oldest first."""
+    from chargehand.app.documents import CheckpointsDocument
+    from chargehand.app.missions import mission_state
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        state = mission_state(reader, mission)
+    out.document(CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints))
+    if state.checkpoints:
+        rows = [(point.commit[:12], point.trigger, point.changed, point.tree[:12]) for point in state.checkpoints]
+        out.table(("CHECKPOINT", "MADE AT", "CHANGED", "TREE"), rows)
+    else:
+        out.text(f"Mission {state.id} has no checkpoint: nothing was changed.")
+    return 0
+
+
+@checkpoint.command()
+@click.argument("checkpoint")
+@_mission_option
+@json_option
+def show(checkpoint: str, mission: str, as_json: bool) -> int:
+    """Show one checkpoint and the files it holds that differ from the base."""
+    from chargehand.app.checkpoints import show_checkpoint
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        found = show_checkpoint(reader, checkpoint, mission=mission)
+    out.document(found)
+    point = found.checkpoint
+    out.text(f"checkpoint {point.commit}", bold=True)
+    out.text(f"mission    {found.mission}")
+    out.text(f"made at    {point.trigger}, {point.changed} changed since the one before")
+    out.text(f"tree       {point.tree}")
+    out.text(f"parent     {point.parent}")
+    _show_line_counts(out, found.files)
+    return 0
+
+
+@checkpoint.command()
+@click.argument("a")
+@click.argument("b")
+@_mission_option
+@click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
+@click.option("--inverse", is_flag=True, help="Show what leads from B back to A.")
+@json_option
+def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool) -> int:
+    """Show what changed from checkpoint A to checkpoint B, as a patch that git apply takes.
+
+    MISSION:CHECKPOINT names one of another mission of the same project.
+    """
+    from chargehand.app.checkpoints import checkpoint_difference
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)
+        show_difference(Output(as_json=as_json), found, stat=stat)
+    return 0
+
+
+@checkpoint.command()
+@named_mission_argument
+@click.argument("checkpoint")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="Only this file or directory; repeatable.")
+@click.option(
+    "--hunk",
+    "hunks",
+    multiple=True,
+    metavar="PATH:LINES",
+    help="Only the changes in these lines of a file, such as app.py:7 or app.py:12-20; repeatable.",
+)
+@click.option("--smart", is_flag=True, help="Only the changes that break a rule.")
+@_dry_run_option
+@json_option
+def restore(
+    mission: str,
+    checkpoint: str,
+    files: tuple[str, ...],
+    hunks: tuple[str, ...],
+    smart: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
+    from chargehand.app.checkpoints import RestoreRequest, plan_restore
+    from chargehand.app.composition import App
+    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.output import Output
+
+    request = RestoreRequest(mission=mission, checkpoint=checkpoint, files=files, hunks=hunks, smart=smart)
+    with App.open() as app:
+        planned = run_async(lambda stop: plan_restore(app, request))
+        return _carry_out(app, Output(as_json=as_json), planned, dry_run=dry_run)
+
+
+@checkpoint.command()
+@named_mission_argument
+@_dry_run_option
+@json_option
+def undo(mission: str, dry_run: bool, as_json: bool) -> int:
+    """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
+    from chargehand.app.checkpoints import plan_undo
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        return _carry_out(app, Output(as_json=as_json), plan_undo(app, mission), dry_run=dry_run)
+
+
+def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> int:
+    """Do what the plan says, or only show it."""
+    from chargehand.app.checkpoints import carry_out_restore
+    from chargehand.cli.interrupt import run_async
+
+    document = planned.document(dry_run=dry_run)
+    show_plan(out, document.plan)
+    if dry_run:
+        out.document(document)
+        out.text("nothing was done")
+        return 0
+    restored = run_async(lambda stop: carry_out_restore(app, planned))
+    out.document(planned.document(dry_run=dry_run, checkpoint=restored))
+    if not document.plan.changes:
+        out.text(f"Nothing changed. The last checkpoint is still {restored.commit[:12]}.")
+        return 0
+    out.text(f"The last checkpoint is now {restored.commit[:12]}.")
+    out.text(f"next:     chargehand mission promote {planned.mission} --reason …")
+    out.text(f"undo:     chargehand checkpoint undo {planned.mission}")
+    return 0
+
+
+def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:
+    """Write how two trees differ: line counts, or the patch."""
+    if out.as_json:
+        out.document(found.document(with_patch=not stat))
+    elif stat:
+        _show_line_counts(out, found.line_counts())
+    else:
+        out.raw(found.patch())
+
+
+def _show_line_counts(out: Output, files: Iterable[LineCount]) -> None:
+    from chargehand.core.text import shown_path
+
+    def count(sign: str, lines: int | None) -> str:
+        return "binary" if lines is None else f"{sign}{lines}"
+
+    rows = [(shown_path(file.path), count("+", file.added), count("-", file.removed)) for file in files]
+    if rows:
+        out.table(("FILE", "ADDED", "REMOVED"), rows)
+    else:
+        out.text("no difference")
+
+
+def show_plan(out: Output, plan: PlanDocument) -> None:
+    """Write what a restore or roll-back does to each file."""
+    from chargehand.core.text import shown_path
+
+    rows = [(path.action, shown_path(path.path), _plan_note(path)) for path in plan.paths]
+    if rows:
+        out.table(("ACTION", "FILE", ""), rows)
+    for name in plan.unchanged:
+        out.text(f"{shown_path(name)} is unchanged already")
+
+
+def _plan_note(path: PathPlan) -> str:
+    from chargehand.core.text import shown_path
+
+    notes = []
+    if path.hunks:
+        gone = [_hunk_lines(hunk) for hunk in path.hunks if not hunk.kept]
+        notes.append(f"{len(gone)} of {len(path.hunks)} hunks: {', '.join(gone)}")
+    if path.why:
+        notes.append(f"set back whole, since it {path.why}")
+    if path.renamed_from is not None:
+        notes.append(f"renamed from {shown_path(path.renamed_from)}")
+    return "; ".join(notes)
+
+
+def _hunk_lines(hunk: HunkPlan) -> str:
+    if not hunk.new_lines:
+        return f"deletion after line {hunk.new_start}"
+    last = hunk.new_start + hunk.new_lines - 1
+    return f"line {last}" if hunk.new_lines == 1 else f"lines {hunk.new_start}-{last}"

@@ -1,0 +1,155 @@
+"""`chargehand exec` and `chargehand format`: commands in a sandbox, on request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chargehand.cli.options import base_option, json_option, repo_option, time_option
+
+if TYPE_CHECKING:
+    from chargehand.app.sandbox_commands import ExecRequest, FormatDocument, FormatRequest
+    from chargehand.cli.output import Output
+    from chargehand.sandbox._contract import Stream
+
+_NOT_RUN = 125
+"""As `env` and `docker run` exit where a command could not be run at all."""
+_WOULD_CHANGE, _NOT_FORMATTED = 1, 2
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD…")
+@repo_option
+@base_option
+@click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
+@time_option
+@click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
+@click.option(
+    "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
+)
+@click.option("--sandbox", metavar="TIER", help="process, container, vm or auto; isolate with --snippet.")
+@click.option("--language", metavar="NAME", help="python or javascript, where the snippet's name does not say.")
+@click.option("--input", "given", metavar="JSON", help="What the snippet sees as the variable input.")
+@json_option
+def exec_(
+    command: tuple[str, ...],
+    as_json: bool,
+    snippet: str | None,
+    language: str | None,
+    given: str | None,
+    detach: bool,
+    **options: Any,
+) -> int:
+    """Run one command in a sandbox on a fresh workspace, and promote nothing.
+
+    The exit code is the command's, or 125 where it could not be run. With --snippet it is 0 for a value, else 1.
+    With --detach it may take `actions.time` (60 s) unless --time is given.
+
+    \b
+    Examples:
+      chargehand exec -- python -m pytest -q
+      chargehand exec --snippet count.js --input '[1, 2, 3]'
+    """
+    from chargehand.app.sandbox_commands import ExecRequest
+    from chargehand.cli.output import Output
+    from chargehand.cli.snippet import SnippetOptions, run_snippet_file
+
+    out = Output(as_json=as_json)
+    if snippet is not None or language is not None or given is not None:
+        others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
+        if options["sandbox"] not in (None, "isolate"):
+            others = (*others, "sandbox")
+        others = (*others, *(("detach",) if detach else ()))
+        wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
+        return run_snippet_file(out, wanted)
+    if not command:
+        raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
+    request = ExecRequest(command=command, **options)
+    return _start(out, request) if detach else _execute(out, request)
+
+
+def _start(out: Output, request: ExecRequest) -> int:
+    from chargehand.app.actions import Actions
+    from chargehand.app.composition import App
+    from chargehand.cli.actions import run_action
+
+    with App.open() as app:
+        actions = Actions(app)
+        return run_action(actions, out, actions.begin_exec(request), detach=True)
+
+
+def _execute(out: Output, request: ExecRequest) -> int:
+    """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
+    from chargehand.app.composition import App
+    from chargehand.app.sandbox_commands import execute
+    from chargehand.cli.failures import show_failure
+    from chargehand.cli.interrupt import run_async
+    from chargehand.core.errors import ChargehandError
+
+    def show(stream: Stream, piece: bytes) -> None:
+        if not out.as_json:
+            out.raw(piece, err=stream == "stderr")
+
+    try:
+        with App.open() as app:
+            result, document = run_async(lambda stop: execute(app, request, show))
+    except ChargehandError as error:
+        show_failure(error, as_json=out.as_json)
+        return _NOT_RUN
+    out.document(document)
+    if result.timed_out:
+        out.notice(f"Stopped at its time limit after {result.seconds:.0f} s.")
+    elif result.limit is not None:
+        out.notice(f"Stopped by the {result.limit} limit. See: chargehand config show")
+    return result.exit_code
+
+
+@click.command("format")
+@click.argument("paths", nargs=-1, metavar="[PATH]…")
+@repo_option
+@click.option("--mission", metavar="MISSION", help="Format what this mission left, as a new checkpoint.")
+@click.option("--check", is_flag=True, help="Change nothing: exit 1 where a file would change.")
+@click.option("--staged", is_flag=True, help="Only files that are staged for the next commit.")
+@click.option("--apply", is_flag=True, help="Write into your files, those that are as they were staged.")
+@time_option
+@json_option
+def format_(as_json: bool, **options: Any) -> int:
+    """Run the formatters that the project's configuration names, in a sandbox.
+
+    On what is in the index (what a commit would hold), or what a mission left; your own files change only with
+    --apply. Exits 1 where --check finds a file that would change, 2 where a formatter failed or is missing.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.sandbox_commands import FormatRequest, format_files
+    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.output import Output
+
+    out, request = Output(as_json=as_json), FormatRequest(**options)
+    with App.open() as app:
+        document = run_async(lambda stop: format_files(app, request))
+    out.document(document)
+    _show_formatted(out, request, document)
+    if request.check and document.changed:
+        return _WOULD_CHANGE
+    return _NOT_FORMATTED if any(run.problem for run in document.runs) else 0
+
+
+def _show_formatted(out: Output, request: FormatRequest, document: FormatDocument) -> None:
+    from chargehand.core.text import shown_path
+
+    applied = document.applied
+    wrote = not request.check and (request.mission is not None or applied is not None)
+    for path in document.changed:
+        out.text(f"{'changed' if wrote else 'would change'}  {shown_path(path)}")
+    for path in applied.left if applied else ():
+        out.text(f"left as it is, because it differs from what is staged: {shown_path(path)}", fg="yellow")
+    if not document.formatters:
+        out.text("The project's configuration names no formatter, or there is nothing to format.")
+    elif not document.changed:
+        out.text("All files are formatted.")
+    elif not request.check and applied is None and request.mission is None:
+        out.text("Nothing was written. Use --apply to change your files.")
+    for run in document.runs:
+        if run.problem:
+            out.text(f"{run.name} {'is not in the sandbox' if run.missing else 'failed'}: {run.problem}", fg="red")

@@ -1,0 +1,404 @@
+"""`chargehand mission …`: look at missions, and decide on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chargehand.cli.options import json_option, mission_argument, named_mission_argument, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.cli.output import Output
+    from chargehand.core.events import Event
+
+_TITLE = 48
+
+
+@click.group()
+def mission() -> None:
+    """Look at missions, and decide on them.
+
+    MISSION is an id, its beginning or its end, or 'last' for the newest one.
+    """
+
+
+@mission.command("list")
+@repo_option
+@click.option("--all", "everywhere", is_flag=True, help="List the missions of all projects.")
+@json_option
+def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
+    """List missions, the oldest first."""
+    from chargehand.app.missions import list_missions
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        found = list_missions(reader, repository=repo, everywhere=everywhere)
+    out.document(found)
+    if not found.missions:
+        out.text('No missions yet. Start one: chargehand run "TEXT"')
+        return 0
+    rows = [
+        (each.mission, each.status, each.created[:16].replace("T", " "), each.branch or "-", _title(each.request))
+        for each in found.missions
+    ]
+    out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
+    for each in found.missions:
+        if each.waits is not None:
+            out.text(f"{each.mission} waits: {each.waits.message}")
+    return 0
+
+
+def _title(request: str | None) -> str:
+    lines = (request or "").strip().splitlines()
+    title = lines[0] if lines else ""
+    return title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+
+
+@mission.command()
+@mission_argument
+@json_option
+def show(mission: str, as_json: bool) -> int:
+    """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
+    from chargehand.app.missions import show_mission
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import show_details
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        state, details = show_mission(reader, mission)
+    out.document(details)
+    if not as_json:
+        show_details(out, state, details)
+    return 0
+
+
+@mission.command()
+@mission_argument
+@json_option
+def watch(mission: str, as_json: bool) -> int:
+    """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
+    from chargehand.app.documents import event_step
+    from chargehand.app.event_text import describe_event
+    from chargehand.app.missions import follow_mission, start_needed_worker
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import show_result
+    from chargehand.core.records import Reason
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        found = reader.find_mission(mission)
+        start_needed_worker(reader, found)
+        for seen in follow_mission(reader, found):
+            if isinstance(seen, Reason):
+                out.text(f"          waits: {seen.message}")
+            elif text := describe_event(seen):
+                _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
+            elif as_json:
+                _show_event(out, seen, "")
+            if out.closed:
+                return 0
+        if not as_json:
+            show_result(out, reader.look.state(found))
+    return 0
+
+
+@mission.command()
+@mission_argument
+@click.option("--follow", is_flag=True, help="Continue until the mission is settled.")
+@click.option("--transcript", is_flag=True, help="Show what the agent said and did instead.")
+@json_option
+def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
+    """Show a mission's events, or the conversation behind them; JSON lines with --json."""
+    from chargehand.app.documents import event_step
+    from chargehand.app.event_text import describe_event
+    from chargehand.app.missions import follow_mission, read_events
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.core.events import Event
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        if transcript:
+            return _show_transcript(reader, out, mission)
+        found = reader.find_mission(mission)
+        for seen in follow_mission(reader, found) if follow else read_events(reader, found):
+            if isinstance(seen, Event):
+                step, text = event_step(seen), describe_event(seen)
+                _show_event(out, seen, f"{seen.seq:>4}  {seen.time[:19]}  {step:<11}  {seen.type:<20}  {text}")
+            else:
+                out.text(f"          waits: {seen.message}")
+            if out.closed:
+                break
+    return 0
+
+
+def _show_event(out: Output, event: Event, line: str) -> None:
+    from chargehand.app.documents import event_document
+
+    if out.as_json:
+        out.document(event_document(event))
+    else:
+        out.text(line)
+
+
+def show_project_log(out: Output, *, repo: Path | None) -> int:
+    """Write the events of a project's own log; none where no action was about the project alone."""
+    from chargehand.app.event_text import describe_event
+    from chargehand.app.missions import read_events
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        for event in read_events(reader, reader.project(repo).id):
+            _show_event(
+                out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}"
+            )
+    return 0
+
+
+def _show_transcript(reader: Any, out: Output, mission: str) -> int:
+    from chargehand.app.missions import read_transcript
+
+    for entry in read_transcript(reader, mission):
+        out.document(entry)
+        headings = _REPORTED_HEADINGS if entry.own_word else _HEADINGS
+        out.text(headings[entry.speaker].format(entry=entry), bold=True)
+        out.text("\n".join(f"    {line}" for line in entry.text.splitlines()))
+    return 0
+
+
+_HEADINGS = {
+    "person": "{entry.attempt}  to the agent",
+    "model": "{entry.reply}  {entry.model}",
+    "call": "{entry.reply}  {entry.model} calls {entry.tool}",
+    "result": "{entry.reply}  result of {entry.tool}",
+}
+_REPORTED_HEADINGS = {
+    "agent": "{entry.attempt}  the agent says",
+    "thought": "{entry.attempt}  the agent thinks",
+    "call": "{entry.attempt}  the agent says it calls {entry.tool}",
+    "result": "{entry.attempt}  the agent's result of {entry.tool}",
+    "error": "{entry.attempt}  the agent reports an error",
+}
+"""For what only the agent itself reports: another program's calls go through nothing of ours."""
+
+
+@mission.command()
+@mission_argument
+@click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
+@click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
+@json_option
+def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int:
+    """Show what a mission changed against its base, as a patch that git applies."""
+    from chargehand.app.checkpoints import mission_difference
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.checkpoint import show_difference
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        found = mission_difference(reader, mission, checkpoint=checkpoint)
+        show_difference(Output(as_json=as_json), found, stat=stat)
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
+@json_option
+def pause(mission: str, reason: str, as_json: bool) -> int:
+    """Freeze a mission where it is, agent and checks alike; paused time counts towards no limit."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import pause_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import print_result
+
+    with App.open() as app:
+        print_result(Output(as_json=as_json), pause_mission(app, mission, reason=reason))
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def resume(mission: str, as_json: bool) -> int:
+    """Resume a paused mission, or one whose worker was lost, from its last recorded step."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import resume_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import print_result
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        change = resume_mission(app, mission)
+        if change.worker_started:
+            out.notice("Started a worker for it.")
+        print_result(out, change.state)
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.argument("text")
+@click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
+@json_option
+def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
+    """Send the agent a message; an agent that cannot listen while it works gets it with its next attempt."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import message_document, send_message
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        out.document(message_document(send_message(app, mission, text, critical=critical)))
+    out.text("Message saved. An agent that cannot listen while it works gets it with its next attempt.")
+    if critical:
+        out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.argument("text", required=False)
+@json_option
+def answer(mission: str, text: str | None, as_json: bool) -> int:
+    """Answer what the agent of a mission asks; without TEXT, show or ask it."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import answer_mission, mission_state, question_document
+    from chargehand.cli.output import Output
+    from chargehand.cli.prompts import ask_question, question_heading
+    from chargehand.cli.rendering import print_result
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        state = mission_state(app, mission)
+        asked = state.open_question
+        if text is None and asked is not None:
+            text = ask_question(asked) if out.can_ask else None
+            if text is None:
+                out.document(question_document(state, asked))
+                out.text(question_heading(asked), bold=True)
+                out.text(asked.text)
+                for number, option in enumerate(asked.options, start=1):
+                    out.text(f"  {number}  {option}")
+                out.text(f"answer:   chargehand mission answer {state.id} TEXT")
+                return 3
+        change = answer_mission(app, state.id, text or "")
+        if change.worker_started:
+            out.notice("Started a worker for it.")
+        print_result(out, change.state)
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--at", metavar="[ATTEMPT.]TURN", help="The reply to fork at (default: the last one).")
+@click.option("--model", metavar="NAME", help="The model that answers from there on.")
+@click.option("--reply", metavar="TEXT|@FILE", help="The reply to continue with instead of asking a model.")
+@click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@json_option
+def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, as_json: bool) -> int:
+    """Start a new mission from one of a native agent's replies; what came before it costs nothing again."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import ForkRequest, fork_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        made, forked_at = fork_mission(app, ForkRequest(mission=mission, at=at, model=model, reply=reply))
+        out.notice(f"Mission {made} continues from reply {forked_at}.")
+        if detach:
+            return leave_to_worker(app, out, made)
+        return show_outcome(out, continue_with_answers(app, out, continue_mission(app, out, made)))
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def cancel(mission: str, as_json: bool) -> int:
+    """Stop a running mission, or close one that waits."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import cancel_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import print_result
+
+    with App.open() as app:
+        print_result(Output(as_json=as_json), cancel_mission(app, mission))
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
+@json_option
+def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
+    """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
+
+    Exits 3 where the commit could not be exported.
+    """
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    if dry_run:
+        return _preview_roll_back(out, mission)
+    from chargehand.app.composition import App
+    from chargehand.app.missions import roll_back_mission
+    from chargehand.cli.progress import run_with_progress
+    from chargehand.cli.rendering import print_result
+
+    with App.open() as app:
+        state = run_with_progress(out, lambda shown: roll_back_mission(app, mission, observer=shown))
+    print_result(out, state)
+    return 0 if state.export is not None and state.export.state == "done" else 3
+
+
+def _preview_roll_back(out: Output, mission: str) -> int:
+    from chargehand.app.checkpoints import preview_roll_back
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.checkpoint import show_plan
+
+    with StateReader.open() as reader:
+        found = preview_roll_back(reader, mission)
+    out.document(found)
+    show_plan(out, found.plan)
+    out.text(f"nothing was done; a new commit on {found.ref} would do this")
+    return 0
+
+
+@mission.command()
+@named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
+@json_option
+def promote(mission: str, reason: str, as_json: bool) -> int:
+    """Approve a waiting mission and promote it. Cannot override a failed check."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import promote_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.progress import run_with_progress
+    from chargehand.cli.rendering import exit_code, print_result
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        state = run_with_progress(out, lambda shown: promote_mission(app, mission, reason=reason, observer=shown))
+    print_result(out, state)
+    return exit_code(state)
+
+
+@mission.command()
+@named_mission_argument
+@json_option
+def discard(mission: str, as_json: bool) -> int:
+    """Settle a mission as not wanted; its checkpoints stay until gc."""
+    from chargehand.app.composition import App
+    from chargehand.app.missions import discard_mission
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import print_result
+
+    with App.open() as app:
+        print_result(Output(as_json=as_json), discard_mission(app, mission))
+    return 0

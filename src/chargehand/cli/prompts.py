@@ -1,0 +1,45 @@
+"""Questions put to the person at the terminal."""
+
+from __future__ import annotations
+
+import click
+
+from chargehand.app.missions import resolve_option
+from chargehand.core.questions import Question
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
+
+
+def ask_question(asked: Question) -> str | None:
+    """Return what the person answers; `None` where they leave it for later."""
+    click.echo(err=True)
+    click.secho(question_heading(asked), err=True, bold=True)
+    click.echo(printable(asked.text), err=True)
+    for number, option in enumerate(asked.options, start=1):
+        click.echo(f"  {number}  {printable(option)}", err=True)
+    hint = " (a number, or your own words; leave empty to answer later)" if asked.options else " (empty: later)"
+    answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
+    return resolve_option(asked, answer) if answer else None
+
+
+def question_heading(asked: Question) -> str:
+    """Return the line that says who asks."""
+    if asked.until:
+        return "The mission resumes by itself; answer to try earlier:"
+    return "The agent asks:" if asked.attempt is not None else "Chargehand asks:"
+
+
+def confirm_trust(lines: tuple[str, ...]) -> bool:
+    """Ask whether the person trusts what these lines of chargehand.toml ask for."""
+    click.echo("The repository's chargehand.toml sets keys that need your trust:", err=True)
+    for line in lines:
+        click.echo(f"  {printable(line)}", err=True)
+    return click.confirm("Trust this content of chargehand.toml?", default=False, err=True)
+
+
+def confirm_promotion(state: MissionState) -> bool:
+    """Ask whether the person promotes what only a person may."""
+    click.echo(err=True)
+    for reason in state.reasons:
+        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+    return click.confirm("This needs a person's approval. Promote it?", default=False, err=True)

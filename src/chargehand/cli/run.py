@@ -1,0 +1,240 @@
+"""`chargehand run` and `chargehand worker`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chargehand.cli.options import base_option, json_option, repo_option, role_option, time_option
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from chargehand.app.composition import App
+    from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
+    from chargehand.cli.interrupt import Stop
+    from chargehand.cli.output import Output
+    from chargehand.core.events import Event, Payload
+    from chargehand.core.state import MissionState
+
+    OnEvent = Callable[[Event, Payload], None]
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
+@repo_option
+@base_option
+@click.option("--agent", metavar="NAME", help="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
+@click.option("--model", metavar="NAME", help="The first model to use: of [models], or PROVIDER:MODEL.")
+@click.option("--budget", metavar="USD", help="Spend at most this much on models.")
+@click.option("--check", "checks", multiple=True, metavar="CMD", help="An additional check that must pass.")
+@role_option
+@click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
+@click.option(
+    "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
+)
+@click.option("--allow", multiple=True, metavar="AREA", help="Allow changes only in this area (as in .gitignore).")
+@click.option("--forbid", multiple=True, metavar="AREA", help="Forbid changes in this area.")
+@time_option
+@click.option("--attempts", metavar="N", help="At most this many attempts.")
+@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
+@click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
+@click.option("--partial", is_flag=True, help="Promote what remains after violating files were set back.")
+@click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
+@click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
+@json_option
+def run(as_json: bool, **options: Any) -> int:
+    """Let an agent do what TEXT asks for, and promote the result if it passes every check.
+
+    The result is a branch chargehand/… in the repository; nothing else in it is touched. Uncommitted changes are
+    not part of the work.
+
+    \b
+    Example:
+      chargehand run --agent "command:ruff check --fix ." "fix what the linter finds"
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.runs import RunRequest
+    from chargehand.app.worker import ensure_worker
+    from chargehand.cli.output import Output
+
+    out, request = Output(as_json=as_json), RunRequest(**options)
+    with App.open() as app:
+        if request.detach:
+            return _detach(app, out, request)
+        outcome = run_mission(app, out, request)
+        code = show_outcome(out, outcome if request.yes else continue_with_answers(app, out, outcome))
+        if outcome.failure is None and app.has_work() and ensure_worker(app):
+            out.notice("Started a worker for other missions that can go on.")
+        return code
+
+
+@click.command()
+@click.option("--until-idle", is_flag=True, help="Exit when no mission is left to run.")
+@click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
+@click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
+@json_option
+def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) -> int:
+    """Run missions that have no active worker: detached, resumed, or left by a process that died.
+
+    Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
+    each from its last recorded step. A mission that waits for a provider's quota is woken when that is expected.
+    """
+    import asyncio
+    import logging
+
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    while True:
+        with App.open(role="worker") as app:
+            out.notice(f"Worker {app.member.id} runs missions of {app.home}.")
+            stopped = asyncio.run(
+                _work_until_signal(app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
+            )
+        # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
+        with App.open() as app:
+            left = app.has_work() or (wait_for_quota and app.look.sleepers())
+            if stopped or (until_idle and not left):
+                return 0
+
+
+async def _work_until_signal(app: App, *, until_idle: bool, slots: int, sleepers: bool) -> bool:
+    """Run one worker; return whether a signal ended it. A second signal ends the process at once."""
+    import asyncio
+    import signal
+
+    from chargehand.app.worker import Worker
+
+    worker = Worker(app, slots=slots)
+    signals, stopped = (signal.SIGINT, signal.SIGTERM), False
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        worker.stop()
+
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+    await worker.work(until_idle=until_idle, sleepers=sleepers)
+    return stopped
+
+
+def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
+    """Run one mission to where it is settled, its progress shown; `on_event` is called for its events too.
+
+    Raises for whatever was wrong before there was a mission.
+    """
+    from chargehand.app import runs
+    from chargehand.cli.prompts import confirm_trust
+
+    ask = confirm_trust if out.can_ask and not request.yes else None
+    prepared = runs.prepare_run(app, request, confirm_trust=ask)
+    return _run_shown(app, out, lambda shown: runs.run_mission(app, prepared, observer=shown), on_event)
+
+
+def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent | None = None) -> RunOutcome:
+    """Run a recorded mission from where it stands to where it is settled, as `run_mission` does."""
+    from chargehand.app import runs
+
+    return _run_shown(app, out, lambda shown: runs.continue_mission(app, mission, observer=shown), on_event)
+
+
+def _run_shown(
+    app: App, out: Output, work: Callable[[RunObserver], Awaitable[RunOutcome]], on_event: OnEvent | None
+) -> RunOutcome:
+    """Do the work with its progress shown; the first signal cancels the mission, and its outcome says so."""
+    from dataclasses import replace
+
+    from chargehand.app.runs import cancel_running
+    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.progress import ObserverWithEvents, progress
+
+    async def watched(stop: Stop) -> RunOutcome:
+        stop.end = lambda: cancel_running(app)
+        with progress(out) as shown:
+            outcome = await work(ObserverWithEvents(shown, on_event) if on_event else shown)
+        return replace(outcome, interrupted=stop.asked)
+
+    return run_async(watched)
+
+
+def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
+    """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
+    from dataclasses import replace
+
+    from chargehand.app.runs import RunOutcome
+    from chargehand.cli.progress import run_with_progress
+    from chargehand.cli.prompts import ask_question, confirm_promotion
+    from chargehand.core.mission_events import PROMOTE
+
+    last = outcome
+    while out.can_ask and last.failure is None and not last.interrupted and last.state.status == "waiting":
+        state, asked = last.state, last.state.open_question
+        if state.waits_for_quota is not None:
+            break
+        if asked is not None:
+            answer = ask_question(asked)
+            if answer is None:
+                break
+            app.steering.answer(state.id, answer)
+            last = continue_mission(app, out, state.id)
+            continue
+        if PROMOTE in state.questions and confirm_promotion(state):
+            promoted = run_with_progress(out, _promotion(app, state.id))
+            last = RunOutcome(state=promoted)
+        break
+    return replace(last, start=outcome.start)
+
+
+def _promotion(app: App, mission: str) -> Callable[[RunObserver], Awaitable[MissionState]]:
+    from chargehand.app.missions import promote_mission
+
+    return lambda shown: promote_mission(app, mission, observer=shown)
+
+
+def show_outcome(out: Output, outcome: RunOutcome) -> int:
+    """Write the result, and the error behind it if there is one; return the exit code."""
+    from chargehand.app.documents import mission_document
+    from chargehand.cli.failures import INTERRUPTED, show_failure
+    from chargehand.cli.rendering import exit_code, show_result, start_lines
+
+    out.document(mission_document(outcome.state))
+    if outcome.start is not None and not out.shows_progress:  # on a terminal these lines were shown as it began
+        for line in start_lines(outcome.start):
+            out.text(line)
+    show_result(out, outcome.state)
+    if outcome.interrupted:
+        return INTERRUPTED
+    if outcome.failure is not None:
+        return show_failure(outcome.failure, as_json=out.as_json)
+    return exit_code(outcome.state)
+
+
+def _detach(app: App, out: Output, request: RunRequest) -> int:
+    from chargehand.app.runs import record_mission
+    from chargehand.cli.prompts import confirm_trust
+
+    ask = confirm_trust if out.can_ask and not request.yes else None
+    return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
+
+
+def leave_to_worker(app: App, out: Output, mission: str) -> int:
+    """See to it that a worker runs a recorded mission, and say how to follow it."""
+    from chargehand.app.documents import mission_document
+    from chargehand.app.worker import ensure_worker
+
+    ensure_worker(app)
+    out.document(mission_document(app.look.state(mission)))
+    out.text(f"mission   {mission}")
+    out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
+    return 0
