@@ -1,9 +1,14 @@
-"""From all sources to the configuration in force, with the origin of every key."""
+"""From all sources to the configuration in force, with the origin of every key.
+
+Lowest to highest: defaults, the user's file, `CHARGEHAND_*`, the command line. The repository's file joins each
+key in the way that its row of the key table says: it can narrow, and can widen only after trust of that exact content,
+below the user's own word.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -44,15 +49,44 @@ from chargehand.core.errors import ConfigError, nearest
 from chargehand.sandbox._egress_rules import meet_rules, without_grants
 
 DEFAULT = "default"
+SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
+"""The providers whose address is known, so that `provider:model` says everything."""
+LARGEST_FILE = 1 << 20
+"""The largest repository file that is read, in bytes: strangers write it."""
+_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
+"""Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers."""
+
+
+def trust_nothing(digest: str) -> bool:
+    """Trust no content of a repository's file."""
+    return False
+
+
+def default_value(key: ConfigKey) -> SourcedValue:
+    """Return the key's default as a source of its own."""
+    return SourcedValue(value=key.default, origin=DEFAULT, place=DEFAULT)
 
 
 def join_sources(
     key: ConfigKey, user: SourcedValue | None, repository: SourcedValue | None, *, trusted: bool
 ) -> SourcedValue:
-    """Return the value in force of one key, with all who contributed to it; `None` is a silent source."""
+    """Return the value in force of one key, with all who contributed to it; `None` is a silent source.
+
+    `trusted=False` gives what may be had without trust, `trusted=True` what the repository's file asks for: where
+    the two differ, the file asks for more than it is given.
+    """
     if repository is None:
         return user or default_value(key)
-    return _MEETS[key.meet](key, user, repository, trusted)
+    if key.meet == "min":
+        return _minimum(key, user, repository, trusted=trusted)
+    if key.meet == "intersect":
+        return _intersection(key, user, repository, trusted=trusted)
+    if user is None:
+        free = key.meet != "user" or trusted or repository.value == key.default
+        return repository if free else default_value(key)
+    if key.meet == "union":
+        return _both(user, repository, tuple(dict.fromkeys((*_items(user), *_items(repository)))))
+    return user
 
 
 def narrow_by_option(key: ConfigKey, lower: SourcedValue, option: SourcedValue) -> SourcedValue:
@@ -62,44 +96,8 @@ def narrow_by_option(key: ConfigKey, lower: SourcedValue, option: SourcedValue) 
     return option
 
 
-def default_value(key: ConfigKey) -> SourcedValue:
-    """Return the key's default as a source of its own."""
-    return SourcedValue(value=key.default, origin=DEFAULT, place=DEFAULT)
-
-
 def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
     return SourcedValue(value=value, origin=f"{user.origin} + {repository.origin}", place=repository.place)
-
-
-def _minimum(key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, trusted: bool) -> SourcedValue:
-    if user is not None:
-        return _both(user, repository, min(_number(user), _number(repository)))
-    narrower = key.default is None or _number(repository) <= key.default
-    return repository if trusted or narrower else default_value(key)
-
-
-def _number(said: SourcedValue) -> float:
-    assert isinstance(said.value, int | float)
-    return said.value
-
-
-def _intersection(
-    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, trusted: bool
-) -> SourcedValue:
-    if key.empty == "all":
-        return _areas(user, repository) if user is not None else repository
-    if user is not None:
-        return _both(user, repository, meet_rules(_items(user), _items(repository)))
-    # Even trusted it grants nothing that is not public: only the user's own word can.
-    repository = replace(repository, value=without_grants(_items(repository)))
-    return repository if trusted or not repository.value else default_value(key)
-
-
-def _areas(user: SourcedValue, repository: SourcedValue) -> SourcedValue:
-    try:
-        return _both(user, repository, meet_areas(_items(user), _items(repository)))
-    except ConfigError as error:
-        raise config_error(f"{user.place} and {repository.place}", error.message, error.hint) from error
 
 
 def _items(said: SourcedValue) -> tuple[str, ...]:
@@ -107,41 +105,31 @@ def _items(said: SourcedValue) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _union(key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, trusted: bool) -> SourcedValue:
-    if user is None:
-        return repository
-    return _both(user, repository, _unique((*_items(user), *_items(repository))))
-
-
-def _unique(items: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(items))
-
-
-def _said_by_repository(
-    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, trusted: bool
+def _minimum(
+    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
 ) -> SourcedValue:
-    return user or repository
-
-
-def _said_by_user(
-    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, trusted: bool
-) -> SourcedValue:
+    theirs: Any = repository.value
     if user is not None:
-        return user
-    return repository if trusted or repository.value == key.default else default_value(key)
+        ours: Any = user.value
+        return _both(user, repository, min(ours, theirs))
+    return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
 
 
-_MEETS: dict[str, Callable[[ConfigKey, SourcedValue | None, SourcedValue, bool], SourcedValue]] = {
-    "min": _minimum,
-    "intersect": _intersection,
-    "union": _union,
-    "repo": _said_by_repository,
-    "user": _said_by_user,
-}
-
-
-SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
-"""The providers whose address is known, so that `provider:model` says everything."""
+def _intersection(
+    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
+) -> SourcedValue:
+    if key.empty == "all":
+        if user is None:
+            return repository
+        try:
+            return _both(user, repository, meet_areas(_items(user), _items(repository)))
+        except ConfigError as error:
+            raise config_error(f"{user.place} and {repository.place}", error.message, error.hint) from error
+    if user is not None:
+        return _both(user, repository, meet_rules(_items(user), _items(repository)))
+    # Even trusted it grants nothing that is not public: only the user's own word opens a private network.
+    repository = replace(repository, value=without_grants(_items(repository)))
+    return repository if trusted or not repository.value else default_value(key)
 
 
 def entry_names(said: Mapping[str, SourcedValue], table: str) -> list[str]:
@@ -176,36 +164,6 @@ def is_short_form(model: str) -> bool:
     return bool(colon and rest) and provider in SHORT
 
 
-def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
-    """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
-    names, servers = entry_names(known, MODELS), entry_names(known, MCP)
-    for server in entry_names(said, MCP):
-        if f"{MCP}.{server}.command" not in known:
-            place = next(iter(entry_values(said, MCP, server).values())).place
-            raise config_error(
-                place, f"the MCP server {server!r} has no command", 'add command = ["program", "argument", …]'
-            )
-    for dotted, value in said.items():
-        section, *_, field = dotted.split(".")
-        if section in (AGENTS, ROLES) and field in {"model", "fallback"}:
-            for model in _models(value):
-                if model not in names and not is_short_form(model):
-                    raise config_error(
-                        value.place, f"{field}: no model named {format_value(model)}", model_hint(model, names)
-                    )
-        if section == AGENTS and field == "mcp":
-            for server in _models(value):
-                if server not in servers:
-                    hint = f"{nearest(server, servers)}; configure one with [{MCP}.NAME]"
-                    raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
-
-
-def _models(said: SourcedValue) -> tuple[str, ...]:
-    if isinstance(said.value, str):
-        return (said.value,)
-    return said.value if isinstance(said.value, tuple) else ()
-
-
 def model_hint(model: str, names: list[str]) -> str:
     """Return what a person may have meant by the name of a model, and how to name one."""
     forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in SHORT)
@@ -214,13 +172,27 @@ def model_hint(model: str, names: list[str]) -> str:
     return f"{known}; configure one with [{MODELS}.NAME], {forms}"
 
 
-LARGEST_FILE = 1 << 20
-"""The largest repository file that is read, in bytes."""
-
-
-def trust_nothing(digest: str) -> bool:
-    """Trust nothing."""
-    return False
+def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
+    """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
+    names, servers = entry_names(known, MODELS), entry_names(known, MCP)
+    for server in entry_names(said, MCP):
+        if f"{MCP}.{server}.command" not in known:
+            place = next(iter(entry_values(said, MCP, server).values())).place
+            message = f"the MCP server {server!r} has no command"
+            raise config_error(place, message, 'add command = ["program", "argument", …]')
+    for dotted, value in said.items():
+        section, *_, field = dotted.split(".")
+        referred: Any = (value.value,) if isinstance(value.value, str) else value.value
+        if section in (AGENTS, ROLES) and field in {"model", "fallback"}:
+            for model in referred or ():
+                if model not in names and not is_short_form(model):
+                    message = f"{field}: no model named {format_value(model)}"
+                    raise config_error(value.place, message, model_hint(model, names))
+        if section == AGENTS and field == "mcp":
+            for server in referred or ():
+                if server not in servers:
+                    hint = f"{nearest(server, servers)}; configure one with [{MCP}.NAME]"
+                    raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
 
 
 def resolve(
@@ -246,22 +218,29 @@ def resolve(
     environment, notes = read_environment(environ or {}, entries=entries)
     said = read_options(options or {})
     extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
-    digest = content_digest(repository.content) if repository else ""
-    trusted = repository is not None and is_trusted(digest)
-    mine = _layered({**(machine or {}), **own, **environment}, said)
+    mine = {**(machine or {}), **own, **environment}
+    for dotted, option in said.items():
+        key = find_key(dotted)
+        mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
     check_references(mine, mine)
     check_references(theirs, mine | theirs)
-    joining = _Joining(mine=mine, theirs=theirs, trusted=trusted)
-    values = joining.all()
+    digest = content_digest(repository.content) if repository else ""
+    trusted = repository is not None and is_trusted(digest)
+    merge = _Merge(mine, theirs, trusted=trusted)
+    values = merge.values()
     origins = {dotted: value.origin for dotted, value in values.items()}
+    origins |= {name: one.origin for name, one in (("extra_checks", extra), (ONLY_CHECKS, only)) if one}
+    if repository is not None and repository.commit is None:
+        read = f"{REPOSITORY_FILE} is not committed: it was read from the checkout (sha256 {digest[:12]}…)"
+        notes = (read, *notes)
     return ResolvedConfig(
         config=_build(values),
-        origins=MappingProxyType(origins | _check_origins(extra, only)),
-        untrusted=tuple(joining.untrusted),
-        notes=(*_file_notes(repository), *notes, *joining.notes),
+        origins=MappingProxyType(origins),
+        untrusted=tuple(merge.untrusted),
+        notes=(*notes, *merge.notes),
         digest=digest,
-        extra_checks=_texts(extra) or (),
-        only_checks=_texts(only),
+        extra_checks=_items(extra) if extra else (),
+        only_checks=_items(only) if only else None,
     )
 
 
@@ -275,130 +254,98 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         text = repository.content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = repository.content.count(b"\n", 0, error.start) + 1
-        raise config_error(
-            f"{REPOSITORY_FILE}:{line}", "not valid TOML: the file is not UTF-8", "save it as UTF-8"
-        ) from error
+        message = "not valid TOML: the file is not UTF-8"
+        raise config_error(f"{REPOSITORY_FILE}:{line}", message, "save it as UTF-8") from error
     return read_toml(text, name=REPOSITORY_FILE, origin=repository.origin)
 
 
-def _file_notes(repository: RepositoryFile | None) -> Iterator[str]:
-    if repository is not None and repository.commit is None:
-        digest = content_digest(repository.content)[:12]
-        yield f"{REPOSITORY_FILE} is not committed: it was read from the checkout (sha256 {digest}…)"
+def _build(values: Mapping[str, SourcedValue]) -> Config:
+    def fields(table: str) -> dict[str, Any]:
+        prefix = f"{table}."
+        return {
+            dotted.rpartition(".")[2]: said.value for dotted, said in values.items() if dotted.startswith(prefix)
+        }
+
+    sections: dict[str, Any] = {section: cls(**fields(section)) for section, cls in SECTIONS}
+    tables: dict[str, Any] = {
+        table: {name: cls(**fields(f"{table}.{name}")) for name in entry_names(values, table)}
+        for table, cls in NAMED.items()
+    }
+    return Config(**sections, **tables)
 
 
-def _check_origins(extra: SourcedValue | None, only: SourcedValue | None) -> dict[str, str]:
-    named = {"extra_checks": extra, ONLY_CHECKS: only}
-    return {name: said.origin for name, said in named.items() if said is not None}
+class _Merge:
+    """One merge of the user's sources (`mine`) and the repository's file (`theirs`), and what it has to tell."""
 
+    def __init__(self, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], *, trusted: bool) -> None:
+        self._mine, self._theirs, self._trusted = mine, theirs, trusted
+        self.untrusted: list[UntrustedKey] = []
+        self.notes: list[str] = []
+        tier = "sandbox.tier"
+        in_force = join_sources(section_keys()[tier], mine.get(tier), theirs.get(tier), trusted=trusted)
+        # Where there is no sandbox, a program that the repository names would run as the user.
+        self._on_host = in_force.value == "none"
 
-def _texts(said: SourcedValue | None) -> tuple[str, ...] | None:
-    value: Any = said.value if said else None
-    return None if value is None else tuple(value)
-
-
-def _layered(lower: dict[str, SourcedValue], options: dict[str, SourcedValue]) -> dict[str, SourcedValue]:
-    mine = dict(lower)
-    for dotted, option in options.items():
-        key = find_key(dotted)
-        mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
-    return mine
-
-
-@dataclass(slots=True)
-class _Joining:
-    """One meet of the user's word (`mine`) and the repository's (`theirs`), with what came up on the way."""
-
-    mine: dict[str, SourcedValue]
-    theirs: dict[str, SourcedValue]
-    trusted: bool
-    untrusted: list[UntrustedKey]
-    notes: list[str]
-    on_host: bool
-
-    def __init__(self, *, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], trusted: bool) -> None:
-        self.mine, self.theirs, self.trusted = mine, theirs, trusted
-        self.untrusted, self.notes = [], []
-        tier = join_sources(
-            section_keys()["sandbox.tier"], mine.get("sandbox.tier"), theirs.get("sandbox.tier"), trusted=trusted
-        )
-        self.on_host = tier.value == "none"
-
-    def all(self) -> dict[str, SourcedValue]:
+    def values(self) -> dict[str, SourcedValue]:
         """Return every key's value in force."""
-        values = {name: self._one(name, key) for name, key in section_keys().items()}
-        owned = self._owned(MODELS, "model") | self._owned(ROLES, "role") | self._owned(MCP, "MCP server")
-        return values | self._agents() | owned
-
-    def _one(self, name: str, key: ConfigKey) -> SourcedValue:
-        user, theirs = self.mine.get(name), self.theirs.get(name)
-        asked = join_sources(key, user, theirs, trusted=True)
-        given = asked if self.trusted else join_sources(key, user, self._without_trust(key, theirs), trusted=False)
-        if theirs is not None and given.value != asked.value:
-            self._mark(name, theirs, host=key.host)
-        self._note_lowered(name, key, user, given)
-        return given
-
-    def _without_trust(self, key: ConfigKey, theirs: SourcedValue | None) -> SourcedValue | None:
-        # Where there is no sandbox, a program the repository names would run as the user.
-        return None if self.on_host and key.host and theirs and theirs.value else theirs
-
-    def _mark(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
-        reason = "runs on the host: there is no sandbox" if host else "is wider than what you allow"
-        self.untrusted.append(
-            UntrustedKey(key=name, value=format_value(theirs.value), place=theirs.place, reason=reason)
-        )
-
-    def _note_lowered(self, name: str, key: ConfigKey, user: SourcedValue | None, given: SourcedValue) -> None:
-        if key.meet == "min" and user is not None and given.value != user.value:
-            before, after = format_key_value(key, user.value), format_key_value(key, given.value)
-            self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
-
-    def _agents(self) -> dict[str, SourcedValue]:
-        values: dict[str, SourcedValue] = {}
+        values = {name: self._join(name, key) for name, key in section_keys().items()}
         for name in self._names(AGENTS):
             values |= self._agent(name)
+        for table, what in _OWNED.items():
+            for name in self._names(table):
+                values |= self._owned_entry(table, what, name)
         return values
 
     def _names(self, table: str) -> list[str]:
-        return sorted({*entry_names(self.mine, table), *entry_names(self.theirs, table)})
+        return sorted({*entry_names(self._mine, table), *entry_names(self._theirs, table)})
+
+    def _join(self, name: str, key: ConfigKey) -> SourcedValue:
+        user, theirs = self._mine.get(name), self._theirs.get(name)
+        given = asked = join_sources(key, user, theirs, trusted=True)
+        if not self._trusted:
+            unusable = self._on_host and key.host and theirs and theirs.value
+            given = join_sources(key, user, None if unusable else theirs, trusted=False)
+        if theirs is not None and given.value != asked.value:
+            self._mark_untrusted(name, theirs, host=key.host)
+        if key.meet == "min" and user is not None and given.value != user.value:
+            before, after = format_key_value(key, user.value), format_key_value(key, given.value)
+            self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
+        return given
+
+    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
+        reason = "runs on the host: there is no sandbox" if host else "is wider than what you allow"
+        value = format_value(theirs.value)
+        self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
 
     def _agent(self, name: str) -> dict[str, SourcedValue]:
-        mine, theirs = entry_values(self.mine, AGENTS, name), entry_values(self.theirs, AGENTS, name)
+        mine, theirs = entry_values(self._mine, AGENTS, name), entry_values(self._theirs, AGENTS, name)
         if mine:
             self._note_shadowed("agent", name, mine, theirs)
             return complete_agent(name, mine)
-        if self.on_host and not self.trusted:
+        if self._trusted:
+            return complete_agent(name, theirs)
+        if self._on_host:
             command = f"{AGENTS}.{name}.command"
             dotted = command if command in theirs else next(iter(theirs))
-            self._mark(dotted, theirs[dotted], host=True)
+            self._mark_untrusted(dotted, theirs[dotted], host=True)
             return {}
-        return complete_agent(name, self._without_models(theirs))
-
-    def _without_models(self, theirs: dict[str, SourcedValue]) -> dict[str, SourcedValue]:
-        """Return a repository's agent without what spends the user's keys, unless that is trusted."""
-        if self.trusted:
-            return theirs
+        # Its program is bounded by the sandbox; what spends the user's keys is left out until it is trusted.
         kept = dict(theirs)
         for dotted, said in theirs.items():
             key = find_key(dotted)
             if key and key.meet == "user" and said.value != key.default:
-                self._mark(dotted, kept.pop(dotted), host=False)
-        return kept
+                self._mark_untrusted(dotted, kept.pop(dotted), host=False)
+        return complete_agent(name, kept)
 
-    def _owned(self, table: str, what: str) -> dict[str, SourcedValue]:
-        """Return a table whose entries in the repository's file need trust as a whole."""
-        values: dict[str, SourcedValue] = {}
-        for name in self._names(table):
-            mine, theirs = entry_values(self.mine, table, name), entry_values(self.theirs, table, name)
-            if mine:
-                self._note_shadowed(what, name, mine, theirs)
-            elif not self.trusted:
-                for dotted, said in theirs.items():
-                    self._mark(dotted, said, host=False)
-                continue
-            values |= fill_defaults(table, name, mine or theirs)
-        return values
+    def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:
+        mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
+        if mine:
+            self._note_shadowed(what, name, mine, theirs)
+        elif not self._trusted:
+            for dotted, said in theirs.items():
+                self._mark_untrusted(dotted, said, host=False)
+            return {}
+        return fill_defaults(table, name, mine or theirs)
 
     def _note_shadowed(
         self, what: str, name: str, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue]
@@ -406,19 +353,3 @@ class _Joining:
         if theirs and {k: v.value for k, v in mine.items()} != {k: v.value for k, v in theirs.items()}:
             first, other = next(iter(mine.values())), next(iter(theirs.values()))
             self.notes.append(f"{what} {name!r} is that of {first.origin}; the one of {other.origin} is not used")
-
-
-def _build(values: Mapping[str, SourcedValue]) -> Config:
-    sections: dict[str, Any] = {section: cls(**_fields(values, section)) for section, cls in SECTIONS}
-    tables: dict[str, Any] = {table: _entries(values, table, cls) for table, cls in NAMED.items()}
-    return Config(**sections, **tables)
-
-
-def _entries(values: Mapping[str, SourcedValue], table: str, cls: type) -> dict[str, Any]:
-    return {name: cls(**_fields(values, f"{table}.{name}")) for name in entry_names(values, table)}
-
-
-def _fields(values: Mapping[str, SourcedValue], table: str) -> dict[str, Any]:
-    return {
-        dotted.rpartition(".")[2]: said.value for dotted, said in values.items() if dotted.startswith(f"{table}.")
-    }
