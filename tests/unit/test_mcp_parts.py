@@ -16,16 +16,16 @@ from chargehand.core.ids import keyed_id, new_id
 from chargehand.mcp import _records as records
 from chargehand.mcp._calls import RateLimit
 from chargehand.mcp._missions import cleaned
-from chargehand.mcp._records import ToolArguments, ToolResult, schema_of
-from chargehand.mcp._tools import McpTool
+from chargehand.mcp._records import McpArguments, McpResult, schema_of
+from chargehand.mcp._tools import McpToolSpec
 from chargehand.mcp.http import bound, hosts_of, parsed_address, token_of, url_of
 
 ALL = [
     kind
     for kind in vars(records).values()
     if isinstance(kind, type)
-    and issubclass(kind, ToolArguments | ToolResult)
-    and kind not in (ToolArguments, ToolResult)
+    and issubclass(kind, McpArguments | McpResult)
+    and kind not in (McpArguments, McpResult)
 ]
 
 
@@ -118,16 +118,18 @@ def test_every_schema_is_an_object_that_says_what_is_in_it(kind: type[msgspec.St
     schema = schema_of(kind)
     assert schema["type"] == "object"
     assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(kind)}
-    if issubclass(kind, ToolArguments):
+    if issubclass(kind, McpArguments):
         assert schema["additionalProperties"] is False
         assert all("description" in each for each in schema["properties"].values())
 
 
 def test_arguments_are_held_against_their_schema() -> None:
-    async def call(arguments: object, progress: object) -> ToolResult:
+    async def call(arguments: object, progress: object) -> McpResult:
         raise AssertionError
 
-    tool = McpTool(name="t", title="t", description="t", takes=records.ShowLog, gives=records.LogView, call=call)
+    tool = McpToolSpec(
+        name="t", title="t", description="t", takes=records.ShowLog, gives=records.LogView, call=call
+    )
     assert tool.arguments({"mission": "m-1"}) == records.ShowLog(mission="m-1", after=0, limit=100)
     for wrong in ({}, {"mission": ""}, {"mission": "m", "limit": 501}, {"mission": "m", "other": 1}):
         with pytest.raises(msgspec.ValidationError):

@@ -27,7 +27,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[AuditProblem, ...]
 
 
-class ExportView(msgspec.Struct, frozen=True, kw_only=True):
+class AuditExport(msgspec.Struct, frozen=True, kw_only=True):
     """An export that was written: its file, the ids of its missions, its size."""
 
     output: str
@@ -77,7 +77,7 @@ def exported_lines(reader: StateReader, mission: str | None) -> Iterator[bytes]:
     return export_log(reader.store, list(missions_to_export(reader, mission)))
 
 
-def export_to_file(reader: StateReader, mission: str | None, path: Path) -> ExportView:
+def export_to_file(reader: StateReader, mission: str | None, path: Path) -> AuditExport:
     """Write an export to a new file, whole or not at all.
 
     Raises `UsageError` (`output_exists`, `output_unwritable`).
@@ -99,7 +99,7 @@ def export_to_file(reader: StateReader, mission: str | None, path: Path) -> Expo
         if isinstance(error, OSError):
             raise _unwritable(path, error) from error
         raise
-    return ExportView(output=str(path), missions=names, bytes=size)
+    return AuditExport(output=str(path), missions=names, bytes=size)
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

@@ -123,7 +123,7 @@ Tell = Callable[[GatewayEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Service:
+class _ServedModels:
     """The models to serve, their budget, and what must not get out."""
 
     models: tuple[ServedModel, ...]
@@ -198,18 +198,18 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
                 await model.upstream.close()
 
 
-def _service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
+def _service(app: App, options: GatewayOptions, tell: Tell) -> _ServedModels:
     config = app.user_configuration().config
     redactor = _redactor(app, config, options)
     if options.offline:
-        return _Service(
+        return _ServedModels(
             models=_offline_models(options, redactor, tell),
             budget=options.budget,
             ledger=MemoryLedger(options.budget),
             redactor=redactor,
         )
     limit = config.limits.budget_usd if options.budget is None else options.budget
-    return _Service(
+    return _ServedModels(
         models=_configured_models(app, config, options.models),
         budget=limit,
         ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),
@@ -273,7 +273,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
 
 @contextlib.contextmanager
 def _wrapped_upstreams(
-    service: _Service, record: Path | None, faults: Faults | None
+    service: _ServedModels, record: Path | None, faults: Faults | None
 ) -> Iterator[tuple[ServedModel, ...]]:
     """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)

@@ -38,7 +38,7 @@ class RoleList(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...]
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One place that says who works in a role."""
 
     where: str
@@ -55,7 +55,7 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     digest: str
     role: Role
-    works: tuple[Assignment, ...]
+    works: tuple[AssignmentDocument, ...]
 
 
 class RolePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def show_role(app: App, name: str, repo: Path | None) -> tuple[RoleView, str]:
     roles, resolved = _roles_here(app, repo)
     role, file = roles.find(name, resolved.config)
     works = tuple(
-        Assignment(where=each.where, agent=each.agent, model=each.model, fallback=each.fallback)
+        AssignmentDocument(where=each.where, agent=each.agent, model=each.model, fallback=each.fallback)
         for each in role_settings(resolved.config, role)
     )
     view = RoleView(name=role.name, level=file.level, place=file.place, digest=file.digest, role=role, works=works)

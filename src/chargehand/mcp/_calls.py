@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
-from chargehand.mcp._tools import McpTool
+from chargehand.mcp._tools import McpToolSpec
 
 _Context = ServerRequestContext[Any, Any]
 KeepTraceback = Callable[[Exception], str]
@@ -56,7 +56,7 @@ class ToolCalls:
     """Lists and carries out tools."""
 
     def __init__(
-        self, tools: Iterable[McpTool], *, keep_traceback: KeepTraceback, rate: RateLimit | None = None
+        self, tools: Iterable[McpToolSpec], *, keep_traceback: KeepTraceback, rate: RateLimit | None = None
     ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._rate = rate or RateLimit()
@@ -127,7 +127,7 @@ def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
         ) from error
 
 
-def _arguments(tool: McpTool, given: Mapping[str, Any]) -> Any:
+def _arguments(tool: McpToolSpec, given: Mapping[str, Any]) -> Any:
     if not all(map(_is_text, _texts(given))):
         raise UsageError(
             f"{tool.name}: a zero byte, or what is no text, is in the arguments", hint="give plain text"
@@ -160,7 +160,7 @@ def _result(record: msgspec.Struct) -> types.CallToolResult:
     return types.CallToolResult(content=content, structured_content=document)
 
 
-def _described(tool: McpTool) -> types.Tool:
+def _described(tool: McpToolSpec) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,

@@ -20,15 +20,15 @@ _Tries = Annotated[int, Meta(ge=1, le=100)]
 _Many = Annotated[tuple[_Words, ...], Meta(max_length=50)]
 
 
-class ToolArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class McpArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The arguments of a tool; written without defaults, so that a new option leaves old digests as they are."""
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+class McpResult(msgspec.Struct, frozen=True, kw_only=True):
     """The structured result of a tool."""
 
 
-class RunMission(ToolArguments, frozen=True):
+class RunMission(McpArguments, frozen=True):
     """What `run_mission` takes."""
 
     request: Annotated[_Said, Meta(description="What the agent is to do, in words.")]
@@ -58,20 +58,20 @@ class RunMission(ToolArguments, frozen=True):
     attempts: Annotated[_Tries | None, Meta(description="The agent tries at most this often.")] = None
 
 
-class OneMission(ToolArguments, frozen=True):
+class OneMission(McpArguments, frozen=True):
     """What tools on one mission take that need no more."""
 
     mission: MissionName
 
 
-class WaitMission(ToolArguments, frozen=True):
+class WaitMission(McpArguments, frozen=True):
     """What `wait_mission` takes."""
 
     mission: MissionName
     seconds: Annotated[float, Meta(ge=0, le=600, description="Wait at most this long.")] = 30.0
 
 
-class ListMissions(ToolArguments, frozen=True):
+class ListMissions(McpArguments, frozen=True):
     """What `list_missions` takes."""
 
     repo: Annotated[_Words | None, Meta(description="Only those of this repository; of all by default.")] = None
@@ -80,7 +80,7 @@ class ListMissions(ToolArguments, frozen=True):
     cursor: Annotated[_Short | None, Meta(description="`next_cursor` of the page before.")] = None
 
 
-class AnswerQuestion(ToolArguments, frozen=True):
+class AnswerQuestion(McpArguments, frozen=True):
     """What `answer_question` takes."""
 
     mission: MissionName
@@ -90,14 +90,14 @@ class AnswerQuestion(ToolArguments, frozen=True):
     ] = None
 
 
-class SendMessage(ToolArguments, frozen=True):
+class SendMessage(McpArguments, frozen=True):
     """What `send_message` takes."""
 
     mission: MissionName
     text: Annotated[_Said, Meta(description="What the agent is told with its next attempt.")]
 
 
-class ShowDiff(ToolArguments, frozen=True):
+class ShowDiff(McpArguments, frozen=True):
     """What `show_diff` takes."""
 
     mission: MissionName
@@ -106,7 +106,7 @@ class ShowDiff(ToolArguments, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=200_000, description="At most so many characters.")] = 50_000
 
 
-class ShowLog(ToolArguments, frozen=True):
+class ShowLog(McpArguments, frozen=True):
     """What `show_log` takes."""
 
     mission: MissionName
@@ -114,21 +114,21 @@ class ShowLog(ToolArguments, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500, description="At most so many.")] = 100
 
 
-class PromoteMission(ToolArguments, frozen=True):
+class PromoteMission(McpArguments, frozen=True):
     """What `promote` takes."""
 
     mission: MissionName
     reason: Annotated[str, Meta(max_length=2000, description="Why it is let in; it is recorded.")] = ""
 
 
-class ReasonView(ToolResult, frozen=True):
+class ReasonView(McpResult, frozen=True):
     """Why something is as it is: a stable code and words."""
 
     code: str
     message: str
 
 
-class CauseView(ToolResult, frozen=True):
+class CauseView(McpResult, frozen=True):
     """Why a mission or an attempt ended without success: a class, a code and what to do."""
 
     kind: str = msgspec.field(name="class")
@@ -136,7 +136,7 @@ class CauseView(ToolResult, frozen=True):
     remedy: str
 
 
-class QuestionView(ToolResult, frozen=True):
+class QuestionView(McpResult, frozen=True):
     """What the mission waits for an answer to."""
 
     id: str
@@ -144,7 +144,7 @@ class QuestionView(ToolResult, frozen=True):
     options: tuple[str, ...]
 
 
-class ExportView(ToolResult, frozen=True):
+class ExportView(McpResult, frozen=True):
     """Where the result stands in the repository."""
 
     ref: str
@@ -152,7 +152,7 @@ class ExportView(ToolResult, frozen=True):
     reason: str
 
 
-class AttemptView(ToolResult, frozen=True):
+class AttemptView(McpResult, frozen=True):
     """One attempt of an agent."""
 
     agent: str
@@ -165,7 +165,7 @@ class AttemptView(ToolResult, frozen=True):
     cause: CauseView | None
 
 
-class MissionView(ToolResult, frozen=True):
+class MissionView(McpResult, frozen=True):
     """How a mission stands. `settled`: nobody goes on with it before a person or a client acts."""
 
     mission: str
@@ -188,14 +188,14 @@ class MissionView(ToolResult, frozen=True):
     last_seq: Annotated[int, Meta(description="The number of the last event, for `show_log`.")]
 
 
-class Started(ToolResult, frozen=True):
+class Started(McpResult, frozen=True):
     """A mission, and whether this call made it (`false`: its key was known)."""
 
     created: bool
     mission: MissionView
 
 
-class MissionLine(ToolResult, frozen=True):
+class MissionLine(McpResult, frozen=True):
     """One line of the list."""
 
     mission: str
@@ -208,14 +208,14 @@ class MissionLine(ToolResult, frozen=True):
     question: bool
 
 
-class MissionList(ToolResult, frozen=True):
+class MissionList(McpResult, frozen=True):
     """A page of missions, the newest first."""
 
     missions: tuple[MissionLine, ...]
     next_cursor: str | None
 
 
-class FileView(ToolResult, frozen=True):
+class FileView(McpResult, frozen=True):
     """Lines that a file gained and lost; null for what is no text."""
 
     path: str
@@ -223,7 +223,7 @@ class FileView(ToolResult, frozen=True):
     removed: int | None
 
 
-class DiffView(ToolResult, frozen=True):
+class DiffView(McpResult, frozen=True):
     """A part of a patch. `exact`: the whole of it is what git applies, nothing had to be left out to show it."""
 
     mission: str
@@ -238,7 +238,7 @@ class DiffView(ToolResult, frozen=True):
     exact: bool
 
 
-class EventView(ToolResult, frozen=True):
+class EventView(McpResult, frozen=True):
     """One event; `payload` is null where it was erased or is too long (`cut`)."""
 
     seq: int
@@ -249,7 +249,7 @@ class EventView(ToolResult, frozen=True):
     cut: bool
 
 
-class LogView(ToolResult, frozen=True):
+class LogView(McpResult, frozen=True):
     """A page of events; ask again after `next_after` for more."""
 
     mission: str

@@ -14,13 +14,13 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
 from chargehand.mcp import _missions as desk
 from chargehand.mcp import _records as records
-from chargehand.mcp._records import MissionView, PromoteMission, ToolArguments, ToolResult, WaitMission
+from chargehand.mcp._records import McpArguments, McpResult, MissionView, PromoteMission, WaitMission
 from chargehand.mcp._watcher import MissionWatcher
 
 Progress = Callable[[float, float, str], Awaitable[None]]
 """Tells the client how far a call is: seconds that passed, seconds at most, and words."""
-_Takes = TypeVar("_Takes", bound=ToolArguments)
-_Gives = TypeVar("_Gives", bound=ToolResult)
+_Takes = TypeVar("_Takes", bound=McpArguments)
+_Gives = TypeVar("_Gives", bound=McpResult)
 _BEAT_SECONDS = 5.0
 _HOUR = 3600.0
 
@@ -46,11 +46,11 @@ class ToolContext:
             return await asyncio.to_thread(opened)
 
     def plain(
-        self, work: Callable[[App, Any], ToolResult], *, wakes: bool = False
-    ) -> Callable[[Any, Progress], Awaitable[ToolResult]]:
+        self, work: Callable[[App, Any], McpResult], *, wakes: bool = False
+    ) -> Callable[[Any, Progress], Awaitable[McpResult]]:
         """Return a tool's call that does one thing and tells no progress; `wakes` leaves work to a worker."""
 
-        async def call(arguments: Any, progress: Progress) -> ToolResult:
+        async def call(arguments: Any, progress: Progress) -> McpResult:
             done = await self.do(work, arguments)
             if wakes:
                 await self.watcher.keep_going()
@@ -127,33 +127,33 @@ def _told(view: MissionView) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpTool:
+class McpToolSpec:
     """One tool: its name, what it takes and gives, what clients may expect of it, and what does it."""
 
     name: str
     title: str
     description: str
-    takes: type[ToolArguments]
-    gives: type[ToolResult]
-    call: Callable[[Any, Progress], Awaitable[ToolResult]]
+    takes: type[McpArguments]
+    gives: type[McpResult]
+    call: Callable[[Any, Progress], Awaitable[McpResult]]
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
     open_world: bool = False
 
-    def arguments(self, given: Mapping[str, Any]) -> ToolArguments:
+    def arguments(self, given: Mapping[str, Any]) -> McpArguments:
         """Return the arguments as a record; raises `msgspec.ValidationError`."""
         return convert_to(given, self.takes)
 
 
-def mission_tools(bench: ToolContext) -> tuple[McpTool, ...]:
+def mission_tools(bench: ToolContext) -> tuple[McpToolSpec, ...]:
     """Return all tools on a bench."""
     return (*_looking(bench), *_working(bench), *_deciding(bench))
 
 
-def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
+def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
-        McpTool(
+        McpToolSpec(
             name="mission_status",
             title="Look at a mission",
             description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
@@ -162,7 +162,7 @@ def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
             call=bench.plain(desk.mission_status),
             read_only=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="wait_mission",
             title="Wait for a mission",
             description="Wait until a mission is settled, at most as long as asked, and tell how it stands; "
@@ -172,7 +172,7 @@ def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
             call=bench.wait,
             read_only=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="list_missions",
             title="List missions",
             description="Missions, the newest first, page by page.",
@@ -181,7 +181,7 @@ def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
             call=bench.plain(desk.list_missions),
             read_only=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="show_diff",
             title="Show the difference",
             description="What a mission changed against its base, as a patch, page by page.",
@@ -190,7 +190,7 @@ def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
             call=bench.plain(desk.show_diff),
             read_only=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="show_log",
             title="Show the log",
             description="The events of a mission after a sequence number.",
@@ -202,9 +202,9 @@ def _looking(bench: ToolContext) -> tuple[McpTool, ...]:
     )
 
 
-def _working(bench: ToolContext) -> tuple[McpTool, ...]:
+def _working(bench: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
-        McpTool(
+        McpToolSpec(
             name="run_mission",
             title="Run a mission",
             description="Let an agent do what is asked, in a sandbox, and promote the result to a branch if it "
@@ -214,7 +214,7 @@ def _working(bench: ToolContext) -> tuple[McpTool, ...]:
             call=bench.plain(desk.run_mission, wakes=True),
             open_world=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="answer_question",
             title="Answer a question",
             description="Answer what a waiting mission asks; it then goes on.",
@@ -222,7 +222,7 @@ def _working(bench: ToolContext) -> tuple[McpTool, ...]:
             gives=MissionView,
             call=bench.plain(desk.answer_question, wakes=True),
         ),
-        McpTool(
+        McpToolSpec(
             name="send_message",
             title="Send a message",
             description="Tell the agent of a mission something; it gets it with its next attempt.",
@@ -233,9 +233,9 @@ def _working(bench: ToolContext) -> tuple[McpTool, ...]:
     )
 
 
-def _deciding(bench: ToolContext) -> tuple[McpTool, ...]:
+def _deciding(bench: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
-        McpTool(
+        McpToolSpec(
             name="promote",
             title="Promote a mission",
             description="Let in what only a person may (changed tests or checks, protected areas), after its "
@@ -244,7 +244,7 @@ def _deciding(bench: ToolContext) -> tuple[McpTool, ...]:
             gives=MissionView,
             call=bench.promote,
         ),
-        McpTool(
+        McpToolSpec(
             name="discard",
             title="Discard a mission",
             description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
@@ -254,7 +254,7 @@ def _deciding(bench: ToolContext) -> tuple[McpTool, ...]:
             destructive=True,
             idempotent=True,
         ),
-        McpTool(
+        McpToolSpec(
             name="cancel",
             title="Cancel a mission",
             description="Stop a mission that runs, or close one that waits.",

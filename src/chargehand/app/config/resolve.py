@@ -1,7 +1,7 @@
 """From all sources to the configuration in force, with the origin of every key.
 
 Lowest to highest: defaults, the user's file, `CHARGEHAND_*`, the command line. The repository's file joins each
-key in the way that its row of the key table says: it can narrow, and can widen only after trust of that exact content,
+key as its row of the key table says: it can narrow, and can widen only after trust of that exact content,
 below the user's own word.
 """
 
