@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.app.reading import StateReader
-
-if TYPE_CHECKING:
-    from chargehand.credentials._credentials import Origin
+from chargehand.credentials._credentials import Origin
 
 
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
