@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.agents._cli_specs import SPECS
 from chargehand.agents.opening import abilities_of
-from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.configuration import configuration_here
 from chargehand.app.models import describe_probe
@@ -22,6 +22,9 @@ from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
 from chargehand.app.selection.choice import choose_agent, programs_on_path
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 
 class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):

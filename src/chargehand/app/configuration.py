@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chargehand.app.composition import App
 from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
 from chargehand.app.config.keys import find_key
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value
 from chargehand.app.locations import user_config_path
 from chargehand.app.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 __all__ = ["check_user_value", "set_user_values"]
 

@@ -7,12 +7,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
-from chargehand.app.composition import App
 from chargehand.app.providers.served import (
     is_loopback,
     key_name,
@@ -35,6 +34,9 @@ from chargehand.models._recording import Recording, RecordingUpstream, Recording
 from chargehand.models._redact import Redactor
 from chargehand.models._replay import Divergence, ReplayUpstream, load_script
 from chargehand.models._script import ScriptUpstream
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 _ATTEMPT = "gateway"
 _SCRIPTED, _RECORDED = "scripted", "recorded"

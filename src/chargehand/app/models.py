@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chargehand.app.composition import App
 from chargehand.app.configuration import configuration_here
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
@@ -33,6 +32,7 @@ from chargehand.models._contract import Price
 from chargehand.models._modelsdev import listed_models, listed_providers
 
 if TYPE_CHECKING:
+    from chargehand.app.composition import App
     from chargehand.models._modelsdev import Listed
 
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from chargehand.app.agents import InstalledProgram, installed_programs
-from chargehand.app.composition import App
 from chargehand.app.config.edit import check_user_value, set_user_values
 from chargehand.app.config.records import REPOSITORY_FILE
 from chargehand.app.locations import user_config_path
@@ -32,6 +31,9 @@ from chargehand.app.wiring.session import DetectedChecks
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 _PROVIDERS: Mapping[Provider, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
 _OLLAMA_OFFERS = 3

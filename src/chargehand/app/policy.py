@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.app._policy_files import add_override
-from chargehand.app.composition import App
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
@@ -29,6 +29,9 @@ from chargehand.policy._requests import LARGEST_SCRIPT
 from chargehand.policy._rules import Rule, Rules, facts_schema
 from chargehand.sandbox._contract import WORKSPACE
 from chargehand.workspace._depot import Depot
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 
 class RuleSource(msgspec.Struct, frozen=True, kw_only=True):

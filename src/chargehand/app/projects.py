@@ -6,10 +6,10 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from chargehand.app.composition import App
 from chargehand.app.config.records import UntrustedKey
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.roles import RoleFile
@@ -17,6 +17,9 @@ from chargehand.app.trust import describe_untrusted
 from chargehand.core.records import Base
 from chargehand.workspace._hook import install_hook, remove_hook
 from chargehand.workspace._repository import find_repository
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.agents._roles import Role
-from chargehand.app.composition import App
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.choice import DEFAULT_ROLE, role_settings
 from chargehand.app.selection.roles import RoleCatalogue, RoleInForce
 from chargehand.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 
 class RoleEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.policy._actions import Effect, Snippet, Surroundings
 from chargehand.policy._judge import denied, judge
 from chargehand.sandbox._isolate import ConsoleLine, SnippetError, SnippetSpec, language_of
 from chargehand.sandbox._isolate_pool import run_snippet
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 
 class SnippetJudgement(msgspec.Struct, frozen=True, kw_only=True):

@@ -204,8 +204,8 @@ def probe(name: str | None, quick: bool, repo: Path | None, as_json: bool) -> in
 
     out = Output(as_json=as_json)
     with App.open() as app:
-        asking = lambda name: out.notice(f"asking {name} …")  # noqa: E731 - one line says it all
-        probes = asyncio.run(probe_models(app, name, repo, quick=quick, asking=asking))
+        probing = probe_models(app, name, repo, quick=quick, asking=lambda each: out.notice(f"asking {each} …"))
+        probes = asyncio.run(probing)
     out.document(probes)
     if not probes.models:
         out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.text import printable
-from chargehand.mcp import _missions as desk
+from chargehand.mcp import _missions
 from chargehand.mcp._calls import KeepTraceback, translate_errors
 from chargehand.mcp._records import ListMissions, OneMission, ShowDiff, ShowLog
 from chargehand.mcp._tools import ToolContext
@@ -35,13 +35,13 @@ _CLIENTS = 64
 class Resources:
     """Lists and reads missions, and tells who subscribed to one of what is new in its log."""
 
-    def __init__(self, bench: ToolContext, *, keep_traceback: KeepTraceback) -> None:
-        self._bench = bench
+    def __init__(self, tools: ToolContext, *, keep_traceback: KeepTraceback) -> None:
+        self._tools = tools
         self._keep_traceback = keep_traceback
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=_MOST)
         self._subscribers: dict[str, dict[str, ServerSession]] = {}
-        bench.watcher.told = self._tell
+        tools.watcher.told = self._tell
 
     async def list_resources(
         self, context: _Context, params: types.PaginatedRequestParams | None
@@ -49,7 +49,7 @@ class Resources:
         """Answer `resources/list`: the newest missions, page by page."""
         call = ListMissions(limit=_PAGE, cursor=params.cursor if params else None)
         with _protocol_errors(self._keep_traceback):
-            page = await self._bench.do(desk.list_missions, call)
+            page = await self._tools.do(_missions.list_missions, call)
         resources = [
             types.Resource(
                 uri=f"mission://{line.mission}",
@@ -90,7 +90,7 @@ class Resources:
         """Answer `resources/subscribe`, of protocols before 2026-07-28."""
         with _protocol_errors(self._keep_traceback):
             mission, _ = _parsed(params.uri)
-            await self._bench.status(mission)
+            await self._tools.status(mission)
         client = _client(context)
         while client not in self._subscribers and len(self._subscribers) >= _CLIENTS:
             oldest = next(iter(self._subscribers))  # an HTTP session that ended says nothing of it
@@ -99,7 +99,7 @@ class Resources:
         if params.uri not in mine:
             if len(mine) >= _MOST:
                 raise MCPError(types.INVALID_REQUEST, f"more than {_MOST} subscriptions")
-            self._bench.watcher.follow(mission)
+            self._tools.watcher.follow(mission)
         mine[params.uri] = context.session
         return types.EmptyResult()
 
@@ -119,7 +119,7 @@ class Resources:
             with _protocol_errors(self._keep_traceback):
                 missions = [_parsed(str(uri))[0] for uri in wanted]
             for mission in missions:
-                stack.enter_context(self._bench.watcher.following(mission))
+                stack.enter_context(self._tools.watcher.following(mission))
             return await self._listen(context, params)
 
     def close(self) -> None:
@@ -128,14 +128,14 @@ class Resources:
 
     async def _text(self, mission: str, part: str) -> str:
         if part == "diff":
-            diff = await self._bench.do(desk.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
+            diff = await self._tools.do(_missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
             rest = "" if diff.next_offset is None else "\n[cut here: the tool show_diff shows the rest]\n"
             return diff.patch + rest
         if part == "log":
-            last = (await self._bench.status(mission)).last_seq
-            log = await self._bench.do(desk.show_log, ShowLog(mission=mission, after=max(0, last - 100)))
+            last = (await self._tools.status(mission)).last_seq
+            log = await self._tools.do(_missions.show_log, ShowLog(mission=mission, after=max(0, last - 100)))
             return msgspec.json.encode(log).decode()
-        view = await self._bench.do(desk.mission_status, OneMission(mission=mission))
+        view = await self._tools.do(_missions.mission_status, OneMission(mission=mission))
         return msgspec.json.encode(view).decode()
 
     async def _tell(self, mission: str) -> None:
@@ -151,7 +151,7 @@ class Resources:
         mine = self._subscribers.get(client, {})
         for uri in uris:
             if mine.pop(uri, None) is not None:
-                self._bench.watcher.leave(_parsed(uri)[0])
+                self._tools.watcher.leave(_parsed(uri)[0])
         if not mine:
             self._subscribers.pop(client, None)
 

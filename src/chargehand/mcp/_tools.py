@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from chargehand.app.composition import App
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
-from chargehand.mcp import _missions as desk
+from chargehand.mcp import _missions
 from chargehand.mcp import _records as records
 from chargehand.mcp._records import McpArguments, McpResult, MissionView, PromoteMission, WaitMission
 from chargehand.mcp._watcher import MissionWatcher
@@ -60,7 +60,7 @@ class ToolContext:
 
     async def status(self, mission: str) -> MissionView:
         """Return how a mission stands."""
-        return await self.do(desk.mission_status, records.OneMission(mission=mission))
+        return await self.do(_missions.mission_status, records.OneMission(mission=mission))
 
     async def wait(self, call: WaitMission, progress: Progress) -> MissionView:
         """Wait until a mission is settled, or as long as the client asks; return how it stands then."""
@@ -146,12 +146,12 @@ class McpToolSpec:
         return convert_to(given, self.takes)
 
 
-def mission_tools(bench: ToolContext) -> tuple[McpToolSpec, ...]:
-    """Return all tools on a bench."""
-    return (*_looking(bench), *_working(bench), *_deciding(bench))
+def mission_tools(context: ToolContext) -> tuple[McpToolSpec, ...]:
+    """Return all tools, working on one context."""
+    return (*_looking(context), *_working(context), *_deciding(context))
 
 
-def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
+def _looking(context: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
         McpToolSpec(
             name="mission_status",
@@ -159,7 +159,7 @@ def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
             takes=records.OneMission,
             gives=MissionView,
-            call=bench.plain(desk.mission_status),
+            call=context.plain(_missions.mission_status),
             read_only=True,
         ),
         McpToolSpec(
@@ -169,7 +169,7 @@ def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             "`settled` is false where the time was not enough.",
             takes=WaitMission,
             gives=MissionView,
-            call=bench.wait,
+            call=context.wait,
             read_only=True,
         ),
         McpToolSpec(
@@ -178,7 +178,7 @@ def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="Missions, the newest first, page by page.",
             takes=records.ListMissions,
             gives=records.MissionList,
-            call=bench.plain(desk.list_missions),
+            call=context.plain(_missions.list_missions),
             read_only=True,
         ),
         McpToolSpec(
@@ -187,7 +187,7 @@ def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="What a mission changed against its base, as a patch, page by page.",
             takes=records.ShowDiff,
             gives=records.DiffView,
-            call=bench.plain(desk.show_diff),
+            call=context.plain(_missions.show_diff),
             read_only=True,
         ),
         McpToolSpec(
@@ -196,13 +196,13 @@ def _looking(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="The events of a mission after a sequence number.",
             takes=records.ShowLog,
             gives=records.LogView,
-            call=bench.plain(desk.show_log),
+            call=context.plain(_missions.show_log),
             read_only=True,
         ),
     )
 
 
-def _working(bench: ToolContext) -> tuple[McpToolSpec, ...]:
+def _working(context: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
         McpToolSpec(
             name="run_mission",
@@ -211,7 +211,7 @@ def _working(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             "passes every check. Returns at once; wait_mission waits for the end.",
             takes=records.RunMission,
             gives=records.Started,
-            call=bench.plain(desk.run_mission, wakes=True),
+            call=context.plain(_missions.run_mission, wakes=True),
             open_world=True,
         ),
         McpToolSpec(
@@ -220,7 +220,7 @@ def _working(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="Answer what a waiting mission asks; it then goes on.",
             takes=records.AnswerQuestion,
             gives=MissionView,
-            call=bench.plain(desk.answer_question, wakes=True),
+            call=context.plain(_missions.answer_question, wakes=True),
         ),
         McpToolSpec(
             name="send_message",
@@ -228,12 +228,12 @@ def _working(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="Tell the agent of a mission something; it gets it with its next attempt.",
             takes=records.SendMessage,
             gives=MissionView,
-            call=bench.plain(desk.send_message),
+            call=context.plain(_missions.send_message),
         ),
     )
 
 
-def _deciding(bench: ToolContext) -> tuple[McpToolSpec, ...]:
+def _deciding(context: ToolContext) -> tuple[McpToolSpec, ...]:
     return (
         McpToolSpec(
             name="promote",
@@ -242,7 +242,7 @@ def _deciding(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             "checks ran once more; what a check refuses nobody lets in. Ask your person first.",
             takes=PromoteMission,
             gives=MissionView,
-            call=bench.promote,
+            call=context.promote,
         ),
         McpToolSpec(
             name="discard",
@@ -250,7 +250,7 @@ def _deciding(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
             takes=records.OneMission,
             gives=MissionView,
-            call=bench.plain(desk.discard),
+            call=context.plain(_missions.discard),
             destructive=True,
             idempotent=True,
         ),
@@ -260,7 +260,7 @@ def _deciding(bench: ToolContext) -> tuple[McpToolSpec, ...]:
             description="Stop a mission that runs, or close one that waits.",
             takes=records.OneMission,
             gives=MissionView,
-            call=bench.plain(desk.cancel),
+            call=context.plain(_missions.cancel),
             destructive=True,
         ),
     )

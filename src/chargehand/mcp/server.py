@@ -1,4 +1,4 @@
-"""Puts the MCP server together: tools and resources on one bench, with the task that watches missions."""
+"""Puts the MCP server together: tools and resources on one context, with the task that watches missions."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ async def mission_server(
     """
     with App.open(environ=environ, cwd=cwd) as app:
         watcher = MissionWatcher(app)
-        bench = ToolContext(environ=environ, cwd=cwd, watcher=watcher)
-        resources = Resources(bench, keep_traceback=keep_traceback)
+        context = ToolContext(environ=environ, cwd=cwd, watcher=watcher)
+        resources = Resources(context, keep_traceback=keep_traceback)
         watching = asyncio.create_task(watcher.run())
         try:
-            yield _server(ToolCalls(mission_tools(bench), keep_traceback=keep_traceback), resources)
+            yield _server(ToolCalls(mission_tools(context), keep_traceback=keep_traceback), resources)
         finally:
             resources.close()
-            await bench.close()
+            await context.close()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 

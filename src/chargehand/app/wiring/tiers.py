@@ -17,13 +17,13 @@ from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
 from chargehand.core.tiers import TierCandidate, TierChoice, TierFacts, TierName
-from chargehand.missions._services import Tier
 from chargehand.policy._tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox._probe import ProbeReport, probe
 from chargehand.sandbox._process import ProcessTier
 from chargehand.sandbox._toolchain import Toolchain
 
 if TYPE_CHECKING:
+    from chargehand.missions._services import Tier
     from chargehand.sandbox._isolate_pool import SnippetPool
 
 _TIERS = ("process", "container", "vm")
