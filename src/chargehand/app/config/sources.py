@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,21 +70,19 @@ def read_environment(
 
 
 def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
+    """Return the dotted key that `CHARGEHAND_TABLE_NAME_FIELD` means; a name may itself contain `_`."""
     for table in NAMED:
-        head = f"{PREFIX}{table.upper()}_"
-        if name.startswith(head):
-            return _key_of_entry(name.removeprefix(head), table, entries.get(table, ()))
-    return None
-
-
-def _key_of_entry(rest: str, table: str, names: Iterable[str]) -> str | None:
-    for field in entry_keys(table):
-        tail = f"_{field.upper()}"
-        middle = rest.removesuffix(tail)
-        if not rest.endswith(tail) or not ENTRY_NAME.fullmatch(middle):
+        rest = name.removeprefix(f"{PREFIX}{table.upper()}_")
+        if rest == name:
             continue
-        named = [known for known in names if known.upper().replace("-", "_") == middle]
-        return f"{table}.{named[0] if named else middle.lower()}.{field}"
+        for field in entry_keys(table):
+            middle = rest.removesuffix(f"_{field.upper()}")
+            if middle == rest or not ENTRY_NAME.fullmatch(middle):
+                continue
+            # Capitals and `_` say neither case nor `-`: a configured name that fits is the one that is meant.
+            named = [known for known in entries.get(table, ()) if known.upper().replace("-", "_") == middle]
+            return f"{table}.{named[0] if named else middle.lower()}.{field}"
+        return None
     return None
 
 
@@ -119,14 +117,10 @@ def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:
         if key is None:
             known = (*known_names(), ONLY_CHECKS)
             raise config_error(option.name, f"unknown key {format_value(dotted)}", nearest(dotted, known))
-        said[dotted] = SourcedValue(value=_option(key, option), origin=option.name, place=option.name)
+        read = parse_text if isinstance(option.value, str) else parse_value
+        value: Any = option.value
+        said[dotted] = SourcedValue(value=read(key, value, option.name), origin=option.name, place=option.name)
     return said
-
-
-def _option(key: ConfigKey, option: OptionValue) -> Any:
-    if isinstance(option.value, str):
-        return parse_text(key, option.value, option.name)
-    return parse_value(key, option.value, option.name)
 
 
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
