@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.app.config.edit import _edited
+from chargehand.app.config.edit import _insert
 from chargehand.app.config.keys import entry_keys, section_keys
 from chargehand.app.config.lines import scan
 from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
@@ -324,7 +324,7 @@ def _in_tables(said: dict[str, Any]) -> str:
 def test_an_edit_changes_one_value_only(said: dict[str, Any], key: str, value: int, tables: bool) -> None:
     text = _in_tables(said) if tables else _toml(said)
     before = tomllib.loads(text)
-    edited = _edited(text, tuple(key.split(".")), str(value))
+    edited = _insert(text, tuple(key.split(".")), str(value))
     section, _, field = key.partition(".")
     assert tomllib.loads(edited) == before | {section: before.get(section, {}) | {field: value}}
     assert edited.count("# keep") == text.count("# keep")

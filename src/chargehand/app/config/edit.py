@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chargehand.app.config.keys import ConfigKey, find_key, known_names
+from chargehand.app.config.keys import find_key, known_names
 from chargehand.app.config.lines import TomlEntry, scan
 from chargehand.app.config.resolve import resolve
 from chargehand.app.config.sources import parse_toml
@@ -36,27 +36,31 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
     data = parse_toml(text, name=str(path))
     for key, value in values.items():
         written, parts = check_user_value(key, value), tuple(key.split("."))
-        text, data = _edited(text, parts, _toml(written)), _with(data, parts, written)
-        _verify(path, text, data)
+        text, data = _insert(text, parts, _toml(written)), _with(data, parts, written)
+        # Whatever the scanner took the text for: only an edit that says the old values and the new one is kept.
+        try:
+            as_meant = parse_toml(text, name=str(path)) == data
+        except ConfigError:
+            as_meant = False
+        if not as_meant:
+            message = "the file is laid out in a way that cannot be edited safely"
+            raise config_error(str(path), message, "change it in an editor")
     resolve(user=UserFile(path=path, text=text))
     _replace(path, text)
 
 
 def check_user_value(key: str, value: str) -> Any:
-    """Return the value as the file would say it; raises `ConfigError` for an unknown key or a bad value."""
+    """Return the value as the file would say it: a duration stays the way the person wrote it.
+
+    Raises `ConfigError` for an unknown key or a bad value.
+    """
     known = find_key(key)
     if known is None:
         raise ConfigError(f"unknown key {format_value(key)}", hint=nearest(key, known_names()))
-    return _written(known, value)
-
-
-def _written(key: ConfigKey, value: str) -> Any:
-    """Return the value as the file should say it: a duration stays the way the person wrote it."""
-    parsed = parse_text(key, value, key.name)
-    if key.shape != "seconds":
+    parsed = parse_text(known, value, known.name)
+    if known.shape != "seconds":
         return list(parsed) if isinstance(parsed, tuple) else parsed
-    plain = re.fullmatch(r"[0-9]+", value.strip())
-    return int(value) if plain else value.strip()
+    return int(value) if re.fullmatch(r"[0-9]+", value.strip()) else value.strip()
 
 
 def _toml(value: Any) -> str:
@@ -76,18 +80,8 @@ def _with(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dict[str,
     return data | {head: _with(table if isinstance(table, dict) else {}, rest, value)}
 
 
-def _verify(path: Path, text: str, expected: dict[str, Any]) -> None:
-    try:
-        same = parse_toml(text, name=str(path)) == expected
-    except ConfigError:
-        same = False
-    if not same:
-        raise config_error(
-            str(path), "the file is laid out in a way that cannot be edited safely", "edit it by hand"
-        )
-
-
-def _edited(text: str, parts: tuple[str, ...], value: str) -> str:
+def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
+    """Return the text with a key set: in place, in its table, beside its dotted neighbours, or in a new table."""
     newline = "\r\n" if "\r\n" in text else "\n"
     entries = scan(text)
     table = parts[:-1]
@@ -142,27 +136,23 @@ def _appended(text: str, table: tuple[str, ...], line: str, newline: str) -> str
 
 
 def _replace(path: Path, text: str) -> None:
+    """Replace the file in one step; a link stays a link, and the mode stays what it was (0600 for a new file)."""
     try:
-        target = path.resolve()  # a link to the real file stays a link
+        target = path.resolve()
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-        _swap(target, text.encode("utf-8"), mode)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
     except (OSError, RuntimeError, ValueError) as error:
-        raise config_error(
-            str(path), f"cannot be written: {error}", "check the directory's permissions"
-        ) from error
-
-
-def _swap(target: Path, content: bytes, mode: int) -> None:
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+        message = f"cannot be written: {error}"
+        raise config_error(str(path), message, "check the directory's permissions") from error
