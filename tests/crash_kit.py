@@ -201,7 +201,7 @@ class Yard:
     def missions(self, site: Site) -> list[MissionState]:
         """Return the missions of a site."""
         with self.app() as app:
-            return [state for state in app.look.all() if state.repository == str(site.repository)]
+            return [state for state in app.mission_reader.all() if state.repository == str(site.repository)]
 
     # --- what is done to it
 

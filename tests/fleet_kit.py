@@ -132,7 +132,7 @@ class Fleet(Yard):
     def states(self) -> dict[str, MissionState]:
         """Return how the missions stand."""
         with self.app() as app:
-            return {mission: app.look.state(mission) for mission in self.jobs}
+            return {mission: app.mission_reader.state(mission) for mission in self.jobs}
 
     def holder(self, mission: str) -> subprocess.Popen[bytes] | None:
         """Return the living worker of ours that holds a mission."""
@@ -187,7 +187,7 @@ class Fleet(Yard):
         with self.app() as app:
             if app.store.log.takeable():
                 return False
-            return all(app.look.at_rest(mission).status in SETTLED for mission in self.jobs)
+            return all(app.mission_reader.at_rest(mission).status in SETTLED for mission in self.jobs)
 
     def wait(self, *, seconds: float = 120.0) -> None:
         """Open all gates and wait until all missions have come to their ends."""

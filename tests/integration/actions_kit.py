@@ -95,7 +95,7 @@ class Yard(Workshop):
     def mission(self, mission: str) -> MissionState:
         """Return the state of a mission."""
         with self.opened() as app:
-            state: MissionState = app.look.state(mission)
+            state: MissionState = app.mission_reader.state(mission)
             return state
 
     def types(self, log: str) -> list[str]:

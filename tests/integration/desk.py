@@ -108,12 +108,12 @@ class Desk:
     def missions(self, repository: Path) -> list[MissionState]:
         """Return the missions of a repository."""
         with App.open(environ=self.environ, cwd=self.place) as app:
-            return [state for state in app.look.all() if state.repository == str(repository)]
+            return [state for state in app.mission_reader.all() if state.repository == str(repository)]
 
     def state(self, said: Said) -> MissionState:
         """Return all that is known of the mission that a run told of."""
         with App.open(environ=self.environ, cwd=self.place) as app:
-            return app.look.state(said.document["mission"])
+            return app.mission_reader.state(said.document["mission"])
 
 
 def finish(process: subprocess.Popen[str]) -> Said:

@@ -171,8 +171,8 @@ def test_by_default_it_is_the_branch_the_mission_started_from(yard: Yard) -> Non
     assert (state.status, state.result["base"]) == ("done", git(yard.repository, "rev-parse", "main")), state
     with yard.opened() as app:
         depot = app.depot(app.project(yard.repository))
-        branching = Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
-        last = app.look.state(mission.id).checkpoints[-1]
+        branching = Branching(store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock)
+        last = app.mission_reader.state(mission.id).checkpoints[-1]
         with pytest.raises(RefusedError) as stale:
             branching.keep(depot, mission.id, last.tree, before="0" * 40, trigger="x", stop=threading.Event())
         assert stale.value.code == "plan_stale"
@@ -180,7 +180,7 @@ def test_by_default_it_is_the_branch_the_mission_started_from(yard: Yard) -> Non
         stopped.set()
         with pytest.raises(StoppedError):
             branching.commit(depot, mission.id, "late", stop=stopped)
-        assert app.look.state(mission.id).checkpoints[-1] == last
+        assert app.mission_reader.state(mission.id).checkpoints[-1] == last
 
 
 def test_what_a_check_refuses_stays_refused_after_a_merge(yard: Yard) -> None:

@@ -107,7 +107,7 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
                 sandbox._kill()
                 with pytest.raises(SandboxDiedError):
                     await running
-                return app.look.state(made)
+                return app.mission_reader.state(made)
 
     state = asyncio.run(work())
     assert (state.status, state.attempts[0].reasons[0].code) == ("failed", "sandbox_died")

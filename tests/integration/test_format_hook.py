@@ -109,7 +109,7 @@ def test_what_a_mission_left_is_formatted_as_a_checkpoint(
     done = here("format", "--mission", state.id, cwd=shop.repository)
     assert (done.code, done.document["changed"]) == (0, ["a.py"]), done
     with App.open(environ=shop.environ, cwd=shop.repository) as app:
-        now = app.look.state(state.id)
+        now = app.mission_reader.state(state.id)
         depot = app.depot(app.project(shop.repository))
         entry = depot.lookup(now.checkpoints[-1].tree, "a.py")
         assert entry is not None

@@ -174,7 +174,7 @@ def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> 
     assert state.base != state.first_base
     with App.open(environ=desk.environ, cwd=desk.place) as app:
         before = next(point for point in state.checkpoints if point.trigger == "end")
-        assert app.look.state(state.id).checkpoints[-1].trigger == "merged"
+        assert app.mission_reader.state(state.id).checkpoints[-1].trigger == "merged"
     restored = desk.say("checkpoint", "restore", state.id, before.commit, cwd=repo)
     assert restored.code == 0, restored
     assert desk.state(said).base == state.first_base

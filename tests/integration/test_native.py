@@ -33,7 +33,11 @@ def shop(tmp_path: Path) -> NativeShop:
 
 def texts(shop: NativeShop, mission: str, speaker: str) -> list[str]:
     with shop.opened() as app:
-        return [line.text for line in transcript(app.store, app.look.state(mission)) if line.speaker == speaker]
+        return [
+            line.text
+            for line in transcript(app.store, app.mission_reader.state(mission))
+            if line.speaker == speaker
+        ]
 
 
 def events(shop: NativeShop, mission: str, kind: type) -> list[Any]:
@@ -220,7 +224,7 @@ class TestQuestions:
         assert state.open_question is not None
         assert state.open_question.text == "Which way?"
         with shop.opened() as app:
-            assert app.look.state(state.id).status == "waiting"
+            assert app.mission_reader.state(state.id).status == "waiting"
             answered = app.steering.answer(state.id, "left")
             assert answered.status == "planned"
             with pytest.raises(RefusedError, match="asks nothing"):
@@ -305,7 +309,7 @@ class TestForks:
         shop.model("scripted", scripted(MENDS))
         state = shop.native(attempts=1)
         with shop.opened() as app:
-            forked = app.look.state(self.fork(shop, state.id, 2))
+            forked = app.mission_reader.state(self.fork(shop, state.id, 2))
         assert forked.seconds_of() == 0.0
         assert sum(attempt.booked_usd for attempt in forked.attempts) == 0.0
 

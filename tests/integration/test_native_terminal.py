@@ -89,7 +89,7 @@ class Shop(NativeShop):
     def state(self, mission: str | None = None) -> MissionState:
         """Return how a mission stands, the newest by default."""
         with self.opened() as app:
-            return app.look.state(mission or app.store.log.missions()[-1].id)
+            return app.mission_reader.state(mission or app.store.log.missions()[-1].id)
 
     def error(self, *words: str, code: int = 2) -> dict[str, str]:
         """Run the program, which must end with an error that says what to do; return the error."""

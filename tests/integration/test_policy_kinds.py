@@ -35,7 +35,7 @@ def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
 
 def results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        lines = transcript(app.store, app.look.state(mission))
+        lines = transcript(app.store, app.mission_reader.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
 
@@ -183,7 +183,7 @@ class TestExec:
         assert told(judged(shop, state.id, "exec")) == [("exec", "allow", "exec-by-person")]
         app = shop.app()
         try:
-            assert app.look.state(state.id).status == "promoted"
+            assert app.mission_reader.state(state.id).status == "promoted"
         finally:
             app.close()
 

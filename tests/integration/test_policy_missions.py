@@ -27,7 +27,7 @@ def judged(shop: NativeShop, mission: str) -> list[ActionJudged]:
 
 def results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        lines = transcript(app.store, app.look.state(mission))
+        lines = transcript(app.store, app.mission_reader.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
 

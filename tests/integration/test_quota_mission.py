@@ -78,7 +78,7 @@ class ClockShop(NativeShop):
 
     def state(self, mission: str) -> MissionState:
         with self.opened() as app:
-            return app.look.state(mission)
+            return app.mission_reader.state(mission)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(sh
             assert app.steering.cancel(state.id).status == "cancelled"
             assert list((app.home / "calls").iterdir()) == []
             assert "calls" in {row.kind for row in app.store.artifacts.list(state.id)}
-            assert app.look.sleepers() == {}
+            assert app.mission_reader.sleepers() == {}
     shop.clock.advance(10 * HOURS)
     shop.woken()
     assert shop.state(state.id).status == "cancelled"

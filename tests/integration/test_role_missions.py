@@ -80,7 +80,7 @@ def test_a_reviewer_reports_and_writes_nothing_however_it_tries(shop: NativeShop
 
 def _results(shop: NativeShop, mission: str) -> list[str]:
     with shop.opened() as app:
-        state = app.look.state(mission)
+        state = app.mission_reader.state(mission)
     return [
         step.output.get("output", step.output)["text"]
         for name, step in state.steps.items()

@@ -82,23 +82,23 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
             await until(lambda app=app, made=made: told(app, made, AttemptStarted))
         app, sixth = await gang.begin(GOLD, checks=["true"], seconds=3.0)
         await until(lambda: told(app, sixth, MissionQueued))
-        queued = app.look.state(sixth).queued
+        queued = app.mission_reader.state(sixth).queued
         assert queued is not None
         assert (queued.waits_for, queued.before, queued.places) == ("attempts", 0, 5)
         assert "5 agents work already" in queued.reason.message
-        assert app.look.state(sixth).status == "running"
+        assert app.mission_reader.state(sixth).status == "running"
         await asyncio.sleep(3.5)  # longer than its own limit, which counts none of this
         assert told(app, sixth, AttemptStarted, AttemptFinished) == []
         one, ended = five[0]
         one.controls.stop_all("cancel", identity="os:test")
-        await until(lambda: app.look.state(sixth).status == "promoted")
+        await until(lambda: app.mission_reader.state(sixth).status == "promoted")
         (admitted,) = told(app, sixth, MissionAdmitted)
         assert isinstance(admitted, MissionAdmitted)
         assert admitted.seconds > 3.5
-        state = app.look.state(sixth)
+        state = app.mission_reader.state(sixth)
         assert state.queued is None
         assert state.seconds_of() < 3.0
-        assert one.look.state(ended).status == "cancelled"
+        assert one.mission_reader.state(ended).status == "cancelled"
 
 
 async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: 
         last, made = await gang.begin(GOLD, checks=["true"])
         await until(lambda: told(last, made, MissionQueued))
         holder.controls.stop_all("cancel", identity="os:test")
-        await until(lambda: last.look.state(made).status == "promoted")
-        assert cancelled.look.state(gone).status == "cancelled"
-        assert paused.look.state(asleep).status == "paused"
+        await until(lambda: last.mission_reader.state(made).status == "promoted")
+        assert cancelled.mission_reader.state(gone).status == "cancelled"
+        assert paused.mission_reader.state(asleep).status == "paused"
         await paused.controls.take({"mission": asleep, "order": "resume", "identity": "os:test"})
-        await until(lambda: paused.look.state(asleep).status == "promoted")
+        await until(lambda: paused.mission_reader.state(asleep).status == "promoted")
 
 
 async def test_verdicts_take_turns(tmp_path: Path) -> None:

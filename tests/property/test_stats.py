@@ -262,7 +262,7 @@ class Writer:
             truth.mission_seconds.append(seconds)
 
     def stats(self, **wanted: Any) -> Stats:
-        return gather(self.app.look, **wanted)
+        return gather(self.app.mission_reader, **wanted)
 
 
 @pytest.fixture

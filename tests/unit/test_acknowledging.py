@@ -260,6 +260,6 @@ def test_delivery_is_folded_from_the_log(app: App) -> None:
         MessageDelivered(message="g-1", attempt=AT),
         MessageAcknowledged(message="g-1", attempt=AT),
     )
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     assert [each.message for each in state.messages] == ["message-1", "g-1"]
     assert (state.delivered, state.acknowledged) == ({"g-1"}, {"g-1"})

@@ -151,7 +151,7 @@ def test_wrong_options_of_a_run(desk: Desk) -> None:
     assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vmm", code=2)["message"]
     assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
     assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
-    assert desk.error("run", *agent, code=2)["message"] == "nothing was asked for"
+    assert desk.error("run", *agent, code=2)["message"] == "no request was given"
     assert desk.json("mission", "list") == {"missions": []}
 
 

@@ -75,7 +75,7 @@ def test_an_unexpected_exception_is_short_and_its_traceback_is_kept(
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["code"] == "internal"
     assert "ZeroDivisionError: by zero" in error["message"]
-    kept = Path(error["hint"].removeprefix("the traceback is in "))
+    kept = Path(error["hint"].removeprefix("the traceback was saved to "))
     assert kept.parent == tmp_path / "state" / "errors"
     assert "Traceback (most recent call last)" in kept.read_text()
     assert "Traceback" not in error["message"]
@@ -88,7 +88,7 @@ def test_a_state_directory_that_cannot_be_had_does_not_lose_the_traceback(
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "file" / "state"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert guarded(raising(ZeroDivisionError()), []) == 6
-    assert "the traceback is in /" in capsys.readouterr().err
+    assert "the traceback was saved to /" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

@@ -130,7 +130,7 @@ def test_the_words(desk: Desk) -> None:
 
 def test_nothing_is_unknown_and_not_zero(desk: Desk) -> None:
     assert "No missions yet. Start one:" in desk()
-    assert "no mission yet since 2026-01-31" in desk("--since", "2026-01-31")
+    assert "No missions yet since 2026-01-31" in desk("--since", "2026-01-31")
     document = desk.json("--since", "2026-01-31")
     assert document["rates"] == {"completion": None, "promotion": None, "engine_failure": None}
     assert document["attempts"]["cost"]["usd"] is None

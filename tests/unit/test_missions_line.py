@@ -41,12 +41,12 @@ def say(*words: str) -> Any:
 
 def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
     missions = [ask(app) for _ in range(7)]
-    assert {reason.code for reason in app.look.waits().values()} == {"no_worker"}
+    assert {reason.code for reason in app.mission_reader.waits().values()} == {"no_worker"}
     worker = app._local.join("worker")
     try:
         for mission in missions[:5]:
             take(app, mission, worker)
-        waits = app.look.waits()
+        waits = app.mission_reader.waits()
         assert list(waits) == missions[5:]
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
@@ -62,12 +62,12 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         epoch = app.store.log.get(missions[0]).epoch
         app.store.log.append(missions[0], MissionFinished(status="refused"), epoch=epoch)
         app.store.log.release(missions[0], epoch=epoch)
-        assert list(app.look.waits()) == missions[6:]
-        assert "before it" not in app.look.waits()[missions[6]].message
+        assert list(app.mission_reader.waits()) == missions[6:]
+        assert "before it" not in app.mission_reader.waits()[missions[6]].message
     finally:
         worker.leave()
     # Its worker is gone: what it held waits for another one, each where it stood.
-    waits = app.look.waits()
+    waits = app.mission_reader.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
     assert "5 asked for before it wait too" in waits[missions[6]].message

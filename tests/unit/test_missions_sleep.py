@@ -52,7 +52,7 @@ class Bed:
         return error
 
     def state(self, mission: str) -> MissionState:
-        return self.app.look.at_rest(mission)
+        return self.app.mission_reader.at_rest(mission)
 
     def wake(self, app: App, mission: str) -> bool:
         try:
@@ -84,7 +84,7 @@ def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes
     assert bed.state("m-1").user == "ann"
     bed.app.close()
     bed.app = bed.process()
-    (moment,) = bed.app.look.sleepers().values()
+    (moment,) = bed.app.mission_reader.sleepers().values()
     assert not bed.app.store.log.get("m-1").runnable
     bed.clock.advance((moment - bed.clock.now()).total_seconds() - 0.001)
     assert not bed.wake(bed.app, "m-1")
@@ -102,7 +102,7 @@ def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes
     assert len(answers) == 1
     assert bed.state("m-1").status == "planned"
     assert bed.app.store.log.get("m-1").runnable
-    assert bed.app.look.sleepers() == {}
+    assert bed.app.mission_reader.sleepers() == {}
 
 
 def test_missions_of_one_moment_wake_one_after_the_other(bed: Bed) -> None:
@@ -114,18 +114,18 @@ def test_missions_of_one_moment_wake_one_after_the_other(bed: Bed) -> None:
     for mission, hours in (("m-1", 3), ("m-2", 1), ("m-3", 2)):
         bed.begin(mission)
         bed.park(mission, after=timedelta(hours=hours))
-    assert list(bed.app.look.sleepers()) == ["m-2", "m-3", "m-1"]
+    assert list(bed.app.mission_reader.sleepers()) == ["m-2", "m-3", "m-1"]
 
 
 def test_what_a_dead_worker_noted_is_noted_once(bed: Bed) -> None:
     bed.begin("m-1")
     bed.park("m-1", rest=False)
-    assert bed.app.look.sleepers() == {}, "it should go on, so another worker takes it"
+    assert bed.app.mission_reader.sleepers() == {}, "it should go on, so another worker takes it"
     bed.clock.advance(60)
     again = bed.park("m-1", after=timedelta(hours=9))
     assert "2026-01-01 05:00:01" in again.message
     assert len([line for line in bed.app.store.log.read("m-1") if line.type == QuestionAsked.type]) == 1
-    assert list(bed.app.look.sleepers()) == ["m-1"]
+    assert list(bed.app.mission_reader.sleepers()) == ["m-1"]
 
 
 def test_waits_in_vain_get_longer_and_a_persons_word_does_not_count(bed: Bed) -> None:
@@ -149,7 +149,7 @@ def test_who_ended_it_is_not_woken(bed: Bed, end: str) -> None:
     bed.begin("m-1")
     bed.park("m-1")
     getattr(bed.app.steering, end)("m-1")
-    assert bed.app.look.sleepers() == {}
+    assert bed.app.mission_reader.sleepers() == {}
     bed.clock.advance(10 * 3600)
     assert not bed.wake(bed.app, "m-1")
     assert not bed.app.store.log.get("m-1").runnable
@@ -160,7 +160,7 @@ def test_a_question_to_a_person_is_never_answered_by_the_clock(bed: Bed) -> None
     asked = QuestionAsked(question="a-1/ask", tree="t", reasons=(), text="which?", attempt="a-1")
     bed.journal("m-1").note(asked, MissionFinished(status="waiting"))
     bed.clock.advance(10 * 3600)
-    assert bed.app.look.sleepers() == {}
+    assert bed.app.mission_reader.sleepers() == {}
     assert not bed.wake(bed.app, "m-1")
     assert bed.state("m-1").status == "waiting"
 

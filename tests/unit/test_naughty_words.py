@@ -70,7 +70,7 @@ def test_all_of_them_are_kept_and_shown(app: App) -> None:
         asked = QuestionAsked(question=f"q{number}", tree="2" * 40, reasons=(), text=text, options=(text,))
         answered = QuestionAnswered(question=f"q{number}", text=text, identity="os:me")
         app.store.log.append(talk, MessageSent(identity="os:me", text=text), asked, answered)
-    state = app.look.state(talk)
+    state = app.mission_reader.state(talk)
     assert [message.text for message in state.messages] == texts
     assert [(each.text, each.options, each.answer) for each in state.questions.values()] == [
         (text, (text,), text) for text in texts
@@ -97,14 +97,14 @@ def test_some_of_them_by_the_commands(app: App, part: int) -> None:
     app.store.log.append(mission, *created(app, "ask"))
     for text in texts:
         say("mission", "send", mission, "--", text)
-    assert [message.text for message in app.look.state(mission).messages] == texts
+    assert [message.text for message in app.mission_reader.state(mission).messages] == texts
     for number, text in enumerate([*texts, LONG]):
         asked = QuestionAsked(question=f"q{number}", tree="2" * 40, reasons=(), text=text, attempt="a-1")
         app.store.log.append(mission, asked, MissionFinished(status="waiting"))
         assert document("mission", "show", mission)["question"]["text"] == text
         app.steering.answer(mission, text)
-        answered = app.look.state(mission).questions[f"q{number}"]
-        assert (answered.answer, app.look.state(mission).status) == (text, "planned")
+        answered = app.mission_reader.state(mission).questions[f"q{number}"]
+        assert (answered.answer, app.mission_reader.state(mission).status) == (text, "planned")
 
 
 def test_answers_by_the_command_and_what_is_none(app: App) -> None:
@@ -115,5 +115,5 @@ def test_answers_by_the_command_and_what_is_none(app: App) -> None:
     for text in ("", "  \t", "x" * 100_001):
         assert CliRunner().invoke(chargehand, ["mission", "answer", mission, "--", text]).exit_code == 2
         assert CliRunner().invoke(chargehand, ["mission", "send", mission, "--", text]).exit_code == 2
-    assert app.look.state(mission).open_question is not None
-    assert app.look.state(mission).messages == []
+    assert app.mission_reader.state(mission).open_question is not None
+    assert app.mission_reader.state(mission).messages == []

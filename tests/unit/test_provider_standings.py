@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chargehand.app.wiring.gateways import Standings
+from chargehand.app.wiring.gateways import ProviderHealthRegistry
 from chargehand.core.clock import SystemClock
 from chargehand.models._health import ProviderLimits
 
@@ -12,7 +12,7 @@ PLACE = "https://a.example"
 
 
 async def test_missions_with_the_same_limits_share_what_is_known() -> None:
-    standings, clock = Standings(), SystemClock()
+    standings, clock = ProviderHealthRegistry(), SystemClock()
     known = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
     known.of(PLACE).bad()
     again = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
@@ -22,7 +22,7 @@ async def test_missions_with_the_same_limits_share_what_is_known() -> None:
 
 
 def test_another_event_loop_begins_anew() -> None:
-    standings, clock = Standings(), SystemClock()
+    standings, clock = ProviderHealthRegistry(), SystemClock()
 
     async def known() -> object:
         return standings.of({}, clock)

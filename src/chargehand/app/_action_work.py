@@ -48,7 +48,7 @@ _HEADS = "refs/heads/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class ActionResult:
     """How an action's work ended; without `reasons` it went well."""
 
     result: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Done:
     timed_out: bool = False
 
 
-class NeedsWordError(Exception):
+class ApprovalNeededError(Exception):
     """A rule wants a person's word on exactly this `subject` first; nothing was done yet."""
 
     def __init__(self, text: str, *, rule: str, subject: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class NeedsWordError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ActionContext:
     """One action at work: `tell` keeps a line of output, `note` one of the log."""
 
     app: App
@@ -96,8 +96,8 @@ class Work:
     def judge(self, text: str, *, subject: Mapping[str, Any], **facts: str) -> None:
         """Let the rules decide; each judgement is noted.
 
-        Raises `NeedsWordError` where a person has to be asked and was not about this very subject, `RefusedError`
-        (`action_denied`).
+        Raises `ApprovalNeededError` where a person has to be asked and was not about this very subject, and
+        `RefusedError` (`action_denied`).
         """
         state, rules = self.state, self.app.rules()
         assert state.kind is not None
@@ -113,7 +113,7 @@ class Work:
                 text=printable(text),
                 effect="allow" if granted else found.effect,
                 rule=found.rule,
-                reason="a person allowed it, this once" if granted else found.reason,
+                reason="approved once by a person" if granted else found.reason,
                 subject=found.subject,
                 parts=len(found.parts),
                 overridden=found.overridden,
@@ -123,12 +123,12 @@ class Work:
         )
         if found.effect == "deny":
             raise RefusedError(
-                f"rule {found.rule!r} denies it: {found.reason}",
+                f"denied by rule {found.rule!r}: {found.reason}",
                 code="action_denied",
-                hint="chargehand policy show; `policy allow` sets a shipped rule aside",
+                hint="see chargehand policy show; `policy allow` overrides a shipped rule",
             )
         if found.effect == "ask" and not granted:
-            raise NeedsWordError(f"{text}? ({found.reason})", rule=found.rule, subject=dict(subject))
+            raise ApprovalNeededError(f"{text}? ({found.reason})", rule=found.rule, subject=dict(subject))
 
     async def host(
         self, command: HostCommand, *, on_line: Callable[[OutputStream, str], None] | None = None
@@ -140,7 +140,7 @@ class Work:
         return kept.exit_code
 
 
-async def fetch(work: Work) -> Done:
+async def fetch(work: ActionContext) -> ActionResult:
     """Bring the branches of a remote into the depot; the user's repository is only read."""
     name = work.arguments["remote"]
     depot = await asyncio.to_thread(work.depot)
@@ -152,12 +152,12 @@ async def fetch(work: Work) -> Done:
     moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
     result = {"remote": name, "url": remote.shown_url, "moved": len(moved), "branches": branches[:_LISTED]}
-    return Done(result=result, exit_code=code, reasons=_failed(code, "fetch"))
+    return ActionResult(result=result, exit_code=code, reasons=_failed(code, "fetch"))
 
 
-async def push(work: Work) -> Done:
+async def push(work: ActionContext) -> ActionResult:
     """Bring a promoted branch to a remote, or remove one there; what loses anything needs a person's word."""
-    name, commit = work.arguments["remote"], _promoted(work)
+    name, commit = work.arguments["remote"], promoted_commit(work)
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
     branch = _branch(work, depot)
@@ -166,7 +166,7 @@ async def push(work: Work) -> Done:
     new = None if deletes else commit
     where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
     if old == new:
-        return Done(result={**where, "changed": False})
+        return ActionResult(result={**where, "changed": False})
     overwrites = not deletes and old is not None and not await asyncio.to_thread(_follows, depot, old, commit)
     if overwrites and not work.arguments.get("force"):
         raise RefusedError(
@@ -179,23 +179,23 @@ async def push(work: Work) -> Done:
     facts = {"overwrites": "yes" if overwrites else "no", "deletes": "yes" if deletes else "no"}
     work.judge(text, subject=where, remote=name, branch=branch, protocol=remote.protocol, **facts)
     code = await work.host(push_command(depot, remote, branch, commit=new, old=old, force=overwrites))
-    return Done(result={**where, "changed": code == 0}, exit_code=code, reasons=_failed(code, "push"))
+    return ActionResult(result={**where, "changed": code == 0}, exit_code=code, reasons=_failed(code, "push"))
 
 
-def _promoted(work: Work) -> str:
-    state = work.app.look.state(work.mission)
+def promoted_commit(work: ActionContext) -> str:
+    state = work.app.mission_reader.state(work.mission)
     if state.commit is None or state.ref != mission_ref(work.mission):
         raise RefusedError(
-            f"mission {work.mission!r} has promoted nothing, and nothing else leaves",
+            f"mission {work.mission!r} has promoted nothing, and only promoted work is pushed",
             code="not_promoted",
             hint=f"chargehand mission show {work.mission}",
         )
     return state.commit
 
 
-def _branch(work: Work, depot: Depot) -> str:
+def _branch(work: ActionContext, depot: Depot) -> str:
     """Return the branch's name on the remote: the one that was named, else the one that was exported."""
-    state = work.app.look.state(work.mission)
+    state = work.app.mission_reader.state(work.mission)
     exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
     branch = str(work.arguments.get("branch") or exported)
     if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
@@ -203,7 +203,7 @@ def _branch(work: Work, depot: Depot) -> str:
     return branch
 
 
-async def _remote_tip(work: Work, depot: Depot, remote: Remote, branch: str) -> str | None:
+async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch: str) -> str | None:
     found: list[str] = []
 
     def take(stream: OutputStream, line: str) -> None:
@@ -216,7 +216,7 @@ async def _remote_tip(work: Work, depot: Depot, remote: Remote, branch: str) -> 
         raise RepositoryError(
             f"remote {remote.name!r} at {remote.shown_url!r} did not answer",
             code="remote_unreachable",
-            hint="what git said is in the action's log",
+            hint="the action's log holds what git printed",
         )
     tips = (line.partition("\t") for line in found)
     return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)
@@ -230,7 +230,7 @@ def _failed(code: int, verb: str) -> tuple[Reason, ...]:
     return (Reason(code="git_failed", message=f"git {verb} ended with exit code {code}"),) if code else ()
 
 
-async def merge(work: Work) -> Done:
+async def merge(work: ActionContext) -> ActionResult:
     """Merge what a mission left with a tip, or rebase it onto one."""
     depot = await asyncio.to_thread(work.depot)
     tip = await asyncio.to_thread(_tip, work, depot)
@@ -244,29 +244,29 @@ async def merge(work: Work) -> Done:
         return branching.merge(depot, work.mission, tip, message=message, stop=stop)
 
     made = await _in_thread(run)
-    return Done(result={"tip": tip.commit, "revision": tip.revision, **msgspec.to_builtins(made)})
+    return ActionResult(result={"tip": tip.commit, "revision": tip.revision, **msgspec.to_builtins(made)})
 
 
-async def commit(work: Work) -> Done:
+async def commit(work: ActionContext) -> ActionResult:
     """Give what a mission left a message."""
     depot = await asyncio.to_thread(work.depot)
     message = str(work.arguments["message"])
     work.judge("commit", subject={"message": message})
     branching = _branching(work)
     made = await _in_thread(lambda stop: branching.commit(depot, work.mission, message, stop=stop))
-    return Done(result=msgspec.to_builtins(made))
+    return ActionResult(result=msgspec.to_builtins(made))
 
 
-def _branching(work: Work) -> Branching:
+def _branching(work: ActionContext) -> Branching:
     app = work.app
-    return Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+    return Branching(store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock)
 
 
-def _tip(work: Work, depot: Depot) -> Base:
+def _tip(work: ActionContext, depot: Depot) -> Base:
     """Return what to merge with: what was named, else the branch the mission started from, as it is now."""
     named = work.arguments.get("tip")
     if named is None:
-        state = work.app.look.state(work.mission)
+        state = work.app.mission_reader.state(work.mission)
         base = state.first_base
         if base is None or base.branch is None:
             raise UsageError(
@@ -289,12 +289,12 @@ async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
         raise
 
 
-async def execute(work: Work) -> Done:
+async def execute(work: ActionContext) -> ActionResult:
     """Run a command in a sandbox, as `chargehand exec` does; its time begins with it."""
     given = work.arguments
     work.judge(f"exec {' '.join(given['command'])}", subject={"command": given["command"]})
     if work.state.mission is not None:
-        points = work.app.look.state(work.mission).checkpoints
+        points = work.app.mission_reader.state(work.mission).checkpoints
         async with work.app.mission_session(work.mission) as (_, session):
             return await _execute_in(work, session, points[-1].tree if points else None)
     repository = Path(given["repository"])
@@ -303,7 +303,7 @@ async def execute(work: Work) -> Done:
         return await _execute_in(work, session, None)
 
 
-async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
+async def _execute_in(work: ActionContext, session: Session, tree: str | None) -> ActionResult:
     cutters = {name: LineCutter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
     await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
@@ -318,7 +318,7 @@ async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
         cutter.end()
     message = f"the command ended with exit code {result.exit_code}"
     reasons = (Reason(code="command_failed", message=message),) if result.exit_code else ()
-    return Done(
+    return ActionResult(
         result={"tier": tier, "base": session.base.commit},
         exit_code=result.exit_code,
         reasons=reasons,
@@ -326,7 +326,7 @@ async def _execute_in(work: Work, session: Session, tree: str | None) -> Done:
     )
 
 
-WORK: Mapping[ActionKind, Callable[[Work], Awaitable[Done]]] = {
+WORK: Mapping[ActionKind, Callable[[ActionContext], Awaitable[ActionResult]]] = {
     "fetch": fetch,
     "push": push,
     "merge": merge,

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.app._action_work import WORK, Done, NeedsWordError, Work
+from chargehand.app._action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.documents import Document
@@ -85,7 +85,7 @@ class QueuedActionDocument(Document, frozen=True):
     """The first line that a command prints whose work is an action."""
 
     action: str
-    status: Literal["queued"] = "queued"
+    status: Literal["queued"]
 
 
 class ActionLineDocument(Document, frozen=True):
@@ -255,10 +255,10 @@ class Actions:
         def note(*payloads: Payload) -> None:
             self._app.store.log.append(place.log, *payloads, durable=True)
 
-        work = Work(app=self._app, state=state, config=self.config(), tell=tell, note=note)
+        work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
         try:
             status, done = await self._worked(work, place)
-        except NeedsWordError as asks:
+        except ApprovalNeededError as asks:
             note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
             return
         note(
@@ -276,27 +276,27 @@ class Actions:
         if status == "cancelled" and not self.places.cancel_asked(action):
             raise asyncio.CancelledError
 
-    async def _worked(self, work: Work, place: ActionPlace) -> tuple[ActionEnd, Done]:
-        """Do the work and return how it ended; raises `NeedsWordError` where it has to wait for a person."""
+    async def _worked(self, work: ActionContext, place: ActionPlace) -> tuple[ActionEnd, ActionResult]:
+        """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
         seconds = work.state.limit_seconds
         try:
             done = await self._limited(work)
         except TimeoutError:
-            return "timed_out", Done(reasons=(_time_is_up(seconds),))
+            return "timed_out", ActionResult(reasons=(_time_is_up(seconds),))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            return "cancelled", Done(reasons=(_CANCELLED,))
+            return "cancelled", ActionResult(reasons=(_CANCELLED,))
         except MergeConflictError as error:
-            return "failed", Done(reasons=(_reason(error),), result=self._conflicts(place))
+            return "failed", ActionResult(reasons=(_reason(error),), result=self._conflicts(place))
         except ChargehandError as error:
-            return "failed", Done(reasons=(_reason(error),))
+            return "failed", ActionResult(reasons=(_reason(error),))
         if done.timed_out:
             return "timed_out", replace(done, reasons=(_time_is_up(seconds),))
         return ("failed" if done.reasons else "done"), done
 
-    async def _limited(self, work: Work) -> Done:
+    async def _limited(self, work: ActionContext) -> ActionResult:
         """Do the work in its place and time; a wish to cancel ends it."""
         state = work.state
         assert state.kind is not None
@@ -319,13 +319,15 @@ class Actions:
         task.cancel()
 
     @contextlib.asynccontextmanager
-    async def _place(self, work: Work) -> AsyncIterator[None]:
+    async def _place(self, work: ActionContext) -> AsyncIterator[None]:
         """Wait for a place among the git actions of all processes; a command has none: its sandbox bounds it."""
         action, clock = work.state.id, self._app.clock
         asked, places = clock.monotonic(), max(1, work.config.git_at_once)
 
         def waits(before: int) -> None:
-            running = f"{places} git actions run already" + (f", {before} wait before this one" if before else "")
+            running = f"{places} git actions are running" + (
+                f", {before} are queued before this one" if before else ""
+            )
             reason = Reason(code="queued", message=running)
             work.note(ActionQueued(action=action, before=before, places=places, reason=reason))
 
@@ -355,13 +357,13 @@ class Actions:
         held = self.places.hold(action)
         if held is None:
             raise RefusedError(
-                f"action {action!r} runs", code="action_held", hint=f"chargehand action show {action}"
+                f"action {action!r} is running", code="action_held", hint=f"chargehand action show {action}"
             )
         state = self.state(action)
         if state.status != "waiting":
             held.let_go()
             raise RefusedError(
-                f"action {action!r} asks nothing: it is {state.status}",
+                f"action {action!r} has no open question: it is {state.status}",
                 code="no_question",
                 hint=f"chargehand action show {action}",
             )
@@ -369,7 +371,7 @@ class Actions:
         self._note(action, ActionAnswered(action=action, yes=yes, identity=identity))
         if yes:
             return held
-        reason = Reason(code="answered_no", message=f"{identity} was asked and said no")
+        reason = Reason(code="answered_no", message=f"{identity} answered no")
         self._note(action, ActionFinished(action=action, status="failed", seconds=0.0, reasons=(reason,)))
         held.let_go()
         return None
@@ -397,4 +399,4 @@ def _reason(error: ChargehandError) -> Reason:
 
 
 def _time_is_up(seconds: float) -> Reason:
-    return Reason(code="action_time", message=f"it took longer than {seconds:g} s, and all of it was ended")
+    return Reason(code="action_time", message=f"it took longer than {seconds:g} s and was stopped")

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.app.wiring.gateways import AttemptGateways, Standings
+from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
 from chargehand.app.wiring.tiers import (
@@ -75,7 +76,7 @@ class App(StateReader):
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock)
         self.controls = Controls()
-        self._standings = Standings()
+        self._standings = ProviderHealthRegistry()
         self._role = role
         self._loop: asyncio.AbstractEventLoop | None = None
         self._member: Membership | None = None
@@ -128,7 +129,9 @@ class App(StateReader):
     @property
     def steering(self) -> Steering:
         """What steers missions that nobody runs."""
-        return Steering(store=self.store, look=self.look, worker=self.member.id, identity=self.identity())
+        return Steering(
+            store=self.store, look=self.mission_reader, worker=self.member.id, identity=self.identity()
+        )
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:
@@ -275,22 +278,9 @@ class App(StateReader):
                 resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
-            require_tier(resolved.config.sandbox.tier)
-            toolchain = await asyncio.to_thread(self.toolchain, resolved)
-            trusted = self.store.trust.is_trusted(project.id, resolved.trusted_by)
-            choice = choice or await settle_tier(
-                resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
-            )
-            resolved = with_tier(resolved, choice)
-            sandboxes = open_tier(
-                resolved.config.sandbox,
-                toolchain,
-                scratch=self.home,
-                # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-                alive=self.member.fileno(),
-                environ=self.environ,
-            )
-            async with self.taking_orders(), sandboxes as tier, SessionSnippets() as snippets:
+            resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
+            opening = self._open_tier(resolved, toolchain)
+            async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
                     toolchain,
@@ -298,8 +288,9 @@ class App(StateReader):
                     config=resolved.config.sandbox,
                     environ=self.environ,
                 )
+                services = self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain)
                 services = replace(
-                    self._services(found, resolved, tier=tier, driver=driver, toolchain=toolchain),
+                    services,
                     watch=watch,
                     rules=await asyncio.to_thread(self.rules, depot, base),
                     choice=choice,
@@ -309,14 +300,27 @@ class App(StateReader):
                 missions = Missions(services)
                 await missions.recover()
                 yield Session(
-                    project=project,
-                    depot=depot,
-                    base=base,
-                    resolved=resolved,
-                    missions=missions,
-                    driver=driver,
+                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
                     choice=choice,
-                )
+                )  # fmt: skip
+
+    async def _settle_tier(
+        self, found: ProjectBase, resolved: ResolvedConfig, choice: TierChoice | None
+    ) -> tuple[ResolvedConfig, TierChoice, Toolchain]:
+        """Return the configuration with the tier that is taken, how it was chosen, and the programs it may use."""
+        require_tier(resolved.config.sandbox.tier)
+        toolchain = await asyncio.to_thread(self.toolchain, resolved)
+        trusted = self.store.trust.is_trusted(found.project.id, resolved.trusted_by)
+        choice = choice or await settle_tier(
+            resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
+        )
+        return with_tier(resolved, choice), choice, toolchain
+
+    def _open_tier(self, resolved: ResolvedConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
+        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+        alive = self.member.fileno()
+        config = resolved.config.sandbox
+        return open_tier(config, toolchain, scratch=self.home, alive=alive, environ=self.environ)
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
@@ -377,7 +381,7 @@ class App(StateReader):
         `recorded` says that the configuration it was asked for with is in force, not the present one.
         """
         found = self.store.log.find(mission)
-        state = self.look.state(found)
+        state = self.mission_reader.state(found)
         if not Path(state.repository).is_dir():
             raise RepositoryError(
                 f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"

@@ -165,7 +165,7 @@ class _Demo:
 
         def tell(event: Event, payload: Payload) -> None:
             nonlocal shown
-            lines = mission_story(self.app.store, self.app.look.state(event.mission), first=first)
+            lines = mission_story(self.app.store, self.app.mission_reader.state(event.mission), first=first)
             for line in lines[shown:]:
                 self._stage.show(line)
             shown = len(lines)

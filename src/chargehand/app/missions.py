@@ -6,11 +6,13 @@ an order to that worker, any other one here.
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
+from chargehand.app.live_output import OutputReader
 from chargehand.app.reading import StateReader
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -35,6 +38,7 @@ from chargehand.core.events import Event
 from chargehand.core.questions import Question
 from chargehand.core.records import Reason
 from chargehand.core.state import SETTLED, MissionState
+from chargehand.durable._actions import OutputLine
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -78,8 +82,8 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 def list_missions(reader: StateReader, *, repository: Path | None, everywhere: bool) -> MissionListDocument:
     """Return the missions of a repository (the working directory's by default), or of all projects."""
     project = None if everywhere else reader.current_project(repository)
-    waits = reader.look.waits()
-    states = reader.look.all(project=project.id if project else None)
+    waits = reader.mission_reader.waits()
+    states = reader.mission_reader.all(project=project.id if project else None)
     return MissionListDocument(missions=[listed_mission(state, waiting_reason(state, waits)) for state in states])
 
 
@@ -90,12 +94,12 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
-    return state, mission_details(state, places, waiting_reason(state, reader.look.waits()))
+    return state, mission_details(state, places, waiting_reason(state, reader.mission_reader.waits()))
 
 
 def mission_state(reader: StateReader, name: str) -> MissionState:
     """Return how a mission stands, by its id, a part of it, or `last`. Raises `NotFoundError`, `UsageError`."""
-    return reader.look.state(reader.find_mission(name))
+    return reader.mission_reader.state(reader.find_mission(name))
 
 
 def waiting_reason(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
@@ -117,26 +121,34 @@ def read_events(reader: StateReader, mission: str) -> Iterator[Event]:
     yield from reader.store.log.read(mission)
 
 
-def follow_mission(reader: StateReader, mission: str) -> Iterator[Event | Reason]:
+def follow_mission(
+    reader: StateReader, mission: str, *, with_output: bool = False
+) -> Iterator[Event | Reason | OutputLine]:
     """Yield the events of a mission until it is settled, and why it waits whenever that changes.
 
     No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
+    `with_output` yields, in the order of time, also the lines that its agents print.
     """
     seen, last_wait = 0, ""
-    while True:
-        # The state first: what was written before it was settled is in the log by then.
-        state = reader.look.state(mission)
-        settled = state.status in SETTLED and not goes_on_by_itself(state)
-        for event in reader.store.log.read(mission, after=seen):
-            seen = event.seq
-            yield event
-        if settled:
-            return
-        reason = _unseen_wait(reader, state)
-        if reason is not None and reason.message != last_wait:
-            last_wait = reason.message
-            yield reason
-        time.sleep(_LOOK_SECONDS)
+    with OutputReader(reader.home, mission) as output:
+        while True:
+            # The state first: what was written before it was settled is in the log by then.
+            state = reader.mission_reader.state(mission)
+            settled = state.status in SETTLED and not goes_on_by_itself(state)
+            events = reader.store.log.read(mission, after=seen)
+            seen = events[-1].seq if events else seen
+            lines = output.read() if with_output else ()
+            merged: Iterator[Event | OutputLine] = heapq.merge(
+                events, lines, key=lambda each: datetime.fromisoformat(each.time)
+            )
+            yield from merged
+            if settled:
+                return
+            reason = _unseen_wait(reader, state)
+            if reason is not None and reason.message != last_wait:
+                last_wait = reason.message
+                yield reason
+            time.sleep(_LOOK_SECONDS)
 
 
 def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:
@@ -144,12 +156,12 @@ def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:
         return state.waits_for_quota.reason
     if state.status != "planned" and not goes_on_by_itself(state):
         return None
-    return reader.look.waits().get(state.id)
+    return reader.mission_reader.waits().get(state.id)
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
-    needed = reader.has_work() or reader.look.state(mission).waits_for_quota is not None
+    needed = reader.has_work() or reader.mission_reader.state(mission).waits_for_quota is not None
     return needed and ensure_worker(reader)
 
 
@@ -174,14 +186,14 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     """Stop a mission where it is; nothing of it runs any more when this returns. Raises `RefusedError`."""
     mission = app.find_mission(name)
     ordered = app.order(mission, "pause", reason=reason)
-    return app.look.state(mission) if ordered else app.steering.pause(mission, reason)
+    return app.mission_reader.state(mission) if ordered else app.steering.pause(mission, reason)
 
 
 def resume_mission(app: App, name: str) -> MissionChange:
     """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
     mission = app.find_mission(name)
     if app.order(mission, "resume"):
-        return MissionChange(state=app.look.state(mission))
+        return MissionChange(state=app.mission_reader.state(mission))
     state = app.steering.resume(mission)
     return MissionChange(state=state, worker_started=ensure_worker(app))
 
@@ -195,7 +207,7 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
         raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
     more = {"critical": "yes"} if critical else {}
     ordered = app.order(mission, "send", text=text, **more)
-    return app.look.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
+    return app.mission_reader.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
 
 
 def message_document(state: MissionState) -> MessageDocument:
@@ -217,7 +229,7 @@ def cancel_mission(app: App, name: str) -> MissionState:
         return app.steering.cancel(mission)
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
-        state = app.look.state(mission)
+        state = app.mission_reader.state(mission)
         if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
             return state
         time.sleep(0.05)
@@ -231,14 +243,14 @@ def discard_mission(app: App, name: str) -> MissionState:
 def answer_mission(app: App, name: str, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
     mission = app.find_mission(name)
-    state = answer_question(app, mission, check_answer(app.look.state(mission).open_question, text))
+    state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
     return MissionChange(state=state, worker_started=ensure_worker(app))
 
 
 def answer_question(app: App, mission: str, text: str) -> MissionState:
     """Answer what a mission asks, by order where it runs. Raises `RefusedError`."""
     ordered = app.order(mission, "answer", text=text)
-    return app.look.state(mission) if ordered else app.steering.answer(mission, text)
+    return app.mission_reader.state(mission) if ordered else app.steering.answer(mission, text)
 
 
 def check_answer(asked: Question | None, text: str) -> str:

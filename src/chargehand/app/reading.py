@@ -91,7 +91,7 @@ class StateReader:
         return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
 
     @property
-    def look(self) -> Look:
+    def mission_reader(self) -> Look:
         """The mission reader: states of missions, why they wait, when they wake."""
         from chargehand.missions._missions import Look
 
@@ -106,7 +106,7 @@ class StateReader:
 
     def has_work(self) -> bool:
         """Tell whether any mission should go on that no living worker holds."""
-        return any(not self.look.live(row) for row in self.store.log.takeable())
+        return any(not self.mission_reader.live(row) for row in self.store.log.takeable())
 
     def identity(self) -> str:
         """Return who acts: the operating system's name for the user, or their number where there is none."""
@@ -190,4 +190,4 @@ class StateReader:
         """What of the state directory the missions still need, as of now."""
         from chargehand.app.wiring.disk import StillNeeded
 
-        return StillNeeded(self.look.all())
+        return StillNeeded(self.mission_reader.all())

@@ -20,6 +20,7 @@ from chargehand.agents._roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.documents import to_json
+from chargehand.app.live_output import remove_settled_output, writing_output
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
@@ -37,11 +38,11 @@ from chargehand.store._artifacts import Artifacts
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.sandbox._contract import Stream
+    from chargehand.sandbox._contract import OnOutput, Stream
 
 _SLUG = 40
 _NATIVE_ATTEMPTS = 3
-"""A native agent mends what the checks refuse, twice; a program that failed once does the same again."""
+"""A native agent may fix what the checks refuse, twice; a program that failed once would only fail again."""
 _LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
 _LARGEST_CHECK_FILE = 64 << 20
 
@@ -100,7 +101,7 @@ def request_text(options: RunRequest) -> str:
     elif options.text is not None:
         text = options.text
     else:
-        raise UsageError("nothing was asked for", hint='chargehand run "TEXT", or --file F')
+        raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
     return _checked(text)
 
 
@@ -116,13 +117,13 @@ def _read(name: str) -> str:
 
 def _checked(text: str) -> str:
     if not text.strip():
-        raise UsageError("the request is empty", hint="say what the agent is to do")
+        raise UsageError("the request is empty", hint="write what the agent should do")
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise UsageError("the request is not UTF-8 text") from error
     if "\0" in text:
-        raise UsageError("the request holds a zero byte", hint="give plain text")
+        raise UsageError("the request contains a zero byte", hint="give plain text")
     if size > _LONGEST:
         hint = "put the rest into a file of the repository"
         raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
@@ -381,14 +382,14 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
             notes=resolved.notes,
         )
         observer.begin(start)
-        state, failure = await _run_to_rest(session, mission, observer)
+        state, failure = await _run_to_rest(app, session, mission, observer)
     return RunOutcome(state=state, start=start, failure=failure)
 
 
 async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> RunOutcome:
     """Run a recorded mission from where it stands to where it is settled."""
     async with app.mission_session(mission, recorded=True, watch=observer.watch) as (found, session):
-        state, failure = await _run_to_rest(session, found, observer)
+        state, failure = await _run_to_rest(app, session, found, observer)
     return RunOutcome(state=state, failure=failure)
 
 
@@ -397,18 +398,30 @@ def cancel_running(app: App) -> bool:
     return app.controls.stop_all("cancel", identity=app.identity())
 
 
+async def run_with_output(
+    app: App, session: Session, mission: str, *, also: OnOutput | None = None
+) -> MissionState:
+    """Run a mission while others can follow what its agents print, as `Missions.run` does."""
+    with writing_output(app.home, mission, clock=app.clock, also=also) as on_output:
+        state = await session.missions.run(mission, on_output=on_output)
+    remove_settled_output(app.home, state)
+    return state
+
+
 async def _run_to_rest(
-    session: Session, mission: str, observer: RunObserver
+    app: App, session: Session, mission: str, observer: RunObserver
 ) -> tuple[MissionState, ChargehandError | None]:
     """Return how the mission stands once it is settled, however that came."""
     try:
-        return await session.missions.run(mission, on_output=observer.output), None
+        return await run_with_output(app, session, mission, also=observer.output), None
     except asyncio.CancelledError:
         # A signal, or an order from `mission cancel`: either way the mission is settled by now.
         task = asyncio.current_task()
         assert task is not None
         task.uncancel()
-        return session.missions.look.state(mission), None
+        state = session.missions.look.state(mission)
+        remove_settled_output(app.home, state)
+        return state, None
     except ChargehandError as error:
         # At rest: a full disk may have kept us from writing that we let go of it.
         return session.missions.look.at_rest(mission), error

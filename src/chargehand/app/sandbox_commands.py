@@ -135,7 +135,7 @@ async def execute(app: App, request: ExecRequest, on_output: OnOutput) -> tuple[
             return await _execute_in(session, request, on_output, seconds)
     mission = app.find_mission(request.mission)
     async with app.mission_session(mission) as (_, session):
-        points = app.look.state(mission).checkpoints
+        points = app.mission_reader.state(mission).checkpoints
         seconds = session.resolved.config.limits.time
         if request.time is not None:
             options = {"limits.time": OptionValue(value=request.time, name="--time")}
@@ -227,7 +227,7 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
 
 
 async def _format_mission(app: App, mission: str, request: FormatRequest) -> FormatDocument:
-    points = app.look.state(mission).checkpoints
+    points = app.mission_reader.state(mission).checkpoints
     if not points:
         raise NotFoundError(f"mission {mission!r} has no checkpoint", hint=f"chargehand mission show {mission}")
     async with app.mission_session(mission) as (_, session):
@@ -235,7 +235,7 @@ async def _format_mission(app: App, mission: str, request: FormatRequest) -> For
         done = await _run_formatters(app, session, given, request) if any(given.files.values()) else None
         checkpoint: str | UnsetType = UNSET
         if done is not None and done.changes and not request.check:
-            branching = Branching(store=app.store, look=app.look, worker=app.member.id, clock=app.clock)
+            branching = Branching(store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock)
             keep = (session.depot, mission, done.tree)
             kept = await asyncio.to_thread(
                 branching.keep, *keep, before=given.tree, trigger="formatted", stop=threading.Event()

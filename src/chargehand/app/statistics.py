@@ -82,7 +82,7 @@ class _Selection:
 def mission_statistics(reader: StateReader, request: StatisticsRequest) -> StatisticsDocument:
     """Return how missions ended. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
-    counted = gather(reader.look, project=chosen.project, since=chosen.since)
+    counted = gather(reader.mission_reader, project=chosen.project, since=chosen.since)
     return StatisticsDocument(
         project=chosen.project,
         since=chosen.since_text,
@@ -109,7 +109,7 @@ def mission_statistics(reader: StateReader, request: StatisticsRequest) -> Stati
 def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelStatisticsDocument:
     """Return how each model did. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
-    models = gather_models(reader.look, project=chosen.project, since=chosen.since)
+    models = gather_models(reader.mission_reader, project=chosen.project, since=chosen.since)
     return ModelStatisticsDocument(project=chosen.project, since=chosen.since_text, models=list(models))
 
 

@@ -64,6 +64,7 @@ class Worker:
         A database that is away is waited for. One that was given up must join anew, under another id, before it
         works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
         """
+        from chargehand.app.live_output import remove_unneeded_output
         from chargehand.durable._engine import Engine
 
         app = self._app
@@ -80,6 +81,7 @@ class Worker:
         ):
             with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
+            await asyncio.to_thread(remove_unneeded_output, app)
             await self._look_on(engine, until_idle=until_idle, sleepers=sleepers)
             app.controls.stop_all("release")
 
@@ -105,7 +107,7 @@ class Worker:
     def _wake(self) -> None:
         """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
         now = self._app.clock.now()
-        found = self._app.look.sleepers()
+        found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
@@ -173,11 +175,13 @@ class Worker:
         """Go on with one mission; what cannot even be begun settles it."""
         if self._ended:
             raise asyncio.CancelledError  # its turn goes back to the queue
+        from chargehand.app.runs import run_with_output
+
         try:
             if not await asyncio.to_thread(self._takeable, mission):
                 return
             async with self._app.mission_session(mission, recorded=True) as (_, session):
-                await session.missions.run(mission)
+                await run_with_output(self._app, session, mission)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or self._app.store.log.get(mission).runnable:
@@ -197,7 +201,7 @@ class Worker:
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
         row = self._app.store.log.get(mission)
-        return (row.runnable or row.owner is not None) and not self._app.look.live(row)
+        return (row.runnable or row.owner is not None) and not self._app.mission_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
         """Settle a mission that could not be begun, unless somebody else has it by now."""

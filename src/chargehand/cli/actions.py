@@ -287,7 +287,7 @@ def run_action(actions: Actions, out: Output, held: ActionHold, *, detach: bool,
     from chargehand.core.errors import WaitingError
 
     found = held.action
-    out.document(QueuedActionDocument(action=found))
+    out.document(QueuedActionDocument(action=found, status="queued"))
     if detach:
         actions.start(held)
         out.text(found)

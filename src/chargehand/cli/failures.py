@@ -68,7 +68,7 @@ def _wrong_words(error: click.ClickException, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "chargehand"
     message = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else None
-    show_error("usage", message or error.format_message(), f"{path} --help shows how", as_json=as_json)
+    show_error("usage", message or error.format_message(), f"see {path} --help", as_json=as_json)
     return _USAGE
 
 
@@ -79,8 +79,8 @@ def _failed(error: Exception, as_json: bool) -> int:
         return show_failure(error, as_json=as_json)
     kept = keep_traceback(error)
     name = type(error).__name__
-    message = f"something in Chargehand itself went wrong: {name}: {error}"
-    hint = f"the traceback is in {kept}" if kept else "the traceback could not be kept"
+    message = f"internal error in Chargehand: {name}: {error}"
+    hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
     show_error("internal", message, hint, as_json=as_json)
     return INTERNAL
 

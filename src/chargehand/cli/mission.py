@@ -12,6 +12,7 @@ from chargehand.cli.options import json_option, mission_argument, named_mission_
 if TYPE_CHECKING:
     from chargehand.cli.output import Output
     from chargehand.core.events import Event
+    from chargehand.durable._actions import OutputLine
 
 _TITLE = 48
 
@@ -89,14 +90,17 @@ def watch(mission: str, as_json: bool) -> int:
     from chargehand.cli.output import Output
     from chargehand.cli.rendering import show_result
     from chargehand.core.records import Reason
+    from chargehand.durable._actions import OutputLine
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
         start_needed_worker(reader, found)
-        for seen in follow_mission(reader, found):
+        for seen in follow_mission(reader, found, with_output=not as_json):
             if isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
+            elif isinstance(seen, OutputLine):
+                _show_output(out, seen)
             elif text := describe_event(seen):
                 _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
             elif as_json:
@@ -104,7 +108,7 @@ def watch(mission: str, as_json: bool) -> int:
             if out.closed:
                 return 0
         if not as_json:
-            show_result(out, reader.look.state(found))
+            show_result(out, reader.mission_reader.state(found))
     return 0
 
 
@@ -121,6 +125,7 @@ def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
     from chargehand.app.reading import StateReader
     from chargehand.cli.output import Output
     from chargehand.core.events import Event
+    from chargehand.core.records import Reason
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
@@ -131,7 +136,7 @@ def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
             if isinstance(seen, Event):
                 step, text = event_step(seen), describe_event(seen)
                 _show_event(out, seen, f"{seen.seq:>4}  {seen.time[:19]}  {step:<11}  {seen.type:<20}  {text}")
-            else:
+            elif isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
             if out.closed:
                 break
@@ -145,6 +150,12 @@ def _show_event(out: Output, event: Event, line: str) -> None:
         out.document(event_document(event))
     else:
         out.text(line)
+
+
+def _show_output(out: Output, printed: OutputLine) -> None:
+    """Write a line that an agent printed, dimmed as `run` shows it."""
+    if printed.line.strip():
+        out.text(f"            {printed.line.rstrip()}", dim=True)
 
 
 def show_project_log(out: Output, *, repo: Path | None) -> int:

@@ -99,7 +99,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) ->
             )
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
         with App.open() as app:
-            left = app.has_work() or (wait_for_quota and app.look.sleepers())
+            left = app.has_work() or (wait_for_quota and app.mission_reader.sleepers())
             if stopped or (until_idle and not left):
                 return 0
 
@@ -234,7 +234,7 @@ def leave_to_worker(app: App, out: Output, mission: str) -> int:
     from chargehand.app.worker import ensure_worker
 
     ensure_worker(app)
-    out.document(mission_document(app.look.state(mission)))
+    out.document(mission_document(app.mission_reader.state(mission)))
     out.text(f"mission   {mission}")
     out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
     return 0

@@ -78,7 +78,7 @@ def exact(app: App, name: str) -> str:
 def mission_view(app: App, mission: str) -> MissionView:
     """Return how a mission stands. Raises `NotFoundError`."""
     seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
-    state = app.look.state(mission)
+    state = app.mission_reader.state(mission)
     own = {
         "settled": is_settled(state),
         "repository": shown_path(state.repository),
@@ -105,7 +105,7 @@ def listed(state: MissionState) -> MissionLine:
 
 def diff_view(app: App, call: ShowDiff) -> DiffView:
     """Return a part of what a mission changed. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
-    state = app.look.state(exact(app, call.mission))
+    state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
     depot = mission_depot(app, state)
@@ -131,7 +131,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
 def log_view(app: App, call: ShowLog) -> LogView:
     """Return a page of a mission's events. Raises `NotFoundError`."""
     mission = exact(app, call.mission)
-    settled = is_settled(app.look.state(mission))
+    settled = is_settled(app.mission_reader.state(mission))
     lines = app.store.log.read(mission, after=call.after)
     shown: list[EventView] = []
     size = 0
@@ -205,7 +205,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
         rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
     found = []
     for row in rows[:_LOOKED_AT]:
-        state = app.look.state(row.id)
+        state = app.mission_reader.state(row.id)
         last = row.id
         if not call.status or state.status in call.status:
             found.append(listed(state))
@@ -218,7 +218,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
 def answer_question(app: App, call: AnswerQuestion) -> MissionView:
     """Answer what a mission asks and let it go on. Raises `RefusedError` (`no_question`), `UsageError`."""
     mission = exact(app, call.mission)
-    asked = app.look.state(mission).open_question
+    asked = app.mission_reader.state(mission).open_question
     if call.question is not None and (asked is None or asked.id != call.question):
         now = "nothing" if asked is None else f"{asked.id!r}"
         raise RefusedError(

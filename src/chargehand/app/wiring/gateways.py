@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _OPEN_FILES = 16_384
 
 
-class Standings:
+class ProviderHealthRegistry:
     """What this process knows of providers, shared by all its missions: who is down, who has no quota, who waits.
 
     There is one record for each event loop and each set of limits.
@@ -64,7 +64,7 @@ class AttemptGateways:
     scratch: Path
     clock: Clock = field(default_factory=SystemClock)
     user: str = ""
-    standings: Standings = field(default_factory=Standings)
+    standings: ProviderHealthRegistry = field(default_factory=ProviderHealthRegistry)
 
     @contextlib.asynccontextmanager
     async def __call__(

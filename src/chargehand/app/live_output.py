@@ -1,0 +1,141 @@
+"""What the agents of a running mission print, kept so that another process can follow it.
+
+One file for each mission that has not ended, in `output/` of the state directory: whoever runs the mission appends
+to it, `mission watch` reads on. It is not part of the log: nothing is decided by it, and it goes once the mission
+ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from chargehand.core.clock import Clock
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import NotFoundError
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.durable._actions import OutputLine
+from chargehand.durable._keeper import LineCutter
+
+if TYPE_CHECKING:
+    from chargehand.app.reading import StateReader
+    from chargehand.sandbox._contract import Stream
+
+    OnOutput = Callable[[Stream, bytes], None]
+
+_DIRECTORY = "output"
+_ENDED = SETTLED - {"waiting", "paused"}
+_LIMIT = 10_000_000
+"""Bytes of one mission's file, as of an action's: beyond it only the log tells on."""
+_CUT_OFF = "(the output is longer than 10 MB; what follows is not kept)"
+
+
+class OutputWriter:
+    """Appends what a mission's agents print, line by line and without secrets; closing it keeps the file."""
+
+    def __init__(self, home: Path, mission: str, *, clock: Clock) -> None:
+        from chargehand.models._redact import Redactor
+
+        path = _path(home, mission)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._file = path.open("ab")
+        self._clock = clock
+        self._redactor = Redactor()
+        self._cutters = {name: LineCutter(name, self._write) for name in ("stdout", "stderr")}
+        self._full = self._file.tell() >= _LIMIT
+
+    def write(self, stream: Stream, piece: bytes, /) -> None:
+        """Keep a piece of output; its whole lines can be read by others when this returns."""
+        self._cutters[stream].feed(piece)
+
+    def close(self) -> None:
+        """Keep what is left of a last line, and close the file."""
+        for cutter in self._cutters.values():
+            cutter.end()
+        self._file.close()
+
+    def _write(self, stream: str, text: str) -> None:
+        if self._full:
+            return
+        self._full = self._file.tell() >= _LIMIT
+        text = _CUT_OFF if self._full else self._redactor.text(text)
+        line = OutputLine(time=self._clock.now().isoformat(), stream=stream, line=text)
+        # A full disk costs these lines, never the mission: its log is what counts, and says so itself.
+        with contextlib.suppress(OSError):
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+
+
+class OutputReader:
+    """Reads what a mission's agents print, from its beginning; a context manager.
+
+    The file stays open, so that what was written before the mission ended is read although it is removed then.
+    """
+
+    def __init__(self, home: Path, mission: str) -> None:
+        self._path = _path(home, mission)
+        self._file: IO[bytes] | None = None
+        self._rest = b""
+
+    def __enter__(self) -> OutputReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self) -> Iterator[OutputLine]:
+        """Yield the whole lines that were written since the last call."""
+        if self._file is None:
+            try:
+                self._file = self._path.open("rb")
+            except FileNotFoundError:
+                return
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(msgspec.MsgspecError):
+                yield decode_as(line, OutputLine)
+
+
+@contextlib.contextmanager
+def writing_output(home: Path, mission: str, *, clock: Clock, also: OnOutput | None = None) -> Iterator[OnOutput]:
+    """Keep a mission's output while the block runs; `also` is given each piece first."""
+    writer = OutputWriter(home, mission, clock=clock)
+
+    def write(stream: Stream, piece: bytes) -> None:
+        if also is not None:
+            also(stream, piece)
+        writer.write(stream, piece)
+
+    try:
+        yield write
+    finally:
+        writer.close()
+
+
+def remove_settled_output(home: Path, state: MissionState) -> None:
+    """Remove what the agents of a mission printed, once it has ended; a waiting or paused one goes on."""
+    if state.status in _ENDED:
+        _path(home, state.id).unlink(missing_ok=True)
+
+
+def remove_unneeded_output(reader: StateReader) -> int:
+    """Remove the output of missions that ended while nobody ran them; return how many files went. For `gc`."""
+    removed = 0
+    for path in (reader.home / _DIRECTORY).glob("*.jsonl"):
+        try:
+            ended = reader.mission_reader.state(path.stem).status in _ENDED
+        except NotFoundError:
+            ended = True
+        if ended:
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def _path(home: Path, mission: str) -> Path:
+    return home / _DIRECTORY / f"{mission}.jsonl"

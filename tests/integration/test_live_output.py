@@ -1,0 +1,35 @@
+"""What an agent prints, followed from another process while a worker runs the mission."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository, shell
+
+pytestmark = pytest.mark.needs_bwrap
+SLOW = shell("echo first words; sleep 2; echo last words >&2; echo right > f.txt")
+
+
+def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
+    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    mission = desk.run(repo, "--detach", agent=SLOW).document["mission"]
+    watching = subprocess.run(
+        [sys.executable, "-m", "chargehand", "mission", "watch", mission],
+        cwd=repo,
+        env=desk.environ,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    lines = [line.strip() for line in watching.stdout.splitlines()]
+    begun = next(number for number, line in enumerate(lines) if "attempt 1 by" in line)
+    ended = next(number for number, line in enumerate(lines) if "attempt succeeded" in line)
+    assert begun < lines.index("first words") < lines.index("last words") < ended
+    assert list((desk.home / "output").iterdir()) == []  # an ended mission's output is gone
+    followed = desk.say("mission", "watch", mission, cwd=repo).stdout
+    assert all("seq" in json.loads(line) for line in followed.splitlines())  # programs get events alone

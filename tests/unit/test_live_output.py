@@ -1,0 +1,56 @@
+"""The file of a mission's output: whole lines, bounded, without secrets, readable after its removal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chargehand.app import live_output
+from chargehand.app.live_output import OutputReader, OutputWriter, remove_settled_output, writing_output
+from chargehand.core.clock import SystemClock
+from chargehand.core.state import MissionState
+
+
+def test_whole_lines_are_read_as_they_come(tmp_path: Path) -> None:
+    writer = OutputWriter(tmp_path, "m-1", clock=SystemClock())
+    with OutputReader(tmp_path, "m-1") as reader:
+        writer.write("stdout", b"one\ntw")
+        assert [line.line for line in reader.read()] == ["one"]
+        writer.write("stdout", b"o\n")
+        writer.write("stderr", b"three")
+        assert [line.line for line in reader.read()] == ["two"]
+        writer.close()
+        assert [(line.stream, line.line) for line in reader.read()] == [("stderr", "three")]
+
+
+def test_a_reader_that_comes_first_waits_for_the_file(tmp_path: Path) -> None:
+    with OutputReader(tmp_path, "m-1") as reader:
+        assert list(reader.read()) == []
+        with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+            write("stdout", b"here\n")
+        remove_settled_output(tmp_path, MissionState(id="m-1", status="waiting"))
+        assert [line.line for line in reader.read()] == ["here"]
+        with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+            write("stdout", b"again\n")
+        remove_settled_output(tmp_path, MissionState(id="m-1", status="promoted"))
+        assert [line.line for line in reader.read()] == ["again"]  # it had the file open
+    assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_output, "_LIMIT", 200)
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+        for number in range(1000):
+            write("stdout", f"line {number}\n".encode())
+    with OutputReader(tmp_path, "m-1") as reader:
+        lines = [line.line for line in reader.read()]
+    assert lines[0] == "line 0"
+    assert lines[-1].startswith("(the output is longer")
+    assert len(lines) < 10
+
+
+def test_secrets_are_not_kept(tmp_path: Path) -> None:
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+        write("stdout", b"key sk-ant-api03-" + b"a" * 60 + b"\n")
+    assert b"api03-aaaa" not in (tmp_path / "output/m-1.jsonl").read_bytes()
