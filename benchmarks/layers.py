@@ -10,8 +10,8 @@ from itertools import count
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.repositories import ENVIRONMENT
 from benchmarks.shop import Opened, Shop
-from chargehand.app._config_model import Option
 from chargehand.app.composition import App
+from chargehand.app.config.records import OptionValue
 from chargehand.app.wiring.session import Session
 from chargehand.core.errors import RefusedError
 
@@ -76,7 +76,7 @@ async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: in
 
 async def _used(app: App, setup: str) -> float:
     """Open a workspace with that setup's environment and import the packages in it; seconds."""
-    async with app.session(options={"project.setup": Option(value=setup, name="--setup")}) as session:
+    async with app.session(options={"project.setup": OptionValue(value=setup, name="--setup")}) as session:
         settle()
         with timed() as seconds:
             await _imported(session)

@@ -18,10 +18,10 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
-from chargehand.cli._mcp_calls import failed
-from chargehand.cli._mcp_http import bound, parsed_address, serve_http, token_of, url_of
 from chargehand.cli.interrupt import Stop, run_async
 from chargehand.core.errors import RefusedError
+from chargehand.mcp._calls import error_result
+from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of
 
 Context = ServerRequestContext[Any, Any]
 PNG = base64.b64encode(
@@ -133,7 +133,7 @@ CONTENT: dict[str, list[types.ContentBlock]] = {
 async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
     name, given = params.name, params.arguments or {}
     if name == "test_error_handling":
-        return failed(RefusedError("This tool intentionally returns an error for testing"))
+        return error_result(RefusedError("This tool intentionally returns an error for testing"))
     if name in CONTENT:
         return types.CallToolResult(content=CONTENT[name])
     return types.CallToolResult(content=[text(await said_by(context, name, given))])

@@ -21,8 +21,8 @@ from tests.integration.workshop import CHECK
 from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 
 from chargehand.agents.clis import SPECS
-from chargehand.app._agent_probe import probe_agent
 from chargehand.app.documents import mission_document
+from chargehand.app.selection.agents import probe_agent
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
 from chargehand.core.config import AgentConfig, CliName
 from chargehand.core.events import decode

@@ -238,4 +238,4 @@ def test_the_doctor_finds_everything_here(desk: Desk) -> None:
     report = desk.json("doctor")
     assert report["ok"] is True
     assert {"python", "git", "state", "bubblewrap", "isolation", "network"} <= {p["name"] for p in report["parts"]}
-    assert "the process sandbox works here" in desk("doctor").stdout
+    assert "Sandbox: process works" in desk("doctor").stdout

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from tests.conftest import make_repository, repository_state
 
 from chargehand.app.composition import App
-from chargehand.cli import _demo_project
-from chargehand.cli._demo_script import SCRIPT
-from chargehand.cli._demo_told import told
+from chargehand.app.demo import project as demo_project
+from chargehand.app.demo.script import SCRIPT
+from chargehand.app.demo.story import mission_story
 from chargehand.cli.main import chargehand
 from chargehand.core.fold import apply
 from chargehand.core.state import MissionState
@@ -80,7 +80,7 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "no replies were asked for again",
         "test_deleted: tests/test_cart.py was set back",
         "with the tree it began with",
-        "of 3 missions: whole",
+        "in 3 missions.",
         "nothing to commit; main has 1 commit, as before",
         'chargehand run --model PROVIDER:MODEL "TEXT"',
     )
@@ -116,11 +116,11 @@ def test_lines_once_told_stay_as_they_are(kept: Kept) -> None:
         state, before = MissionState(), list[object]()
         for event in app.store.log.read(mission):
             apply(state, event)
-            lines = told(app.store, state)
+            lines = mission_story(app.store, state)
             assert lines[: len(before)] == before
             before = list(lines)
         assert len(before) > 10
-        assert told(app.store, state, first=2) == before[-8:]
+        assert mission_story(app.store, state, first=2) == before[-8:]
     finally:
         app.close()
 
@@ -129,7 +129,7 @@ def test_a_model_that_says_something_else_is_no_success_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [replace(line, expect=("400 != 499",)) if line.attempt == 2 else line for line in SCRIPT.lines]
-    monkeypatch.setattr(_demo_project, "SCRIPT", Script(lines=tuple(lines)))
+    monkeypatch.setattr(demo_project, "SCRIPT", Script(lines=tuple(lines)))
     repository = make_repository(tmp_path / "own", {"a": "a\n"})
     before = repository_state(repository)
     done = invoke(tmp_path, "demo", "--json")

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 from tests.integration.desk import Desk
 
-from chargehand.cli._gateway import GatewayOptions, serve_gateway
+from chargehand.app.gateways import GatewayOptions
+from chargehand.cli.gateway import run_gateway
 from chargehand.cli.main import chargehand
 from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
@@ -185,7 +186,7 @@ def test_what_cannot_be_served_is_told_at_once(
 
 def test_both_sources_at_once_are_refused_before_anything_is_read() -> None:
     with pytest.raises(UsageError, match="both --script and --replay"):
-        serve_gateway(Output(as_json=True), GatewayOptions(script=Path("a"), replay=Path("b")))
+        run_gateway(Output(as_json=True), GatewayOptions(script=Path("a"), replay=Path("b")))
 
 
 def example(number: int) -> bytes:

@@ -143,7 +143,7 @@ def test_a_person_may_choose_something_else(desk: Desk, provider: Provider) -> N
     asking.until("What now?")
     asking.say("other\n")
     asking.until("Which one?")
-    _choose(asking, "none now")
+    _choose(asking, "none for now")
     assert asking.end() == 0
     assert (desk.user, desk.holding(WRONG)) == ({}, [])
     assert (desk.repository / "chargehand.toml").exists()
@@ -170,8 +170,8 @@ def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(desk: D
     with serving(ollama):
         asking = desk.init(OLLAMA_HOST=ollama.address.removeprefix("http://"), OPENAI_API_KEY=KEY)
         titles = [line for line in asking.shown.splitlines() if line.startswith("  ")]
-        assert "OPENAI_API_KEY is there" in titles[0]
-        assert "coder:1b, which Ollama serves on this machine" in titles[1]
+        assert "OPENAI_API_KEY is set" in titles[0]
+        assert "coder:1b, served by Ollama on this machine" in titles[1]
         asking.say("2\n")
         asking.until("What now?")
         assert "it has no model 'coder:1b'" in asking.shown

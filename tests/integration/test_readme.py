@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import make_repository
 
-from chargehand.app._config_model import RepositoryFile, Resolved
-from chargehand.app._config_resolve import resolve
+from chargehand.app.config.records import RepositoryFile, ResolvedConfig
+from chargehand.app.config.resolve import resolve
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 FILES = {
@@ -49,6 +49,6 @@ def test_the_commands_of_the_quick_start_work_in_order(tmp_path: Path) -> None:
 def test_the_configuration_shown_is_accepted() -> None:
     (text,) = blocks("toml")
     assert tomllib.loads(text)
-    resolved: Resolved = resolve(repository=RepositoryFile(content=text.encode(), commit="0" * 40))
+    resolved: ResolvedConfig = resolve(repository=RepositoryFile(content=text.encode(), commit="0" * 40))
     assert resolved.config.project.checks == ("python -m pytest -q",)
     assert not resolved.untrusted

@@ -383,7 +383,7 @@ def test_the_doctor_tells_of_each_tool(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "desk", PATH=path)
     said = subprocess.run(desk.argv("doctor"), env=desk.environ, capture_output=True, text=True, check=True).stdout
     assert f"pip ({prefix}/bin/pip) does not start inside" in said
-    assert f"not shown: deploy in {host.home}/bin: a script of your own" in said
+    assert f"not in sandboxes: deploy in {host.home}/bin: a script of your own" in said
     rows = {words[0]: words[1:] for line in said.splitlines() if (words := line.split())}
     version = ".".join(map(str, sys.version_info[:3]))
     assert rows["python3"] == [version, f"{prefix}/bin/python3", *["shown", "at", "its", "own", "path"]]

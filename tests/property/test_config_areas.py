@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
-from chargehand.app._config_areas import meet_areas
+from chargehand.app.config.areas import meet_areas
 from chargehand.core.errors import ConfigError
 
 _PLAIN = ["a", "b", "ab", "*", "a*", "*b", "?", "a?", "**"]

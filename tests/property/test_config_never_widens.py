@@ -11,12 +11,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.app._config_edit import _edited
-from chargehand.app._config_keys import entry_keys, section_keys
-from chargehand.app._config_lines import scan
-from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
-from chargehand.app._config_resolve import resolve
-from chargehand.app._config_sources import variable
+from chargehand.app.config.edit import _insert
+from chargehand.app.config.keys import entry_keys, section_keys
+from chargehand.app.config.lines import scan
+from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
+from chargehand.app.config.resolve import resolve
+from chargehand.app.config.sources import variable_name
+from chargehand.app.locations import UserFile
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import printable
@@ -95,7 +96,7 @@ def _error(**sources: Any) -> ConfigError | None:
     return None
 
 
-def _resolve(user: dict[str, Any], repo: dict[str, Any], *, trusted: bool = False) -> Resolved | None:
+def _resolve(user: dict[str, Any], repo: dict[str, Any], *, trusted: bool = False) -> ResolvedConfig | None:
     """Return what comes out, `None` where the two have no area in common."""
     sources: dict[str, Any] = {
         "user": UserFile(path=_USER, text=_toml(user)),
@@ -205,10 +206,11 @@ def test_sources_override_in_order(user: dict[str, Any], env: dict[str, Any], op
     resolved = resolve(
         user=UserFile(path=_USER, text=_toml(user)),
         environ={
-            variable(key): value if isinstance(value, str) else json.dumps(value) for key, value in env.items()
+            variable_name(key): value if isinstance(value, str) else json.dumps(value)
+            for key, value in env.items()
         },
         options={
-            key: Option(value=value, name="--x") for key, value in options.items() if key.startswith("limits")
+            key: OptionValue(value=value, name="--x") for key, value in options.items() if key.startswith("limits")
         },
     )
     for key in _LIMITS:
@@ -271,7 +273,7 @@ def test_any_bytes_resolve_or_are_a_configuration_error(content: bytes) -> None:
     assert error is None or error.message.startswith("chargehand.toml")
 
 
-@given(st.dictionaries(st.sampled_from([variable(key) for key in section_keys()]), st.text(max_size=20)))
+@given(st.dictionaries(st.sampled_from([variable_name(key) for key in section_keys()]), st.text(max_size=20)))
 def test_any_environment_resolves_or_is_a_configuration_error(environ: dict[str, str]) -> None:
     error = _error(environ=environ)
     assert error is None or error.message.startswith("environment CHARGEHAND_")
@@ -322,7 +324,7 @@ def _in_tables(said: dict[str, Any]) -> str:
 def test_an_edit_changes_one_value_only(said: dict[str, Any], key: str, value: int, tables: bool) -> None:
     text = _in_tables(said) if tables else _toml(said)
     before = tomllib.loads(text)
-    edited = _edited(text, tuple(key.split(".")), str(value))
+    edited = _insert(text, tuple(key.split(".")), str(value))
     section, _, field = key.partition(".")
     assert tomllib.loads(edited) == before | {section: before.get(section, {}) | {field: value}}
     assert edited.count("# keep") == text.count("# keep")

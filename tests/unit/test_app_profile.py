@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app._config_resolve import resolve
-from chargehand.app.wiring.profile import Machine, profile_for, read_machine
+from chargehand.app.config.resolve import resolve
+from chargehand.app.wiring.profile import MachineSize, profile_for, read_machine
 from chargehand.core.config import EngineConfig, SandboxConfig
 
 
 @given(st.integers(1024, 4 << 20), st.integers(1, 256))
 def test_what_may_run_at_once_never_takes_more_than_there_is(memory: int, cores: int) -> None:
-    profile = profile_for(Machine(memory_mb=memory, cores=cores))
+    profile = profile_for(MachineSize(memory_mb=memory, cores=cores))
     assert profile.fits
     assert profile.most_mb <= 0.8 * memory
     assert 1 <= profile.attempts_at_once <= EngineConfig().attempts_at_once
@@ -25,13 +25,13 @@ def test_what_may_run_at_once_never_takes_more_than_there_is(memory: int, cores:
 
 
 def test_a_machine_that_is_too_small_is_said_to_be() -> None:
-    tiny = profile_for(Machine(memory_mb=512, cores=1))
+    tiny = profile_for(MachineSize(memory_mb=512, cores=1))
     assert not tiny.fits
     assert (tiny.attempts_at_once, tiny.checks_at_once) == (1, 1)
 
 
 def test_more_memory_never_gives_less() -> None:
-    made = [profile_for(Machine(memory_mb=size, cores=4)) for size in range(1024, 131_072, 512)]
+    made = [profile_for(MachineSize(memory_mb=size, cores=4)) for size in range(1024, 131_072, 512)]
     at_once = [each.attempts_at_once for each in made]
     assert at_once == sorted(at_once)
     assert made[-1].said() == {}, "the product's own defaults, where there is room for them"
@@ -75,7 +75,7 @@ def test_this_machine_can_be_read() -> None:
 
 
 def test_it_stands_below_everything_that_anybody_said() -> None:
-    profile = profile_for(Machine(memory_mb=4096, cores=2))
+    profile = profile_for(MachineSize(memory_mb=4096, cores=2))
     plain = resolve(machine=profile.said())
     assert plain.config.sandbox.memory_mb == profile.memory_mb < SandboxConfig().memory_mb
     assert plain.config.engine.attempts_at_once == profile.attempts_at_once
@@ -86,5 +86,5 @@ def test_it_stands_below_everything_that_anybody_said() -> None:
 
 
 def test_a_persons_word_for_all_sandboxes_is_the_budget() -> None:
-    roomy, tight = (profile_for(Machine(memory_mb=65_536, cores=4), budget_mb=size) for size in (60_000, 3000))
+    roomy, tight = (profile_for(MachineSize(memory_mb=65_536, cores=4), budget_mb=size) for size in (60_000, 3000))
     assert tight.most_mb <= 3000 < roomy.most_mb

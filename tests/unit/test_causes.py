@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app._config_keys import section_keys
+from chargehand.app.config.keys import section_keys
 from chargehand.cli.main import chargehand
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import AttemptState, MissionState

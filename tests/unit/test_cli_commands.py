@@ -199,7 +199,7 @@ def test_no_sandbox_is_exit_five_with_the_mend(desk: Desk, monkeypatch: pytest.M
     report = desk.json("doctor", code=5)
     assert report["ok"] is False
     assert [part["name"] for part in report["parts"] if not part["ok"]] == ["bubblewrap"]
-    assert "mend: install bubblewrap" in desk("doctor", code=5).stdout
+    assert "fix: install bubblewrap" in desk("doctor", code=5).stdout
     monkeypatch.setenv("PATH", "/nowhere")
     assert not next(part for part in desk.json("doctor", code=5)["parts"] if part["name"] == "git")["ok"]
 
@@ -260,7 +260,7 @@ def test_init_writes_what_is_detected_once(desk: Desk) -> None:
 def test_init_where_nothing_is_detected_says_so(desk: Desk) -> None:
     other = make_repository(desk.place / "other", {"README": "nothing to check\n"})
     done = desk("init", "--repo", str(other))
-    assert "none was found" in done.stdout
+    assert "none found" in done.stdout
     assert "checks" not in tomllib.loads((other / "chargehand.toml").read_text())["project"]
 
 
@@ -290,7 +290,7 @@ def test_config_set_refuses_what_is_wrong_and_keeps_the_file(desk: Desk) -> None
 
 
 def test_agents_and_where_they_come_from(desk: Desk) -> None:
-    assert "native  native  the model that is found first  built in" in desk("agent", "list").stdout
+    assert "native  native  the first model found  built in" in desk("agent", "list").stdout
     desk("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
     desk.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
     mine, native, theirs = desk.json("agent", "list")["agents"]
@@ -311,7 +311,7 @@ def test_agents_and_where_they_come_from(desk: Desk) -> None:
 
 
 def test_projects(desk: Desk) -> None:
-    assert "no project yet" in desk("project", "list").stdout
+    assert "No projects yet" in desk("project", "list").stdout
     shown = desk.json("project", "show")
     assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
     listed = desk.json("project", "list")["projects"]
@@ -409,7 +409,7 @@ def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
     mission = desk.mission("first")
     report = desk.json("audit", "verify")
     assert report == {"ok": True, "missions": 1, "events": 3, "signed_heads": 0, "keys": [], "problems": []}
-    assert "whole" in desk("audit", "verify", mission).stdout
+    assert "Log intact" in desk("audit", "verify", mission).stdout
     database = desk.place / "state" / "store.db"
     content = database.read_bytes()
     assert b'"text":"first"' in content or (desk.place / "state" / "store.db-wal").exists()
@@ -432,7 +432,7 @@ def test_gc_of_all_projects_and_of_one(desk: Desk) -> None:
     skipped = [one for one in report["projects"] if "skipped" in one]
     assert [Path(one["path"]).name for one in skipped] == ["gone"]
     assert len(desk.json("gc", "--repo", str(desk.repository))["projects"]) == 1
-    assert "every checkpoint stays" in desk("gc").stdout
+    assert "all checkpoints are kept" in desk("gc").stdout
     assert "return 0" in desk("mission", "diff", mission).stdout
 
 

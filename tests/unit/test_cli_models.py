@@ -94,7 +94,7 @@ def test_a_probe_is_one_real_call(desk: Desk, provider: Provider) -> None:
     desk.set(M_KEY=KEY)
     (probed,) = desk.json("model", "probe", "local")["models"]
     assert (probed["fine"], probed["tools"], probed["error"]) == (True, True, None)
-    assert "calls tools, price by configured" in desk("model", "probe", "local").output
+    assert "calls tools, price from configured" in desk("model", "probe", "local").output
     both = desk.json("model", "probe", code=1)["models"]
     assert [one["fine"] for one in both] == [True, False]
     desk.set(M_KEY="other")
@@ -123,7 +123,10 @@ def test_agents_and_what_is_installed(desk: Desk, tmp_path: Path) -> None:
     ]
     assert [one["origin"] for one in listed["agents"]] == [str(desk.user_file), "built in", str(desk.user_file)]
     assert listed["found"] == [{"name": "claude", "path": str(program), "driven": True}]
-    assert f"claude is installed ({program}): --agent cli:claude with --model" in desk("agent", "list").output
+    assert (
+        f"claude is installed ({program}): use it with --agent cli:claude --model NAME"
+        in desk("agent", "list").output
+    )
 
 
 def test_whether_agents_can_work(desk: Desk, provider: Provider) -> None:

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app._choice import DEFAULT_MODELS, Choice
-from chargehand.app._config_model import Option, Resolved, UserFile
-from chargehand.app._config_resolve import resolve
-from chargehand.app._roles import Roles
+from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import UserFile
 from chargehand.app.runs import (
     RoleAssignment,
     RunRequest,
@@ -26,6 +25,8 @@ from chargehand.app.runs import (
     keep_check_files,
     request_text,
 )
+from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
 from chargehand.store.store import Store, open_store
@@ -92,27 +93,30 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         request_text(RunRequest(file=str(tmp_path / "binary")))
 
 
-def configured(*names: str) -> Resolved:
+def configured(*names: str) -> ResolvedConfig:
     text = "".join(f'[agents.{name}]\ncommand = ["true"]\n' for name in names)
     return resolve(user=UserFile(path=Path("config.toml"), text=text))
 
 
-def chosen(resolved: Resolved, agent: str | None = None, model: str | None = None) -> Choice:
+def chosen(resolved: ResolvedConfig, agent: str | None = None, model: str | None = None) -> AgentChoice:
     options = RunRequest(agent=agent, model=model)
     return cast(resolved, options).choice
 
 
 def cast(
-    resolved: Resolved, options: RunRequest, choice: Choice | None = None, keys: Mapping[str, str] | None = None
+    resolved: ResolvedConfig,
+    options: RunRequest,
+    choice: AgentChoice | None = None,
+    keys: Mapping[str, str] | None = None,
 ) -> RoleAssignment:
     environ = {"OLLAMA_HOST": "127.0.0.1:1", "XDG_CONFIG_HOME": "/does/not/exist"}
     if choice is not None:
-        role, file = Roles(environ).find("developer", resolved.config)
+        role, file = RoleCatalogue(environ).find("developer", resolved.config)
         return RoleAssignment(role=role, file=file, choice=choice)
-    return assign_role(resolved, options, Roles(environ), environ=environ, keys=keys or {})
+    return assign_role(resolved, options, RoleCatalogue(environ), environ=environ, keys=keys or {})
 
 
-def build(options: RunRequest, resolved: Resolved, choice: Choice, text: str = "x") -> MissionRequest:
+def build(options: RunRequest, resolved: ResolvedConfig, choice: AgentChoice, text: str = "x") -> MissionRequest:
     return build_request(
         options, resolved, text=text, assignment=cast(resolved, options, choice), artifacts=Kept(), check_files=()
     )
@@ -126,7 +130,7 @@ class Kept:
 
 
 def test_the_agent_is_named_or_the_only_one() -> None:
-    assert chosen(configured("a")) == Choice(agent="a", model=None, why="the only one configured")
+    assert chosen(configured("a")) == AgentChoice(agent="a", model=None, why="the only one configured")
     assert chosen(configured("a", "b"), "b").agent == "b"
     assert chosen(configured(), "command:true").agent == "command:true"
     with pytest.raises(UsageError, match="a, b") as several:
@@ -194,7 +198,7 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
         partial=True,
     )
     resolved = resolve(options=options.configuration())
-    choice = Choice(agent="command:true x", model=None, why="--agent")
+    choice = AgentChoice(agent="command:true x", model=None, why="--agent")
     made = build(options, resolved, choice, "Mend it")
     assert made.slug == "mend-it"
     assert made.command == ("true", "x")
@@ -216,11 +220,11 @@ def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
 
 
 def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
-    native = Choice(agent="native", model="openai:a", why="")
-    program = Choice(agent="command:true", model=None, why="")
+    native = AgentChoice(agent="native", model="openai:a", why="")
+    program = AgentChoice(agent="command:true", model=None, why="")
     said = resolve(options=RunRequest(attempts="1").configuration())
 
-    def attempts(choice: Choice, resolved: Resolved) -> int:
+    def attempts(choice: AgentChoice, resolved: ResolvedConfig) -> int:
         return build(RunRequest(), resolved, choice).attempts
 
     assert (attempts(native, resolve()), attempts(program, resolve()), attempts(native, said)) == (3, 1, 1)
@@ -228,4 +232,4 @@ def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
 
 def test_options_that_were_not_given_say_nothing() -> None:
     assert resolve(options=RunRequest(text="x").configuration()) == resolve()
-    assert all(isinstance(option, Option) for option in RunRequest().configuration().values())
+    assert all(isinstance(option, OptionValue) for option in RunRequest().configuration().values())

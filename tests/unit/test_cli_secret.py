@@ -48,11 +48,11 @@ def document(*words: str, **more: Any) -> Any:
 
 def test_a_secret_is_kept_listed_and_removed(config: Path) -> None:
     path = config / "secrets.json"
-    assert say("set", NAME, stdin=VALUE + "\n") == f"{NAME} is kept in the file {path}\n"
+    assert say("set", NAME, stdin=VALUE + "\n") == f"{NAME} is stored in the file {path}\n"
     assert json.loads(path.read_text())["secrets"] == {NAME: VALUE}
     assert say("list").split() == ["NAME", "FROM", NAME, "file"]
     assert say("remove", NAME) == f"{NAME} is removed\n"
-    assert say("list") == "no secret is kept; keep one with  chargehand secret set NAME\n"
+    assert say("list") == "No secrets are stored. To store one: chargehand secret set NAME\n"
 
 
 def test_programs_get_one_document(config: Path) -> None:
@@ -68,7 +68,7 @@ def test_programs_get_one_document(config: Path) -> None:
 
 def test_a_person_is_told_where_the_environment_goes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, VALUE + "-too")
-    assert f"the environment variable {NAME} goes before it" in say("set", NAME, stdin=VALUE)
+    assert f"the environment variable {NAME} takes precedence" in say("set", NAME, stdin=VALUE)
     assert say("list").split()[2:] == [NAME, "environment"]
     assert document("set", NAME, stdin=VALUE)["hidden_by_environment"] is True
     assert "still comes from the environment" in say("remove", NAME)
@@ -120,7 +120,7 @@ def test_at_a_terminal_it_is_asked_for_and_not_shown(config: Path) -> None:
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
     assert VALUE not in shown
-    assert "is kept in" in shown
+    assert "is stored in" in shown
     assert json.loads((config / "secrets.json").read_text())["secrets"] == {NAME: VALUE}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._config_edit import set_user_value, set_user_values
+from chargehand.app.config.edit import set_user_value, set_user_values
 from chargehand.core.errors import ConfigError
 
 _TEXT = """\
@@ -105,12 +105,12 @@ def test_what_cannot_be_edited_safely_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "value", "message"),
     [
-        (_TEXT, "limits.time", "soon", "time is a duration"),
+        (_TEXT, "limits.time", "soon", "time must be a duration"),
         (_TEXT, "limits.tme", "1", "unknown key 'limits.tme'"),
         (_TEXT, "agents.f.kind", "command", "no command"),
         (_TEXT, "limits", "1", "unknown key"),
         ("[limits\n", "limits.time", "1", ":1: not valid TOML"),
-        ("[limits]\nattempts = 0\n", "limits.time", "1", ":2: attempts is"),
+        ("[limits]\nattempts = 0\n", "limits.time", "1", ":2: attempts must be"),
         ("limits = 3\n", "limits.time", "1", "cannot be edited safely"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from chargehand.app._config_lines import key_lines, scan
+from chargehand.app.config.lines import key_lines, scan
 
 _TEXT = '''\
 # [limits] in a comment

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._config_files import load_user_file, state_home, user_config_path
-from chargehand.app._config_keys import entry_keys, section_keys
-from chargehand.app._config_reference import render_reference
-from chargehand.app._config_sources import variable
+from chargehand.app.config.keys import entry_keys, section_keys
+from chargehand.app.config.sources import variable_name
+from chargehand.app.locations import load_user_file, state_home, user_config_path
+from chargehand.app.reference.configuration import render_reference
 from chargehand.core.errors import ConfigError
 
 _PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_page_is_current() -> None:
-    command = "python -m chargehand.app._config_reference > docs/reference/configuration.md"
+    command = "python -m chargehand.app.reference.configuration > docs/reference/configuration.md"
     assert _PAGE.read_text() == render_reference(), f"run: {command}"
 
 
 def test_the_page_is_what_the_module_writes() -> None:
-    run = [sys.executable, "-m", "chargehand.app._config_reference"]
+    run = [sys.executable, "-m", "chargehand.app.reference.configuration"]
     written = subprocess.run(run, capture_output=True, check=True, text=True)
     assert written.stdout == render_reference()
 
@@ -32,7 +32,7 @@ def test_every_key_has_its_row() -> None:
     page = render_reference()
     for key in (*section_keys().values(), *entry_keys("agents").values(), *entry_keys("models").values()):
         assert f"| `{key.field}` |" in page
-        assert f"| `{variable(key.name)}` |" in page
+        assert f"| `{variable_name(key.name)}` |" in page
 
 
 def test_where_the_users_file_is() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from chargehand.app._config_agents import agent_from_option, find_agent
-from chargehand.app._config_model import Option, RepositoryFile, Resolved, UserFile
-from chargehand.app._config_resolve import LARGEST_FILE, never, resolve
+from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
+from chargehand.app.config.resolve import LARGEST_FILE, resolve, trust_nothing
+from chargehand.app.locations import UserFile
+from chargehand.app.selection.agents import agent_from_option, find_agent
 from chargehand.app.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.core.config import AgentConfig, Config, McpConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, WaitingError
@@ -26,15 +27,15 @@ def _resolve(
     user: str = "",
     repo: str | None = None,
     env: dict[str, str] | None = None,
-    is_trusted: Callable[[str], bool] = never,
+    is_trusted: Callable[[str], bool] = trust_nothing,
     commit: str | None = COMMIT,
     **options: Any,
-) -> Resolved:
+) -> ResolvedConfig:
     return resolve(
         user=UserFile(path=Path(USER), text=user) if user else None,
         environ=env,
         options={
-            name.replace("__", "."): Option(value=value, name=f"--{name.split('__')[-1]}")
+            name.replace("__", "."): OptionValue(value=value, name=f"--{name.split('__')[-1]}")
             for name, value in options.items()
         },
         repository=None if repo is None else RepositoryFile(content=repo.encode(), commit=commit),
@@ -42,7 +43,7 @@ def _resolve(
     )
 
 
-def _trusting(repo: str, **sources: Any) -> Resolved:
+def _trusting(repo: str, **sources: Any) -> ResolvedConfig:
     digest = hashlib.sha256(repo.encode()).hexdigest()
     return _resolve(repo=repo, is_trusted=lambda asked: asked == digest, **sources)
 
@@ -104,13 +105,13 @@ def test_servers_are_the_users_word_or_that_of_a_trusted_repository() -> None:
         ),
         ("[mcp.x]\ntime = 3", ":2: the MCP server 'x' has no command", "command ="),
         ("[mcp.x]", ":1: [mcp.x] says nothing", "command ="),
-        (f"{_SHED}environment = ['A']", ":3: environment holds no variable", "NAME=value"),
+        (f"{_SHED}environment = ['A']", ":3: environment: an entry is not a variable", "NAME=value"),
         (
             f"{_SHED}environment = ['K=sk-abcdefgh12345678']",
-            ":3: environment holds what looks like a secret",
-            "none",
+            ":3: environment: an entry is a variable that seems to hold a secret",
+            "no secrets",
         ),
-        (f"{_SHED}environment = {{A = 'b'}}", ":3: environment is a list of strings", ""),
+        (f"{_SHED}environment = {{A = 'b'}}", ":3: environment must be a list of strings", ""),
         (f"{_SHED}[agents.c]\ncommand=['c']\nmcp=['shed']", "agent 'c' is command and has mcp", "native"),
     ],
 )
@@ -323,7 +324,11 @@ def test_an_agent_of_the_environment() -> None:
     ("user", "message", "hint"),
     [
         ("[agents.f]\n", "/home/me/config.toml:1: agent 'f' has no command", 'command = ["program"'),
-        ("[agents.f]\ncommand = 'a b'", "config.toml:2: command is a list of strings, not 'a b'", '["a", "b"]'),
+        (
+            "[agents.f]\ncommand = 'a b'",
+            "config.toml:2: command must be a list of strings, got 'a b'",
+            '["a", "b"]',
+        ),
         ("[agents.f]\nkind = 'mcp'\ncommand = ['a']", "config.toml:2: unknown agent kind 'mcp'", "command"),
         ("[agents.f]\nkind = 'cli'", "config.toml:1: agent 'f' does not say which CLI it is", "claude"),
         ("[agents.f]\nkind = 'cli'\ncli = 'emacs'", "config.toml:3: unknown agent cli 'emacs'", "claude"),
@@ -365,8 +370,8 @@ def test_an_agent_on_the_command_line() -> None:
         ("cli:emacs", "emacs"),
         ("acp:", "names no program"),
         ("fixer", "unknown agent kind 'fixer'"),
-        ("command:a\0b", "no program can be given"),
-        ("native:", "holds no name"),
+        ("command:a\0b", "no argument can have"),
+        ("native:", "is not a name"),
     ],
 )
 def test_wrong_agents_on_the_command_line(text: str, message: str) -> None:
@@ -463,15 +468,19 @@ def test_a_native_agent_needs_no_command_and_takes_none() -> None:
             "known: none",
         ),
         ("[agents.n]\nkind='native'\nmodel='openai:'", "config.toml:3: model: no model named", "openai:MODEL"),
-        ("[agents.n]\nkind='native'\nmodel='a b'", "config.toml:3: model holds no name: 'a b'", "letters"),
+        ("[agents.n]\nkind='native'\nmodel='a b'", "config.toml:3: model is not a name: 'a b'", "letters"),
         ("[models]\nm = 3", "config.toml:2: [models.m] is a table, not 3", "[models.m]"),
         ("[models.m]", "config.toml:1: [models.m] says nothing", "model ="),
         ("[models.'a b']\nmodel='x'", "config.toml:1: 'a b' is no name for a model", "letters"),
         ("[models.m]\nprovider='opnai'", "config.toml:2: unknown provider 'opnai'", "'openai'"),
         ("[models.m]\nmodle='x'", "config.toml:2: unknown key 'modle' in [models.m]", "'model'"),
-        ("[models.m]\ntools='yes'", "config.toml:2: tools is true or false, not 'yes'", "without quotes"),
-        ("[models.m]\nprice=-1", "config.toml:2: price is from 0 to 1000000 USD, not -1", "range"),
-        ("[limits]\nbudget_usd=0", "config.toml:2: budget_usd is more than 0 to 1000000 USD, not 0", "range"),
+        ("[models.m]\ntools='yes'", "config.toml:2: tools must be true or false, got 'yes'", "without quotes"),
+        ("[models.m]\nprice=-1", "config.toml:2: price must be from 0 to 1000000 USD, got -1", "range"),
+        (
+            "[limits]\nbudget_usd=0",
+            "config.toml:2: budget_usd must be more than 0 and at most 1000000 USD, got 0",
+            "range",
+        ),
     ],
 )
 def test_wrong_models_are_explained(user: str, message: str, hint: str) -> None:
@@ -507,14 +516,14 @@ def test_the_native_agent_is_always_there() -> None:
         ("\nchecks = []", "chargehand.toml:2: unknown key 'checks' outside of any table", "[project]"),
         ("[projct]", "chargehand.toml:1: unknown key or table 'projct'", "'project'"),
         ("project = 3", "chargehand.toml:1: [project] is a table, not 3", ""),
-        ("[limits]\ntime = 'soon'", "chargehand.toml:2: time is a duration, not 'soon'", "'30m'"),
-        ("[limits]\nattempts = 0", "chargehand.toml:2: attempts is from 1 to 1000000, not 0", ""),
+        ("[limits]\ntime = 'soon'", "chargehand.toml:2: time must be a duration, got 'soon'", "'30m'"),
+        ("[limits]\nattempts = 0", "chargehand.toml:2: attempts must be from 1 to 1000000, got 0", ""),
         ("[sandbox]\ntier = 'prcess'", "chargehand.toml:2: unknown tier 'prcess'", "'process'"),
-        ("[project]\nchecks = 'x'", "chargehand.toml:2: checks is a list of strings, not 'x'", '["x"]'),
-        ("[project]\nchecks = ['']", "chargehand.toml:2: checks holds an empty command: ''", ""),
+        ("[project]\nchecks = 'x'", "chargehand.toml:2: checks must be a list of strings, got 'x'", '["x"]'),
+        ("[project]\nchecks = ['']", "chargehand.toml:2: checks: '' is an empty command", ""),
         (
             "[project]\nforbid = ['!a']",
-            "chargehand.toml:2: forbid holds a negated pattern: '!a'",
+            "chargehand.toml:2: forbid: '!a' is a negated pattern",
             "project.forbid",
         ),
         ("x = " + "[" * 5000, "chargehand.toml: not valid TOML: nested too deeply", ""),
@@ -567,5 +576,5 @@ def test_a_bad_variable_or_option_is_named() -> None:
     assert _fails(env={"CHARGEHAND_LIMITS_TIME": "x"}).message.startswith(
         "environment CHARGEHAND_LIMITS_TIME: time"
     )
-    assert _fails(limits__time="x").message.startswith("--time: time is a duration, not 'x'")
+    assert _fails(limits__time="x").message.startswith("--time: time must be a duration, got 'x'")
     assert "'limits.time'" in _fails(limits__tme="1").hint

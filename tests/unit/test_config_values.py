@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.app._config_keys import AGENTS, agent_keys, find_key, known_names, section_keys
-from chargehand.app._config_values import parse_text, parse_value, show_seconds, shown
+from chargehand.app.config.keys import AGENTS, agent_keys, find_key, known_names, section_keys
+from chargehand.app.config.values import format_seconds, format_value, parse_text, parse_value
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 
@@ -63,22 +63,22 @@ def test_durations_are_seconds(written: object, seconds: float) -> None:
     ],
 )
 def test_bad_durations_are_named_with_the_value(written: object) -> None:
-    with pytest.raises(ConfigError, match="here: time is ") as caught:
+    with pytest.raises(ConfigError, match="here: time must be ") as caught:
         _value("limits.time", written)
     if not isinstance(written, int | float):
-        assert shown(written) in caught.value.message
+        assert format_value(written) in caught.value.message
 
 
 @pytest.mark.parametrize("written", [0, -3, 1_000_001, "2", 1.0, True, None, pytest.param(1 << 20_000, id="huge")])
 def test_a_count_is_a_whole_number_from_one(written: object) -> None:
-    with pytest.raises(ConfigError, match="attempts is"):
+    with pytest.raises(ConfigError, match="attempts must be"):
         _value("limits.attempts", written)
 
 
 def test_a_command_as_a_string_is_explained() -> None:
-    with pytest.raises(ConfigError, match="a list of strings, not 'ruff check'") as caught:
+    with pytest.raises(ConfigError, match="a list of strings, got 'ruff check'") as caught:
         _value("agents.fixer.command", "ruff check")
-    assert caught.value.hint == 'a command is never given to a shell: write ["ruff", "check"]'
+    assert caught.value.hint == 'a command does not go through a shell: write ["ruff", "check"]'
 
 
 @pytest.mark.parametrize("written", [[], [""], ["  ", "x"], ["a", "\0"], ["a", 3], [["a"]], "unbalanced '"])
@@ -108,7 +108,7 @@ def test_areas_are_plain_patterns(key: str, pattern: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "https://x.org", "x.org/y", "a b", "-x.org", "x..org", "*.org", "x" * 300])
 def test_hosts_are_names(host: str) -> None:
-    with pytest.raises(ConfigError, match="no rule for hosts"):
+    with pytest.raises(ConfigError, match="not a rule for hosts"):
         _value("sandbox.network", [host])
 
 
@@ -118,7 +118,7 @@ def test_hosts_are_one_whatever_their_case() -> None:
 
 def test_a_toolchain_is_absolute() -> None:
     assert _value("sandbox.toolchain", ["/opt/bin"]) == ("/opt/bin",)
-    with pytest.raises(ConfigError, match="not absolute"):
+    with pytest.raises(ConfigError, match="not an absolute path"):
         _value("sandbox.toolchain", ["opt/bin"])
 
 
@@ -165,7 +165,7 @@ def test_addresses_of_providers(url: str) -> None:
     ],
 )
 def test_addresses_with_more_than_an_address_are_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(ConfigError, match="base_url holds no plain http address") as caught:
+    with pytest.raises(ConfigError, match="base_url is not a plain http address") as caught:
         _value("models.m.base_url", url)
     assert "sesame" not in caught.value.message + caught.value.hint
 
@@ -173,7 +173,7 @@ def test_addresses_with_more_than_an_address_are_refused_and_not_repeated(url: s
 @pytest.mark.parametrize("name", ["", "sk-ant-api03-sesame", "openai", "1KEY", "A", "A B", "A" * 65])
 def test_a_key_is_named_and_what_is_none_is_not_repeated(name: str) -> None:
     assert _value("models.m.key", "OPENAI_API_KEY") == "OPENAI_API_KEY"
-    with pytest.raises(ConfigError, match="key holds no name of a secret") as caught:
+    with pytest.raises(ConfigError, match="key is not the name of a secret") as caught:
         _value("models.m.key", name)
     assert "sesame" not in caught.value.message
 
@@ -185,7 +185,7 @@ def test_money_in_text(text: str, amount: float) -> None:
 
 @pytest.mark.parametrize("written", ["1e3", "x", "", "-1", True, None, [], float("nan"), float("inf"), -0.1, 2e6])
 def test_what_is_no_money(written: object) -> None:
-    with pytest.raises(ConfigError, match="price is"):
+    with pytest.raises(ConfigError, match="price must be"):
         _text("models.m.price", written) if isinstance(written, str) else _value("models.m.price", written)
 
 
@@ -204,7 +204,7 @@ def test_tokens_may_be_more_than_other_counts() -> None:
 def test_flags() -> None:
     assert (_text("models.m.tools", "True"), _text("models.m.tools", "false")) == (True, False)
     for wrong in ("yes", "1", ""):
-        with pytest.raises(ConfigError, match="tools is true or false"):
+        with pytest.raises(ConfigError, match="tools must be true or false"):
             _text("models.m.tools", wrong)
 
 
@@ -212,17 +212,17 @@ def test_values_are_shown_short_and_safe() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert len(shown("x" * 10_000)) <= 100
-    assert "\x1b" not in shown("\x1b[31mred")
-    assert shown(deep) == "<list>"
+    assert len(format_value("x" * 10_000)) <= 100
+    assert "\x1b" not in format_value("\x1b[31mred")
+    assert format_value(deep) == "<list>"
     while deep:  # unwound by hand: freeing it at once would recurse
         deep = deep[0]
-    assert (shown(True), shown(("a",))) == ("true", "['a']")
+    assert (format_value(True), format_value(("a",))) == ("true", "['a']")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(1800.0, "30m"), (5400.0, "1h30m"), (90.0, "1m30s"), (0.5, "0.5s")])
 def test_durations_are_shown_as_written(seconds: float, text: str) -> None:
-    assert show_seconds(seconds) == text
+    assert format_seconds(seconds) == text
     assert _value("limits.time", text) == seconds
 
 

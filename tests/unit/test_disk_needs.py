@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.conftest import make_repository
 
 from chargehand.app.composition import App
+from chargehand.app.storage import GcOptions, bytes_in_unit
 from chargehand.app.wiring.disk import StillNeeded, mission_of
-from chargehand.cli._gc import GcOptions, _bytes, collect
+from chargehand.cli.gc import collect
 from chargehand.cli.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.ids import new_id
@@ -109,9 +110,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
-def said(capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
+def said(capsys: pytest.CaptureFixture[str], *, yes: bool = False, **options: Any) -> Any:
     capsys.readouterr()
-    assert collect(Output(as_json=True), GcOptions(**options)) == 0
+    assert collect(Output(as_json=True), GcOptions(**options), yes=yes) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -146,18 +147,18 @@ def test_checkpoints_of_what_is_open_stay_even_on_an_order(
 def test_a_person_reads_every_name_and_the_sum(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     over = place.left_by("m-1", ended=True)
     capsys.readouterr()
-    collect(Output(as_json=False), repo=None, dry_run=True)
+    collect(Output(as_json=False), GcOptions(dry_run=True))
     text = capsys.readouterr().out
     assert f"  workspace {over.id}\n" in text
     assert "MB would be freed of" in text
-    assert "every checkpoint stays" in text
+    assert "all checkpoints are kept" in text
 
 
 @pytest.mark.parametrize("options", [{"max_age": "long"}, {"max_bytes": "2 apples"}, {"max_age": "-1s"}])
 def test_what_is_no_age_or_size_is_refused(place: Place, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="is not like"):
+    with pytest.raises(UsageError, match="must look like"):
         collect(Output(as_json=True), GcOptions(**options))
 
 
 def test_sizes_are_read_as_they_are_written() -> None:
-    assert [_bytes(unit) for unit in ("", "k", "M", "Gi")] == [1, 1000, 10**6, 1 << 30]
+    assert [bytes_in_unit(unit) for unit in ("", "k", "M", "Gi")] == [1, 1000, 10**6, 1 << 30]

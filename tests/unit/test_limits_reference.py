@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from chargehand.app._config_keys import section_keys
-from chargehand.app._limits_reference import LIMITS, render_limits
+from chargehand.app.config.keys import section_keys
+from chargehand.app.reference.limits import LIMITS, render_limits
 from chargehand.missions.causes import REMEDIES
 from chargehand.sandbox.contract import LimitName
 
@@ -19,7 +19,7 @@ NO_LIMITS = {
 
 
 def test_the_page_is_current() -> None:
-    command = "python -m chargehand.app._limits_reference > docs/reference/limits.md"
+    command = "python -m chargehand.app.reference.limits > docs/reference/limits.md"
     assert PAGE.read_text() == render_limits(), f"run: {command}"
 
 

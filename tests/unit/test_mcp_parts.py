@@ -11,19 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.cli import _mcp_records as records
-from chargehand.cli._mcp_calls import Rate
-from chargehand.cli._mcp_http import bound, hosts_of, parsed_address, token_of, url_of
-from chargehand.cli._mcp_records import Gives, Takes, schema_of
-from chargehand.cli._mcp_tools import ToolSpec
-from chargehand.cli._mcp_views import cleaned
 from chargehand.core.errors import ConfigError, ExhaustedError, UsageError
 from chargehand.core.ids import keyed_id, new_id
+from chargehand.mcp import _records as records
+from chargehand.mcp._calls import RateLimit
+from chargehand.mcp._missions import cleaned
+from chargehand.mcp._records import McpArguments, McpResult, schema_of
+from chargehand.mcp._tools import McpToolSpec
+from chargehand.mcp.http import bound, hosts_of, parsed_address, token_of, url_of
 
 ALL = [
     kind
     for kind in vars(records).values()
-    if isinstance(kind, type) and issubclass(kind, Takes | Gives) and kind not in (Takes, Gives)
+    if isinstance(kind, type)
+    and issubclass(kind, McpArguments | McpResult)
+    and kind not in (McpArguments, McpResult)
 ]
 
 
@@ -95,7 +97,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 def test_the_rate_is_held_and_comes_back() -> None:
     at = [0.0]
-    rate = Rate(burst=3, per_second=2, now=lambda: at[0])
+    rate = RateLimit(burst=3, per_second=2, now=lambda: at[0])
     for _ in range(3):
         rate.take()
     with pytest.raises(ExhaustedError, match="more than 2 calls a second"):
@@ -116,16 +118,18 @@ def test_every_schema_is_an_object_that_says_what_is_in_it(kind: type[msgspec.St
     schema = schema_of(kind)
     assert schema["type"] == "object"
     assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(kind)}
-    if issubclass(kind, Takes):
+    if issubclass(kind, McpArguments):
         assert schema["additionalProperties"] is False
         assert all("description" in each for each in schema["properties"].values())
 
 
 def test_arguments_are_held_against_their_schema() -> None:
-    async def call(arguments: object, progress: object) -> Gives:
+    async def call(arguments: object, progress: object) -> McpResult:
         raise AssertionError
 
-    tool = ToolSpec(name="t", title="t", description="t", takes=records.ShowLog, gives=records.LogView, call=call)
+    tool = McpToolSpec(
+        name="t", title="t", description="t", takes=records.ShowLog, gives=records.LogView, call=call
+    )
     assert tool.arguments({"mission": "m-1"}) == records.ShowLog(mission="m-1", after=0, limit=100)
     for wrong in ({}, {"mission": ""}, {"mission": "m", "limit": 501}, {"mission": "m", "other": 1}):
         with pytest.raises(msgspec.ValidationError):

@@ -11,7 +11,7 @@ import pytest
 
 from chargehand.agents._messages import outcome_of_message, read_document, with_message
 from chargehand.agents.contract import AgentOutcome
-from chargehand.app._messages_reference import render_messages, schemas
+from chargehand.app.reference.messages import render_messages, schemas
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import (
     LARGEST_MESSAGE,
@@ -239,7 +239,7 @@ def test_an_outcome_with_a_message_survives_the_log() -> None:
 def test_the_pages_are_those_of_the_code() -> None:
     for name, text in render_messages().items():
         path = ROOT / "docs/reference" / name
-        command = "python -m chargehand.app._messages_reference docs/reference"
+        command = "python -m chargehand.app.reference.messages docs/reference"
         assert path.read_text() == text, f"write it again: {command}"
     written = {path.name for path in (ROOT / "docs/reference/messages").iterdir()}
     assert written == {f"{kind}.json" for kind in MESSAGE_CLASSES}

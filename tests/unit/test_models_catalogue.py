@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.app._model_reports import Reports
-from chargehand.app._models import facts_of, served_model
+from chargehand.app.providers.served import ProbeReports, known_facts, served_model
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.models.catalogue import (
     MODALITIES,
@@ -111,16 +110,16 @@ def test_a_model_with_eyes_is_sent_pdfs_whatever_models_dev_says_of_them() -> No
 
 def test_what_a_probe_found_is_kept_and_used(tmp_path: Path) -> None:
     config = ModelConfig(base_url="http://127.0.0.1:1/v1", model="tiny")
-    reports = Reports(tmp_path / "state" / "models.json")
-    assert facts_of("m", config, reports=reports).tools.value is None
+    reports = ProbeReports(tmp_path / "state" / "models.json")
+    assert known_facts("m", config, reports=reports).tools.value is None
     reports.keep(
         "http://127.0.0.1:1/v1/", "tiny", Reported(day="2026-01-31", images=False, tried={"images": "HTTP 400"})
     )
-    again = Reports(tmp_path / "state" / "models.json")
-    known = facts_of("m", config, reports=again)
+    again = ProbeReports(tmp_path / "state" / "models.json")
+    known = known_facts("m", config, reports=again)
     assert (known.takes["image"].value, known.takes["image"].source) == (False, "probe 2026-01-31")
     served = served_model("m", config, keys={}, limits=LimitsConfig(), reports=again)
     assert (served.images, served.files, served.tools) == (False, True, True)
     assert served_model("m", config, keys={}, limits=LimitsConfig()).images
     (tmp_path / "state" / "models.json").write_text('{"http://127.0.0.1:1/v1 tiny": {"day": 7}}')
-    assert Reports(tmp_path / "state" / "models.json").of("http://127.0.0.1:1/v1", "tiny") is None
+    assert ProbeReports(tmp_path / "state" / "models.json").of("http://127.0.0.1:1/v1", "tiny") is None

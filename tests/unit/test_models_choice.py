@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.provider_kit import Provider, serving
 
-from chargehand.app._choice import DEFAULT_MODELS, Choice, choose
-from chargehand.app._model_probe import ModelProbe, probe_model
-from chargehand.app._models import (
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.probe import ModelProbe, probe_model
+from chargehand.app.providers.served import (
     address_of,
     has_key,
     is_loopback,
@@ -21,7 +21,7 @@ from chargehand.app._models import (
     ollama_address,
     served_model,
 )
-from chargehand.app._ollama import find_ollama
+from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, choose_agent
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.models.catalogue import find_price
@@ -38,8 +38,8 @@ def _choose(
     programs: Sequence[str] = (),
     agent: str | None = None,
     model: str | None = None,
-) -> Choice:
-    return choose(
+) -> AgentChoice:
+    return choose_agent(
         config or Config(),
         {},
         keys or {},
@@ -248,12 +248,14 @@ _REMOTE = ModelConfig(provider="openai", model="gpt")
 
 def test_what_is_named_is_taken() -> None:
     config = Config(agents={"one": _ONE, "two": _ONE}, models={"local": _LOCAL})
-    assert _choose(config, agent="two") == Choice(agent="two", model=None, why="--agent")
-    assert _choose(agent="command:x y") == Choice(agent="command:x y", model=None, why="--agent")
+    assert _choose(config, agent="two") == AgentChoice(agent="two", model=None, why="--agent")
+    assert _choose(agent="command:x y") == AgentChoice(agent="command:x y", model=None, why="--agent")
     assert _choose(agent="native:openai:gpt").model == "openai:gpt"
-    assert _choose(config, agent="native", model="local") == Choice(agent="native", model="local", why="--agent")
+    assert _choose(config, agent="native", model="local") == AgentChoice(
+        agent="native", model="local", why="--agent"
+    )
     assert _choose(config, agent="one", model="local").model == "local"
-    assert _choose(model="ollama:x") == Choice(agent="native", model="ollama:x", why="--model")
+    assert _choose(model="ollama:x") == AgentChoice(agent="native", model="ollama:x", why="--model")
     with pytest.raises(NotFoundError, match="no model named 'gone'"):
         _choose(config, agent="native:gone")
     with pytest.raises(NotFoundError, match="no model named 'gone'"):
@@ -264,7 +266,7 @@ def test_what_is_named_is_taken() -> None:
 
 def test_the_only_agent_stands_before_any_model() -> None:
     config = Config(agents={"one": _ONE}, models={"local": _LOCAL})
-    assert _choose(config, keys={"OPENAI_API_KEY": KEY}) == Choice(
+    assert _choose(config, keys={"OPENAI_API_KEY": KEY}) == AgentChoice(
         agent="one", model=None, why="the only one configured"
     )
     thinker = Config(agents={"thinker": AgentConfig(kind="native")}, models={"local": _LOCAL})

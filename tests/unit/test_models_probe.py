@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.provider_kit import Provider, serving
 
-from chargehand.app._model_probe import probe_model
+from chargehand.app.providers.probe import probe_model
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.models.contract import Dialect
 from chargehand.models.probes import small_answer

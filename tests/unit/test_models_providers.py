@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.app._models import every, model_config, provider_limits, served_chain
+from chargehand.app.providers.served import model_config, provider_limits, served_chain, with_fallbacks
 from chargehand.core.clock import SteppedClock
 from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ConfigError
@@ -54,8 +54,8 @@ def test_a_chain_holds_each_model_once_and_leaves_out_those_without_a_key() -> N
         b={**HOUSE, "fallback": ("a", "ollama:qwen3"), "images": False},
     )
     served = served_chain("a", found, keys=Keys(), environ={})
-    assert [model.name for model in every([served])] == ["a", "b", "ollama:qwen3"]
-    assert [model.images for model in every([served])] == [True, False, True]
+    assert [model.name for model in with_fallbacks([served])] == ["a", "b", "ollama:qwen3"]
+    assert [model.images for model in with_fallbacks([served])] == [True, False, True]
     keyed = served_chain("a", found, keys=Keys("ANTHROPIC_API_KEY"), environ={})
     assert [model.dialect for model in keyed.fallback] == ["openai", "anthropic", "openai"]
     assert model_config(found, "a").fallback == ("b", "anthropic:claude")

@@ -13,11 +13,12 @@ from tests.conftest import git
 
 from chargehand.agents._prompts import system_prompt
 from chargehand.agents.roles import Role, parse_role, shipped_roles
-from chargehand.app._choice import Choice, choose
-from chargehand.app._config_areas import meet_areas
-from chargehand.app._config_model import Option, RepositoryFile, UserFile
-from chargehand.app._config_resolve import resolve
-from chargehand.app._roles import Roles
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import OptionValue, RepositoryFile
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import UserFile
+from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks._junit import FailingTest
 from chargehand.checks.execution import CheckOutput
 from chargehand.core.attempt_events import SandboxOpened
@@ -60,25 +61,22 @@ def test_seven_roles_are_shipped_and_only_three_write() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tools": ["bsh"]}, "key 'tools' names an unknown tool, got 'bsh'"),
-        ({"tools": ["*"]}, "key 'tools' names an unknown tool, got '*'"),
-        ({"tools": "read"}, "key 'tools' must be a list of texts, got 'read'"),
-        ({"writes": "yes"}, "key 'writes' must be true or false, got 'yes'"),
-        ({"writes": False}, "key 'output' needs a role that writes, got 'change'"),
-        (
-            {"writes": False, "output": "report"},
-            "key 'tools' has a tool that writes, but writes = false, got 'edit'",
-        ),
-        ({"output": "report"}, "key 'output' must be 'change' in a role that writes, got 'report'"),
-        ({"output": "poem"}, "key 'output' has an unknown value, got 'poem'"),
-        ({"must_add": "a cake"}, "key 'must_add' has an unknown value, got 'a cake'"),
-        ({"areas": ["../up"]}, "key 'areas' must be a plain pattern below the repository, got '../up'"),
-        ({"areas": ["!x"]}, "key 'areas' must be a plain pattern below the repository, got '!x'"),
-        ({"prompt": ""}, "key 'prompt' must be a text that is not empty, got ''"),
-        ({"prompt": "x" * 20_001}, "key 'prompt' has 20001 characters, more than 20000, got 'xxx"),
-        ({"summary": "two\nlines"}, "key 'summary' must be one line without control characters, got 'two"),
-        ({"models": [3]}, "key 'models' must be a list of texts of one line each, got 3"),
-        ({"colour": "red"}, "key 'colour' is not a known key, got 'red'"),
+        ({"tools": ["bsh"]}, "'tools': 'bsh': there is no such tool"),
+        ({"tools": ["*"]}, "'tools': '*'"),
+        ({"tools": "read"}, "'tools': 'read': it is a list"),
+        ({"writes": "yes"}, "'writes': 'yes'"),
+        ({"writes": False}, "'output': 'change'"),
+        ({"writes": False, "output": "report"}, "'tools': 'edit': the tool writes"),
+        ({"output": "report"}, "'output': 'report'"),
+        ({"output": "poem"}, "'output': 'poem'"),
+        ({"must_add": "a cake"}, "'must_add': 'a cake'"),
+        ({"areas": ["../up"]}, "'areas': '../up'"),
+        ({"areas": ["!x"]}, "'areas': '!x'"),
+        ({"prompt": ""}, "'prompt': ''"),
+        ({"prompt": "x" * 20_001}, "'prompt': 'xxx"),
+        ({"summary": "two\nlines"}, "'summary': 'two"),
+        ({"models": [3]}, "'models': 3"),
+        ({"colour": "red"}, "'colour': 'red': there is no such key"),
     ],
 )
 def test_a_wrong_file_is_told_with_file_key_and_value(changes: dict[str, Any], said: str) -> None:
@@ -100,12 +98,12 @@ def test_what_is_no_role_at_all_is_told_too(text: str) -> None:
 @pytest.mark.parametrize("name", ["", "default", "Up", "a b", "../x", "-x", "x" * 65])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ConfigError) as wrong:
-        Roles({"XDG_CONFIG_HOME": "/does/not/exist"}).find(name, Config())
+        RoleCatalogue({"XDG_CONFIG_HOME": "/does/not/exist"}).find(name, Config())
     assert wrong.value.code == "role_invalid"
 
 
 def test_a_dropped_file_adds_a_role_and_a_bad_one_stands_in_nobodys_way(tmp_path: Path) -> None:
-    roles = Roles({"XDG_CONFIG_HOME": str(tmp_path)})
+    roles = RoleCatalogue({"XDG_CONFIG_HOME": str(tmp_path)})
     assert [found.file.name for found in roles.all()] == SEVEN
     with pytest.raises(NotFoundError) as unknown:
         roles.find("scribe", Config())
@@ -148,8 +146,8 @@ def config(text: str) -> Config:
     return resolve(user=UserFile(path=Path("config.toml"), text=MODELS + text)).config
 
 
-def chosen(text: str, role: Role, **options: str | None) -> Choice:
-    return choose(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
+def chosen(text: str, role: Role, **options: str | None) -> AgentChoice:
+    return choose_agent(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
 
 
 def role(**changes: Any) -> Role:
@@ -162,7 +160,7 @@ def test_who_works_in_a_role_is_said_in_this_order() -> None:
     everything = own + said + agent
     assert chosen(everything, role(models=["openai:file"]), model="openai:line").model == "openai:line"
     assert chosen(everything, role(models=["openai:file"])).model == "openai:map"
-    assert chosen(said + agent, role(models=["openai:file", "openai:rest"])) == Choice(
+    assert chosen(said + agent, role(models=["openai:file", "openai:rest"])) == AgentChoice(
         agent="n",
         model="openai:file",
         why="the only one configured, openai:file by the file of role mine",
@@ -179,7 +177,7 @@ def test_the_agent_is_said_in_the_same_order() -> None:
     assert chosen(text, role(agent="one")).agent == "one"
     mapped = chosen(text + '[roles.mine]\nagent = "cli:claude"\nmodel = "local"\n', role(agent="one"))
     assert (mapped.agent, mapped.model, mapped.why) == ("cli:claude", "local", "[roles.mine]")
-    assert chosen(text, role(agent="one"), agent="two") == Choice(agent="two", model=None, why="--agent")
+    assert chosen(text, role(agent="one"), agent="two") == AgentChoice(agent="two", model=None, why="--agent")
 
 
 def test_a_model_is_for_somebody_who_takes_one() -> None:
@@ -213,7 +211,7 @@ def test_a_repositorys_map_needs_trust() -> None:
 
 def test_the_areas_of_a_role_only_narrow() -> None:
     architect = parse_role("architect", shipped_roles()["architect"], place="")
-    options = {"project.allow": Option(value=("src/**",), name="--allow")}
+    options = {"project.allow": OptionValue(value=("src/**",), name="--allow")}
     met = meet_areas(resolve(options=options).config.project.allow, architect.areas)
     assert met == ("src/**/*.md",)
     with pytest.raises(ConfigError, match="no area may be changed"):

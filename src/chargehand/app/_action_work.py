@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from chargehand.app._config_model import Option
+from chargehand.app.config.records import OptionValue
 from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.config import ActionsConfig
@@ -297,7 +297,7 @@ async def execute(work: ActionContext) -> ActionResult:
         async with work.app.mission_session(work.mission) as (_, session):
             return await _execute_in(work, session, points[-1].tree if points else None)
     repository = Path(given["repository"])
-    options = {"sandbox.tier": Option(value=given.get("sandbox"), name="--sandbox")}
+    options = {"sandbox.tier": OptionValue(value=given.get("sandbox"), name="--sandbox")}
     async with work.app.session(repository, revision=given.get("base"), options=options) as session:
         return await _execute_in(work, session, None)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chargehand.app._action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
-from chargehand.app._config_files import load_user_file, user_config_path
-from chargehand.app._config_model import Option
-from chargehand.app._config_resolve import resolve
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
 from chargehand.app.documents import Document
+from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.sandbox_commands import ExecRequest
 from chargehand.core.actions import (
     ACTION_ENDED,
@@ -121,7 +121,7 @@ class Actions:
     def config(self, limit: str | None = None) -> ActionsConfig:
         """Return how actions are limited, by the user's own configuration alone; `limit` is from `--time`."""
         app = self._app
-        options = {"actions.time": Option(value=limit, name="--time")}
+        options = {"actions.time": OptionValue(value=limit, name="--time")}
         user = load_user_file(user_config_path(app.environ))
         return resolve(user=user, environ=app.environ, options=options).config.actions
 

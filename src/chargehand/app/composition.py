@@ -12,13 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from chargehand import __version__
-from chargehand.app._config_agents import requested_agent
-from chargehand.app._config_files import load_user_file, user_config_path
-from chargehand.app._config_model import REPOSITORY_FILE, Option, RepositoryFile, Resolved, content_digest
-from chargehand.app._config_resolve import resolve
-from chargehand.app._policy import load_rules
-from chargehand.app._roles import Roles
+from chargehand.app._policy_files import load_rules
+from chargehand.app.config.records import (
+    REPOSITORY_FILE,
+    OptionValue,
+    RepositoryFile,
+    ResolvedConfig,
+    content_digest,
+)
+from chargehand.app.config.resolve import resolve
+from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
+from chargehand.app.selection.agents import requested_agent
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
@@ -151,9 +157,9 @@ class App(StateReader):
         depot: Depot,
         base: Base,
         *,
-        options: Mapping[str, Option] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
         head: bool = True,
-    ) -> Resolved:
+    ) -> ResolvedConfig:
         """Return the configuration in force for a project at a base.
 
         `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
@@ -168,7 +174,11 @@ class App(StateReader):
         )
 
     def configured(
-        self, repository: Path | None, *, revision: str | None = None, options: Mapping[str, Option] | None = None
+        self,
+        repository: Path | None,
+        *,
+        revision: str | None = None,
+        options: Mapping[str, OptionValue] | None = None,
     ) -> ConfiguredBase:
         """Return a repository's base with the configuration in force there; nothing is started."""
         found = self.find(repository, revision=revision)
@@ -190,12 +200,12 @@ class App(StateReader):
             rules.check()
         return rules
 
-    def roles(self, found: ProjectBase | None = None) -> Roles:
+    def roles(self, found: ProjectBase | None = None) -> RoleCatalogue:
         """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
         if found is None:
-            return Roles(self.environ)
+            return RoleCatalogue(self.environ)
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
-        return Roles(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
+        return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
 
     def _repository_file(
         self, project: ProjectRow, depot: Depot, base: Base, *, head: bool
@@ -209,7 +219,7 @@ class App(StateReader):
                 return RepositoryFile(content=content)
         return RepositoryFile(content=committed, commit=base.commit) if committed is not None else None
 
-    def toolchain(self, resolved: Resolved | None = None) -> Toolchain:
+    def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
         """Return the host programs that sandboxes may use."""
         extra = resolved.config.sandbox.toolchain if resolved else ()
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -244,7 +254,7 @@ class App(StateReader):
         repository: Path | None = None,
         *,
         revision: str | None = None,
-        options: Mapping[str, Option] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
         found: ProjectBase | None = None,
         config: Config | None = None,
         choice: TierChoice | None = None,
@@ -263,7 +273,7 @@ class App(StateReader):
             if config is not None:
                 # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
                 own = self._repository_file(project, depot, base, head=False)
-                resolved = Resolved(config=config, origins={}, digest=own.digest if own else "")
+                resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
@@ -293,8 +303,8 @@ class App(StateReader):
                 )  # fmt: skip
 
     async def _settle_tier(
-        self, found: ProjectBase, resolved: Resolved, choice: TierChoice | None
-    ) -> tuple[Resolved, TierChoice, Toolchain]:
+        self, found: ProjectBase, resolved: ResolvedConfig, choice: TierChoice | None
+    ) -> tuple[ResolvedConfig, TierChoice, Toolchain]:
         """Return the configuration with the tier that is taken, how it was chosen, and the programs it may use."""
         require_tier(resolved.config.sandbox.tier)
         toolchain = await asyncio.to_thread(self.toolchain, resolved)
@@ -304,13 +314,13 @@ class App(StateReader):
         )
         return with_tier(resolved, choice), choice, toolchain
 
-    def _open_tier(self, resolved: Resolved, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
+    def _open_tier(self, resolved: ResolvedConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
         # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
         alive = self.member.fileno()
         config = resolved.config.sandbox
         return open_tier(config, toolchain, scratch=self.home, alive=alive, environ=self.environ)
 
-    def _command_trust(self, found: ProjectBase, resolved: Resolved, *, head: bool) -> Callable[[str], bool]:
+    def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
         file = self._repository_file(found.project, found.depot, found.base, head=head)
         if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
@@ -320,7 +330,7 @@ class App(StateReader):
         return typed.__contains__
 
     def _services(
-        self, found: ProjectBase, resolved: Resolved, *, tier: Tier, driver: DriverName, toolchain: Toolchain
+        self, found: ProjectBase, resolved: ResolvedConfig, *, tier: Tier, driver: DriverName, toolchain: Toolchain
     ) -> Services:
         """Return what the mission flow of one session uses; its sockets lie in the scratch directory."""
         scratch, sandbox = self._local.scratch(self.member.id), resolved.config.sandbox

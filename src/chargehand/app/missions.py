@@ -291,7 +291,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
 
     Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
     """
-    from chargehand.app._models import model_config
+    from chargehand.app.providers.served import model_config
     from chargehand.missions.fork import create_fork
 
     source = mission_state(app, request.mission)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chargehand import __version__
-from chargehand.app._config_files import load_user_file, state_home, user_config_path
+from chargehand.app.locations import load_user_file, state_home, user_config_path
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import NotFoundError, RepositoryError
 from chargehand.durable.workers import LocalWorkers, Workers
@@ -26,9 +26,9 @@ from chargehand.workspace.repository import find_repository
 if TYPE_CHECKING:
     from typing import Self
 
-    from chargehand.app._config_model import Resolved
+    from chargehand.app.config.records import ResolvedConfig
     from chargehand.app.wiring.disk import StillNeeded
-    from chargehand.app.wiring.profile import Profile
+    from chargehand.app.wiring.profile import MachineProfile
     from chargehand.core.config import EngineConfig
     from chargehand.credentials.credentials import Credentials
     from chargehand.missions.reading import MissionReader
@@ -121,17 +121,17 @@ class StateReader:
         """Who pays for the missions that are started here: `CHARGEHAND_USER`, else the account (`identity`)."""
         return self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
 
-    def user_configuration(self) -> Resolved:
+    def user_configuration(self) -> ResolvedConfig:
         """Return the configuration in force outside of any repository."""
-        from chargehand.app._config_resolve import resolve
+        from chargehand.app.config.resolve import resolve
 
         user = load_user_file(user_config_path(self.environ))
         return resolve(user=user, environ=self.environ, machine=self.profile.said())
 
     @cached_property
-    def profile(self) -> Profile:
+    def profile(self) -> MachineProfile:
         """The defaults that follow from this machine's size and the memory that the person gives to sandboxes."""
-        from chargehand.app._config_resolve import resolve
+        from chargehand.app.config.resolve import resolve
         from chargehand.app.wiring.profile import profile_for, read_machine
 
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)

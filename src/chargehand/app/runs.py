@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from chargehand.agents.roles import DEVELOPER, Role
-from chargehand.app._choice import Choice, choose
-from chargehand.app._config_agents import named_agent
-from chargehand.app._config_areas import meet_areas
-from chargehand.app._config_model import Option, Resolved
-from chargehand.app._roles import RoleFile, Roles
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.documents import to_json
 from chargehand.app.live_output import remove_settled_output, writing_output
+from chargehand.app.selection.agents import named_agent
+from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.trust import ConfirmTrust, require_trust, settle_trust
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
 from chargehand.app.wiring.tiers import require_tier
@@ -77,18 +77,18 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     detach: bool = False
     yes: bool = False
 
-    def configuration(self) -> Mapping[str, Option]:
+    def configuration(self) -> Mapping[str, OptionValue]:
         """Return the options that are configuration, by their dotted keys."""
         return {
-            "project.checks": Option(value=self.checks, name="--check"),
-            "only_checks": Option(value=self.only_checks, name="--only-check"),
-            "project.allow": Option(value=self.allow, name="--allow"),
-            "project.forbid": Option(value=self.forbid, name="--forbid"),
-            "project.strategy": Option(value=self.strategy, name="--strategy"),
-            "limits.time": Option(value=self.time, name="--time"),
-            "limits.attempts": Option(value=self.attempts, name="--attempts"),
-            "limits.budget_usd": Option(value=self.budget, name="--budget"),
-            "sandbox.tier": Option(value=self.sandbox, name="--sandbox"),
+            "project.checks": OptionValue(value=self.checks, name="--check"),
+            "only_checks": OptionValue(value=self.only_checks, name="--only-check"),
+            "project.allow": OptionValue(value=self.allow, name="--allow"),
+            "project.forbid": OptionValue(value=self.forbid, name="--forbid"),
+            "project.strategy": OptionValue(value=self.strategy, name="--strategy"),
+            "limits.time": OptionValue(value=self.time, name="--time"),
+            "limits.attempts": OptionValue(value=self.attempts, name="--attempts"),
+            "limits.budget_usd": OptionValue(value=self.budget, name="--budget"),
+            "sandbox.tier": OptionValue(value=self.sandbox, name="--sandbox"),
         }
 
 
@@ -148,15 +148,20 @@ class RoleAssignment:
 
     role: Role
     file: RoleFile
-    choice: Choice
+    choice: AgentChoice
 
 
 def assign_role(
-    resolved: Resolved, options: RunRequest, roles: Roles, *, environ: Mapping[str, str], keys: KeySource
+    resolved: ResolvedConfig,
+    options: RunRequest,
+    roles: RoleCatalogue,
+    *,
+    environ: Mapping[str, str],
+    keys: KeySource,
 ) -> RoleAssignment:
     """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
-    choice = choose(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
+    choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
     return RoleAssignment(role=role, file=file, choice=choice)
 
 
@@ -201,7 +206,7 @@ def _content(host: Path) -> bytes:
 
 def build_request(
     options: RunRequest,
-    resolved: Resolved,
+    resolved: ResolvedConfig,
     *,
     text: str,
     assignment: RoleAssignment,
@@ -422,12 +427,12 @@ async def _run_to_rest(
         return session.missions.look.at_rest(mission), error
 
 
-def _assign(app: App, found: ProjectBase, resolved: Resolved, request: RunRequest) -> RoleAssignment:
+def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
     return assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
 
 
 def _recorded_request(
-    app: App, prepared: PreparedRun, resolved: Resolved, assignment: RoleAssignment
+    app: App, prepared: PreparedRun, resolved: ResolvedConfig, assignment: RoleAssignment
 ) -> MissionRequest:
     return build_request(
         prepared.request,
@@ -439,7 +444,7 @@ def _recorded_request(
     )
 
 
-def _recorded_configuration(resolved: Resolved) -> dict[str, object]:
+def _recorded_configuration(resolved: ResolvedConfig) -> dict[str, object]:
     recorded: dict[str, object] = to_json(
         {
             "values": resolved.config,

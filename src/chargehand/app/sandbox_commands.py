@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from chargehand.app._config_files import load_user_file, user_config_path
-from chargehand.app._config_model import Option
-from chargehand.app._config_resolve import resolve
+from chargehand.app.config.records import OptionValue
+from chargehand.app.config.resolve import resolve
 from chargehand.app.documents import Document
+from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.checks.formatters import Formatter, detect_formatters, formatted_by
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions.checkpoints import CheckpointEditor, FormatResult, FormatRun, run_formatters
@@ -125,8 +125,8 @@ async def execute(app: App, request: ExecRequest, on_output: OnOutput) -> tuple[
     request.check()
     if request.mission is None:
         options = {
-            "limits.time": Option(value=request.time, name="--time"),
-            "sandbox.tier": Option(value=request.sandbox, name="--sandbox"),
+            "limits.time": OptionValue(value=request.time, name="--time"),
+            "sandbox.tier": OptionValue(value=request.sandbox, name="--sandbox"),
         }
         async with app.session(request.repo, revision=request.base, options=options) as session:
             seconds = session.resolved.config.limits.time
@@ -136,7 +136,7 @@ async def execute(app: App, request: ExecRequest, on_output: OnOutput) -> tuple[
         points = app.mission_reader.state(mission).checkpoints
         seconds = session.resolved.config.limits.time
         if request.time is not None:
-            options = {"limits.time": Option(value=request.time, name="--time")}
+            options = {"limits.time": OptionValue(value=request.time, name="--time")}
             seconds = resolve(options=options).config.limits.time
         tree = points[-1].tree if points else None
         return await _execute_in(session, request, on_output, seconds, tree=tree, mission=mission)
@@ -246,7 +246,7 @@ async def _format_mission(app: App, mission: str, request: FormatRequest) -> For
 
 
 async def _run_formatters(app: App, session: Session, given: _FormatInput, request: FormatRequest) -> FormatResult:
-    limits = {"actions.time": Option(value=request.time, name="--time")}
+    limits = {"actions.time": OptionValue(value=request.time, name="--time")}
     user = load_user_file(user_config_path(app.environ))
     seconds = resolve(user=user, environ=app.environ, options=limits).config.actions.time
     async with session.missions.open_workspace(session.base, tree=given.tree) as (workspace, sandbox):

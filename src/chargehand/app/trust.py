@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from chargehand.app._config_model import Resolved
+from chargehand.app.config.records import ResolvedConfig
 from chargehand.core.errors import WaitingError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ ConfirmTrust = Callable[[tuple[str, ...]], bool]
 """Asks a person whether they trust what these lines describe; `False` where they do not."""
 
 
-def trust_needed(resolved: Resolved) -> bool:
+def trust_needed(resolved: ResolvedConfig) -> bool:
     """Return whether trust of the repository's file would change the configuration in force."""
     return bool(resolved.untrusted)
 
 
-def describe_untrusted(resolved: Resolved) -> tuple[str, ...]:
+def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
     """Return one line for each key that asks for trust, fit to show a person before they answer."""
     return tuple(f"{key.place}: {key.key} = {key.value} {key.reason}" for key in resolved.untrusted)
 
@@ -45,7 +45,7 @@ def settle_trust(reader: StateReader, found: ConfiguredBase, confirm: ConfirmTru
     require_trust(found.resolved)
 
 
-def require_trust(resolved: Resolved) -> None:
+def require_trust(resolved: ResolvedConfig) -> None:
     """Raise `WaitingError` (exit 3, code `trust_needed`) unless nothing asks for trust."""
     if not trust_needed(resolved):
         return

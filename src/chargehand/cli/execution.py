@@ -52,8 +52,8 @@ def exec_(
       chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.app.sandbox_commands import ExecRequest
-    from chargehand.cli._snippet import SnippetOptions, run_snippet_file
     from chargehand.cli.output import Output
+    from chargehand.cli.snippet import SnippetOptions, run_snippet_file
 
     out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:

@@ -108,7 +108,7 @@ def _state_directory() -> str | None:
     from chargehand.core.errors import ChargehandError
 
     try:
-        from chargehand.app._config_files import state_home
+        from chargehand.app.locations import state_home
 
         return str(state_home(os.environ) / "errors")
     except (ChargehandError, ImportError):

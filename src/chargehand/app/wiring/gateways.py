@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from chargehand.agents.contract import Endpoint, EndpointModel, MeteredUsage
-from chargehand.app._model_reports import kept_reports
-from chargehand.app._models import every, key_name, model_config, provider_limits, served_chain
+from chargehand.app.providers.served import (
+    key_name,
+    model_config,
+    open_probe_reports,
+    provider_limits,
+    served_chain,
+    with_fallbacks,
+)
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
@@ -92,7 +98,7 @@ class AttemptGateways:
             if kept is not None:
                 calls = ReplayCache(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
                 stack.callback(calls.close)
-            for model in every(served):
+            for model in with_fallbacks(served):
                 stack.push_async_callback(model.upstream.close)
             gateway = await stack.enter_async_context(
                 Gateway(
@@ -141,14 +147,14 @@ class AttemptGateways:
             keys=self.keys,
             environ=self.environ,
             attempts={attempt: number},
-            reports=kept_reports(self.environ),
+            reports=open_probe_reports(self.environ),
         )
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
         from chargehand.models.catalogue import find_context
 
         config = model_config(self.config, model.name)
-        tried = kept_reports(self.environ).of(model.provider, model.model) if model.provider else None
+        tried = open_probe_reports(self.environ).of(model.provider, model.model) if model.provider else None
         return EndpointModel(
             name=model.name,
             # The native agent speaks two of them, and the gateway the others.
@@ -162,7 +168,7 @@ class AttemptGateways:
         )
 
     def _secrets(self, served: Sequence[ServedModel]) -> dict[str, str]:
-        names = {key_name(model_config(self.config, model.name)) for model in every(served)} - {None}
+        names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
         return {name: value for name in names if name and (value := self.keys.get(name))}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chargehand.app._config_model import Said
+from chargehand.app.config.records import SourcedValue
 from chargehand.core.config import EngineConfig, SandboxConfig
 
 SHARE = 0.8
@@ -22,7 +22,7 @@ _SMALL_MB, _LARGE_MB = 8192, 57_344
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineSize:
     """Memory in MiB, processors, and whether a control group that we live in is what bounds the memory."""
 
     memory_mb: int
@@ -31,7 +31,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class MachineProfile:
     """Defaults for one machine; `memory_mb` and `tmp_mb` of one sandbox, as the keys of [sandbox] mean them.
 
     `budget_mb` is what all sandboxes may take together. `fits` is false where even one after the other may take
@@ -39,7 +39,7 @@ class Profile:
     """
 
     name: str
-    machine: Machine
+    machine: MachineSize
     budget_mb: int
     memory_mb: int
     tmp_mb: int
@@ -61,7 +61,7 @@ class Profile:
         """Where its values are said to come from."""
         return f"profile {self.name}: {self.machine.memory_mb} MiB, {self.machine.cores} processors"
 
-    def said(self) -> dict[str, Said]:
+    def said(self) -> dict[str, SourcedValue]:
         """Return the keys for which it has another value than the product's own default."""
         sandbox, engine = SandboxConfig(), EngineConfig()
         values = {
@@ -71,10 +71,13 @@ class Profile:
             "engine.checks_at_once": (self.checks_at_once, self.machine.cores),
         }
         changed = {name: value for name, (value, default) in values.items() if value != default}
-        return {name: Said(value=value, origin=self.origin, place=self.origin) for name, value in changed.items()}
+        return {
+            name: SourcedValue(value=value, origin=self.origin, place=self.origin)
+            for name, value in changed.items()
+        }
 
 
-def profile_for(machine: Machine, *, budget_mb: int | None = None) -> Profile:
+def profile_for(machine: MachineSize, *, budget_mb: int | None = None) -> MachineProfile:
     """Return the defaults of a machine; `budget_mb` is the person's word for what all sandboxes may take.
 
     As many agents at once as get 2 GiB each, from five down to one; what is left over makes them larger, up to the
@@ -91,7 +94,7 @@ def profile_for(machine: Machine, *, budget_mb: int | None = None) -> Profile:
     memory = max(_LEAST_MB, min(most.memory_mb, _each(budget, attempts, checks)))
     left = budget / (attempts + checks) - memory
     tmp = max(_LEAST_TMP_MB, min(most.tmp_mb, int(left / SCRATCH) // _TMP_STEP * _TMP_STEP))
-    return Profile(
+    return MachineProfile(
         name="small" if budget < _SMALL_MB else "large" if budget >= _LARGE_MB * SHARE else "medium",
         machine=machine,
         budget_mb=budget,
@@ -107,12 +110,12 @@ def _each(budget: int, attempts: int, checks: int) -> int:
     return int(budget / (attempts + checks) / (1 + SCRATCH / 8)) // _STEP * _STEP
 
 
-def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Machine:
+def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> MachineSize:
     """Return what this process may use: the machine's memory, or less where a control group above it says so."""
     total = _total(proc)
     limit = min(_limits(proc, groups), default=_UNLIMITED)
     cores = len(os.sched_getaffinity(0))
-    return Machine(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
+    return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
 
 
 def _total(proc: Path) -> int:
@@ -140,7 +143,7 @@ def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
             return
 
 
-def machine_facts(profile: Profile) -> Mapping[str, object]:
+def machine_facts(profile: MachineProfile) -> Mapping[str, object]:
     """Return a profile as `doctor --json` prints it."""
     return {
         "name": profile.name,

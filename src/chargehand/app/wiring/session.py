@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chargehand.app._config_agents import named_agent
-from chargehand.app._config_model import Resolved
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.selection.agents import named_agent
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
@@ -27,7 +27,7 @@ class ProjectBase:
 class ConfiguredBase(ProjectBase):
     """A project at a base, with the configuration in force there."""
 
-    resolved: Resolved
+    resolved: ResolvedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Session:
     project: ProjectRow
     depot: Depot
     base: Base
-    resolved: Resolved
+    resolved: ResolvedConfig
     missions: Missions
     driver: DriverName
     choice: TierChoice

@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chargehand.app._config_model import Resolved
+from chargehand.app.config.records import ResolvedConfig
 from chargehand.core.config import Config, SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
-from chargehand.missions.services import Tier
 from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox.probe import ProbeReport, probe
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 
 if TYPE_CHECKING:
+    from chargehand.missions.services import Tier
     from chargehand.sandbox.snippet_pool import SnippetPool
 
 _TIERS = ("process", "container", "vm")
@@ -41,7 +41,7 @@ def require_tier(tier: str) -> None:
 
 
 async def settle_tier(
-    resolved: Resolved, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
+    resolved: ResolvedConfig, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
 ) -> TierChoice:
     """Return the tier to take: as it was named, or by sensitivity, tried for real, the least one first.
 
@@ -82,7 +82,7 @@ async def _offer(
     return TierCandidate(tier=name, offered=True, detail=f"proven, workspaces by {driver}")
 
 
-def with_tier(resolved: Resolved, choice: TierChoice) -> Resolved:
+def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
     """Return the configuration in force with the tier that was chosen in place of `auto`."""
     if resolved.config.sandbox.tier == choice.tier:
         return resolved

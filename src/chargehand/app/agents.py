@@ -1,0 +1,193 @@
+"""The agents that can be put to work, coding agents found on this machine, and whether each can work."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chargehand.agents.clis import SPECS
+from chargehand.agents.opening import abilities_of
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.configuration import configuration_here
+from chargehand.app.models import describe_probe
+from chargehand.app.providers.probe import probe_model
+from chargehand.app.providers.served import model_config
+from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
+from chargehand.app.selection.choice import choose_agent, programs_on_path
+from chargehand.core.config import AgentConfig
+from chargehand.core.errors import ChargehandError
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+
+class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent that can be named after `--agent`; `acknowledge`: it confirms that it read a critical message."""
+
+    name: str
+    kind: str
+    cli: str | None
+    command: tuple[str, ...]
+    model: str | None
+    fallback: tuple[str, ...]
+    acknowledge: bool
+    mcp: tuple[str, ...]
+    origin: str
+
+
+class InstalledProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """A coding agent found on PATH; `driven`: Chargehand knows how to run it."""
+
+    name: str
+    path: str
+    driven: bool
+
+
+class AgentList(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents there are, and what else is installed."""
+
+    agents: tuple[AgentEntry, ...]
+    found: tuple[InstalledProgram, ...]
+
+
+class AgentProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an agent can work, and what was found out, in words."""
+
+    name: str
+    fine: bool
+    found: str
+    acknowledge: bool
+
+
+class AgentProbes(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether each agent can work."""
+
+    agents: tuple[AgentProbe, ...]
+
+
+def list_agents(app: App, repo: Path | None) -> AgentList:
+    """Return the agents that can be named in a repository or outside of any, and what is installed on PATH."""
+    resolved = configuration_here(app, repo)
+    return AgentList(
+        agents=tuple(_entry(resolved, name) for name in _names(resolved)),
+        found=installed_programs(app.environ),
+    )
+
+
+def _names(resolved: ResolvedConfig) -> list[str]:
+    return sorted({*resolved.config.agents, NATIVE})
+
+
+def _entry(resolved: ResolvedConfig, name: str) -> AgentEntry:
+    agent = named_agent(resolved, name)
+    origin = "built in"
+    if name in resolved.config.agents:
+        said = (
+            resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
+        )
+        origin = next((each for each in said if each != "default"), "")
+    return AgentEntry(
+        name=name,
+        kind=agent.kind,
+        cli=agent.cli,
+        command=agent.command,
+        model=agent.model,
+        fallback=agent.fallback,
+        acknowledge=abilities_of(agent.kind).acknowledges,
+        mcp=agent.mcp,
+        origin=origin,
+    )
+
+
+def _which(environ: Mapping[str, str]) -> functools.partial[str | None]:
+    return functools.partial(shutil.which, path=environ.get("PATH"))
+
+
+def installed_programs(environ: Mapping[str, str]) -> tuple[InstalledProgram, ...]:
+    """Return the known coding agents on PATH."""
+    found = programs_on_path(_which(environ))
+    return tuple(
+        InstalledProgram(name=name, path=path, driven=bool(agent_option(name))) for name, path in found.items()
+    )
+
+
+def agent_option(program: str) -> str:
+    """Return what to write after `--agent` to run an installed program, such as `cli:claude`; "" for none."""
+    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
+    return ways.get(program, "")
+
+
+async def probe_agents(
+    app: App, name: str | None, repo: Path | None, *, asking: Callable[[str], None] = lambda what: None
+) -> AgentProbes:
+    """Return whether one agent, or each, can work: its program starts in a sandbox, or its model answers.
+
+    `asking` is told what takes a while before it begins. Raises `NotFoundError`, `ConfigError` for a bad name.
+    """
+    resolved = configuration_here(app, repo)
+    probes = []
+    for each in [name] if name else _names(resolved):
+        agent = named_agent(resolved, each)
+        fine, found = await _probe(app, resolved, each, agent, asking)
+        acknowledges = abilities_of(agent.kind).acknowledges
+        probes.append(AgentProbe(name=each, fine=fine, found=found, acknowledge=acknowledges))
+    return AgentProbes(agents=tuple(probes))
+
+
+async def _probe(
+    app: App, resolved: ResolvedConfig, name: str, agent: AgentConfig, asking: Callable[[str], None]
+) -> tuple[bool, str]:
+    if agent.kind == "patch":
+        return True, "applies a patch"
+    if agent.kind in ("cli", "acp"):
+        return await _probe_started(app, resolved, agent, asking)
+    if agent.kind != NATIVE:
+        return _probe_program(app, resolved, agent)
+    try:
+        choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
+    except ChargehandError as error:
+        return False, error.message
+    model = choice.model or ""
+    asking(f"asking {model} …")
+    probe = await probe_model(
+        model,
+        model_config(resolved.config, model),
+        keys=app.credentials,
+        limits=resolved.config.limits,
+        environ=app.environ,
+    )
+    return probe.fine, f"{model}: {describe_probe(probe)}"
+
+
+async def _probe_started(
+    app: App, resolved: ResolvedConfig, agent: AgentConfig, asking: Callable[[str], None]
+) -> tuple[bool, str]:
+    """Return whether an agent's program starts inside a sandbox, and what it says it is."""
+    program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
+    toolchain = app.toolchain(resolved)
+    if toolchain.find(program) is None:
+        return _probe_program(app, resolved, replace(agent, command=(program,)))
+    asking(f"starting {program} …")
+    try:
+        seen = await probe_agent(agent, toolchain, scratch=app.home)
+    except ChargehandError as error:
+        return False, error.message
+    return not seen.problem, seen.words()
+
+
+def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tuple[bool, str]:
+    """Return whether a sandbox finds an agent's program, and where."""
+    program = agent.command[0]
+    if "/" in program and not program.startswith("/"):
+        return True, f"{program} is looked up in the repository"
+    place = app.toolchain(resolved).find(program)
+    if place is None:
+        hint = "; add its directory to sandbox.toolchain" if shutil.which(program) else ""
+        return False, f"{program!r} is not found inside the sandbox{hint}"
+    return True, place

@@ -1,0 +1,158 @@
+"""Setting one key in the user's file, with its comments and layout left as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chargehand.app.config.keys import find_key, known_names
+from chargehand.app.config.lines import TomlEntry, scan
+from chargehand.app.config.resolve import resolve
+from chargehand.app.config.sources import parse_toml
+from chargehand.app.config.values import config_error, format_value, parse_text
+from chargehand.app.locations import UserFile, load_user_file
+from chargehand.core.errors import ConfigError, nearest
+
+
+def set_user_value(path: Path, key: str, value: str) -> None:
+    """Set one dotted key in the user's file, as `set_user_values` does."""
+    set_user_values(path, {key: value})
+
+
+def set_user_values(path: Path, values: Mapping[str, str]) -> None:
+    """Set dotted keys in the user's file, made where there is none; the file is replaced in one step.
+
+    Values are written as after an option: lists as TOML or separated by commas, durations as `30m`. Raises
+    `ConfigError` for an unknown key, a bad value, a file that would still be wrong or cannot be written; the
+    file is then as it was.
+    """
+    text = (load_user_file(path) or UserFile(path=path, text="")).text
+    data = parse_toml(text, name=str(path))
+    for key, value in values.items():
+        written, parts = check_user_value(key, value), tuple(key.split("."))
+        text, data = _insert(text, parts, _toml(written)), _with(data, parts, written)
+        # Whatever the scanner took the text for: only an edit that says the old values and the new one is kept.
+        try:
+            as_meant = parse_toml(text, name=str(path)) == data
+        except ConfigError:
+            as_meant = False
+        if not as_meant:
+            message = "the file is laid out in a way that cannot be edited safely"
+            raise config_error(str(path), message, "change it in an editor")
+    resolve(user=UserFile(path=path, text=text))
+    _replace(path, text)
+
+
+def check_user_value(key: str, value: str) -> Any:
+    """Return the value as the file would say it: a duration stays the way the person wrote it.
+
+    Raises `ConfigError` for an unknown key or a bad value.
+    """
+    known = find_key(key)
+    if known is None:
+        raise ConfigError(f"unknown key {format_value(key)}", hint=nearest(key, known_names()))
+    parsed = parse_text(known, value, known.name)
+    if known.shape != "seconds":
+        return list(parsed) if isinstance(parsed, tuple) else parsed
+    return int(value) if re.fullmatch(r"[0-9]+", value.strip()) else value.strip()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        # JSON's escapes are a subset of TOML's; TOML wants DEL escaped as well.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _with(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dict[str, Any]:
+    head, rest = parts[0], parts[1:]
+    if not rest:
+        return data | {head: value}
+    table = data.get(head, {})
+    return data | {head: _with(table if isinstance(table, dict) else {}, rest, value)}
+
+
+def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
+    """Return the text with a key set: in place, in its table, beside its dotted neighbours, or in a new table."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    entries = scan(text)
+    table = parts[:-1]
+    key = parts[-1]
+    for entry in entries:
+        if entry.kind in {"line", "inline"} and entry.path == parts:
+            return text[: entry.value] + value + text[entry.end :]
+    for entry in entries:
+        if entry.kind in {"line", "inline"} and entry.path == table:
+            return _into_inline(text, entry, f"{key} = {value}")
+    for entry in entries:
+        if entry.kind == "table" and entry.path == table:
+            return _after(text, _last_of(entries, entry), f"{key} = {value}", newline)
+    dotted = [entry for entry in entries if entry.kind == "line" and entry.path[:-1] == table]
+    if dotted:
+        relative = ".".join(parts[len(dotted[-1].header) :])
+        return _after(text, dotted[-1], f"{relative} = {value}", newline)
+    return _appended(text, table, f"{key} = {value}", newline)
+
+
+def _last_of(entries: tuple[TomlEntry, ...], header: TomlEntry) -> TomlEntry:
+    last = header
+    for entry in entries[entries.index(header) + 1 :]:
+        if entry.kind in {"table", "array"}:
+            break
+        if entry.kind == "line":
+            last = entry
+    return last
+
+
+def _after(text: str, entry: TomlEntry, line: str, newline: str) -> str:
+    at = text.find("\n", entry.end)
+    if at < 0:
+        return f"{text}{newline}{line}{newline}"
+    indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, entry.start) + 1 :])
+    return text[: at + 1] + (indent.group() if indent else "") + line + newline + text[at + 1 :]
+
+
+def _into_inline(text: str, entry: TomlEntry, item: str) -> str:
+    if not text.startswith("{", entry.value):
+        return text  # what is no table cannot hold the key: `_verify` refuses
+    inner = text[entry.value + 1 : entry.end - 1].strip()
+    joined = f"{inner}, {item}" if inner else item
+    return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
+
+
+def _appended(text: str, table: tuple[str, ...], line: str, newline: str) -> str:
+    if text and not text.endswith("\n"):
+        text += newline
+    gap = newline if text.strip() else ""
+    return f"{text}{gap}[{'.'.join(table)}]{newline}{line}{newline}"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace the file in one step; a link stays a link, and the mode stays what it was (0600 for a new file)."""
+    try:
+        target = path.resolve()
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except (OSError, RuntimeError, ValueError) as error:
+        message = f"cannot be written: {error}"
+        raise config_error(str(path), message, "check the directory's permissions") from error

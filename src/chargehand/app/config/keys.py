@@ -1,0 +1,135 @@
+"""The key table, read off the sections' dataclasses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from chargehand.core.config import (
+    ActionsConfig,
+    AgentConfig,
+    EngineConfig,
+    LimitsConfig,
+    McpConfig,
+    ModelConfig,
+    ProjectConfig,
+    RoleConfig,
+    SandboxConfig,
+)
+
+Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
+SECTIONS: tuple[tuple[str, type], ...] = (
+    ("project", ProjectConfig),
+    ("limits", LimitsConfig),
+    ("sandbox", SandboxConfig),
+    ("engine", EngineConfig),
+    ("actions", ActionsConfig),
+)
+AGENTS = "agents"
+MODELS = "models"
+ROLES = "roles"
+MCP = "mcp"
+NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
+"""The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`."""
+ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = "NAME"
+"""What stands for an entry's name in the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One row of the table; `section` is `agents.NAME` and the like for the keys of their entries."""
+
+    section: str
+    field: str
+    doc: str
+    meet: str
+    form: str
+    empty: str
+    host: bool
+    shape: Shape
+    choices: tuple[str, ...]
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The dotted name."""
+        return f"{self.section}.{self.field}"
+
+
+_PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
+
+
+def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    kind = kinds[0]
+    if get_origin(kind) is Literal:
+        return "choice", get_args(kind)
+    if get_origin(kind) is tuple:
+        return "list", ()
+    if form == "seconds":
+        return "seconds", ()
+    return _PLAIN[kind], ()
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default is not MISSING else None
+
+
+def _rows(section: str, cls: type) -> tuple[ConfigKey, ...]:
+    hints = get_type_hints(cls)
+    rows = []
+    for item in fields(cls):
+        shape, choices = _shape(hints[item.name], item.metadata["form"])
+        rows.append(
+            ConfigKey(
+                section=section,
+                field=item.name,
+                shape=shape,
+                choices=choices,
+                default=_default(item),
+                **item.metadata,
+            )
+        )
+    return tuple(rows)
+
+
+@cache
+def section_keys() -> dict[str, ConfigKey]:
+    """Return the keys of the plain sections by dotted name, in the order they are documented."""
+    return {key.name: key for section, cls in SECTIONS for key in _rows(section, cls)}
+
+
+@cache
+def entry_keys(table: str) -> dict[str, ConfigKey]:
+    """Return the keys of the entries of `agents`, `models`, `roles` or `mcp` by field."""
+    return {key.field: key for key in _rows(f"{table}.{NAME}", NAMED[table])}
+
+
+def agent_keys() -> dict[str, ConfigKey]:
+    """Return the keys of `[agents.NAME]` by field."""
+    return entry_keys(AGENTS)
+
+
+def section_names() -> tuple[str, ...]:
+    """Return the names of all top-level tables."""
+    return (*(name for name, _ in SECTIONS), *NAMED)
+
+
+def find_key(dotted: str) -> ConfigKey | None:
+    """Return the row of a dotted name such as `limits.time` or `agents.fixer.command`."""
+    if dotted in section_keys():
+        return section_keys()[dotted]
+    table, _, field = dotted.rpartition(".")
+    section, _, name = table.partition(".")
+    if section in NAMED and ENTRY_NAME.fullmatch(name):
+        return entry_keys(section).get(field)
+    return None
+
+
+def known_names() -> tuple[str, ...]:
+    """Return every dotted name, with NAME for an entry's."""
+    return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))

@@ -1,0 +1,180 @@
+"""Where in a TOML text each key stands: `tomllib` tells values, not places.
+
+The scanner expects a text that `tomllib` has accepted; it never decides whether a text is valid.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Literal
+
+Path = tuple[str, ...]
+_BLANK = re.compile(r"[ \t]*")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# A closing delimiter may be preceded by up to two quotes that belong to the string.
+_STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_SCALAR = re.compile(r"[^,\]}#\r\n]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TomlEntry:
+    """One header (`table`, or `array` for `[[…]]`), one `key = value` line, or one key of an inline table.
+
+    `start` is the offset of the entry, `value` and `end` those of its value (for a header, of its whole text);
+    `header` is the table in force.
+    """
+
+    kind: Literal["table", "array", "line", "inline"]
+    path: Path
+    header: Path
+    line: int
+    start: int
+    value: int
+    end: int
+
+
+class _LostError(Exception):
+    """The text is not what the scanner took it for."""
+
+
+def scan(text: str) -> tuple[TomlEntry, ...]:
+    """Return every entry in order; empty where the scanner lost its way."""
+    scanner = _Scanner(text)
+    try:
+        scanner.document()
+    except (_LostError, RecursionError):
+        return ()
+    return tuple(scanner.entries)
+
+
+def key_lines(text: str) -> dict[Path, int]:
+    """Return the line, from 1, on which each key or table is first named."""
+    lines: dict[Path, int] = {}
+    for entry in scan(text):
+        base = len(entry.header) if entry.kind == "line" else 0
+        for length in range(base + 1, min(len(entry.path), base + 8) + 1):
+            lines.setdefault(entry.path[:length], entry.line)
+        lines.setdefault(entry.path, entry.line)
+    return lines
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.entries: list[TomlEntry] = []
+        self._header: Path = ()
+        self._newlines = [match.start() for match in re.finditer("\n", text)]
+
+    def document(self) -> None:
+        self._skip(_BLANK_LINES)
+        while self.at < len(self.text):
+            if self._next() == "[":
+                self._table()
+            else:
+                self._assignment(self._header, "line")
+            self._skip(_BLANK_LINES)
+
+    def _next(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            raise _LostError
+        self.at = match.end()
+        return match.group()
+
+    def _take(self, mark: str) -> None:
+        self._skip(_BLANK)
+        if not self.text.startswith(mark, self.at):
+            raise _LostError
+        self.at += len(mark)
+
+    def _table(self) -> None:
+        start = self.at
+        double = self.text.startswith("[[", start)
+        self._take("[[" if double else "[")
+        path = self._path()
+        self._take("]]" if double else "]")
+        self._header = path
+        self._add("array" if double else "table", path, start=start, value=start, place=len(self.entries))
+
+    def _add(
+        self, kind: Literal["table", "array", "line", "inline"], path: Path, *, start: int, value: int, place: int
+    ) -> None:
+        line = bisect_right(self._newlines, start) + 1
+        entry = TomlEntry(
+            kind=kind, path=path, header=self._header, line=line, start=start, value=value, end=self.at
+        )
+        self.entries.insert(place, entry)
+
+    def _path(self) -> Path:
+        parts = []
+        while True:
+            self._skip(_BLANK)
+            parts.append(self._part())
+            self._skip(_BLANK)
+            if self._next() != ".":
+                return tuple(parts)
+            self.at += 1
+
+    def _part(self) -> str:
+        if self._next() in {'"', "'"}:
+            raw = self._skip(_STRING)
+            return str(tomllib.loads(f"key = {raw}")["key"])
+        return self._skip(_BARE)
+
+    def _assignment(self, prefix: Path, kind: Literal["line", "inline"]) -> None:
+        start, place = self.at, len(self.entries)
+        path = prefix + self._path()
+        self._take("=")
+        self._skip(_BLANK)
+        value = self.at
+        self._value(path)
+        self._add(kind, path, start=start, value=value, place=place)
+
+    def _value(self, path: Path) -> None:
+        first = self._next()
+        if first in {'"', "'"}:
+            self._skip(_STRING)
+        elif first == "[":
+            self._array(path)
+        elif first == "{":
+            self._inline(path)
+        else:
+            start = self.at
+            self.at = start + len(self._skip(_SCALAR).rstrip())
+
+    def _array(self, path: Path) -> None:
+        self._take("[")
+        self._skip(_BLANK_LINES)
+        while self._next() != "]":
+            self._value(path)
+            self._skip(_BLANK_LINES)
+            if self._next() == ",":
+                self.at += 1
+            elif self._next() != "]":
+                raise _LostError
+            self._skip(_BLANK_LINES)
+        self.at += 1
+
+    def _inline(self, path: Path) -> None:
+        self._take("{")
+        self._skip(_BLANK_LINES)
+        while self._next() != "}":
+            self._assignment(path, "inline")
+            self._skip(_BLANK_LINES)
+            if self._next() == ",":
+                self.at += 1
+            elif self._next() != "}":
+                raise _LostError
+            self._skip(_BLANK_LINES)
+        self.at += 1

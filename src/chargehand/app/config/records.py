@@ -1,0 +1,88 @@
+"""The records that configuration is read from and resolved into."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chargehand.core.config import Config
+
+REPOSITORY_FILE = "chargehand.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFile:
+    """The repository's `chargehand.toml`, byte for byte; `commit` is `None` for an uncommitted one."""
+
+    content: bytes
+    commit: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """What it is trusted by; see `content_digest`."""
+        return content_digest(self.content)
+
+    @property
+    def origin(self) -> str:
+        """Where its values are said to come from."""
+        return f"{REPOSITORY_FILE} @ {self.commit[:12]}" if self.commit else f"{REPOSITORY_FILE} (uncommitted)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionValue:
+    """A value from the command line and the option that carried it; `None`, `()` and `[]` mean not given."""
+
+    value: object
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedValue:
+    """One value of one key: who said it (`origin`) and where a person can look it up (`place`)."""
+
+    value: object
+    origin: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntrustedKey:
+    """A key of the repository's file that would widen what is allowed, and was passed over for want of trust."""
+
+    key: str
+    value: str
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """The configuration in force, and why.
+
+    `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is
+    empty unless trust would change a value. `digest` is the hex SHA-256 of the repository file's bytes, `""`
+    where there is none. `extra_checks` and `only_checks` are the command line's.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+    untrusted: tuple[UntrustedKey, ...] = ()
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+    extra_checks: tuple[str, ...] = ()
+    only_checks: tuple[str, ...] | None = None
+
+    @property
+    def trusted_by(self) -> str:
+        """The digest by which a person trusts the repository, also one that has no file of its own."""
+        return self.digest or NO_FILE
+
+
+NO_FILE = hashlib.sha256(b"").hexdigest()
+"""What is trusted of a repository that has no file of its own."""
+
+
+def content_digest(content: bytes) -> str:
+    """Return the hex SHA-256 by which one exact content of a repository's file is trusted."""
+    return hashlib.sha256(content).hexdigest()

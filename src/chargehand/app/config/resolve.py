@@ -1,0 +1,355 @@
+"""From all sources to the configuration in force, with the origin of every key.
+
+Lowest to highest: defaults, the user's file, `CHARGEHAND_*`, the command line. The repository's file joins each
+key as its row of the key table says: it can narrow, and can widen only after trust of that exact content,
+below the user's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.keys import (
+    AGENTS,
+    MCP,
+    MODELS,
+    NAMED,
+    ROLES,
+    SECTIONS,
+    ConfigKey,
+    entry_keys,
+    find_key,
+    section_keys,
+)
+from chargehand.app.config.records import (
+    REPOSITORY_FILE,
+    OptionValue,
+    RepositoryFile,
+    ResolvedConfig,
+    SourcedValue,
+    UntrustedKey,
+    content_digest,
+)
+from chargehand.app.config.sources import (
+    EXTRA_CHECKS,
+    ONLY_CHECKS,
+    check_agent,
+    read_environment,
+    read_options,
+    read_toml,
+)
+from chargehand.app.config.values import config_error, format_key_value, format_value
+from chargehand.app.locations import UserFile
+from chargehand.core.config import Config
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.network.allow_list import meet_rules, without_grants
+
+DEFAULT = "default"
+SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
+"""The providers whose address is known, so that `provider:model` says everything."""
+LARGEST_FILE = 1 << 20
+"""The largest repository file that is read, in bytes: strangers write it."""
+_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
+"""Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers."""
+
+
+def trust_nothing(digest: str) -> bool:
+    """Trust no content of a repository's file."""
+    return False
+
+
+def default_value(key: ConfigKey) -> SourcedValue:
+    """Return the key's default as a source of its own."""
+    return SourcedValue(value=key.default, origin=DEFAULT, place=DEFAULT)
+
+
+def join_sources(
+    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue | None, *, trusted: bool
+) -> SourcedValue:
+    """Return the value in force of one key, with all who contributed to it; `None` is a silent source.
+
+    `trusted=False` gives what may be had without trust, `trusted=True` what the repository's file asks for: where
+    the two differ, the file asks for more than it is given.
+    """
+    if repository is None:
+        return user or default_value(key)
+    if key.meet == "min":
+        return _minimum(key, user, repository, trusted=trusted)
+    if key.meet == "intersect":
+        return _intersection(key, user, repository, trusted=trusted)
+    if user is None:
+        free = key.meet != "user" or trusted or repository.value == key.default
+        return repository if free else default_value(key)
+    if key.meet == "union":
+        return _both(user, repository, tuple(dict.fromkeys((*_items(user), *_items(repository)))))
+    return user
+
+
+def narrow_by_option(key: ConfigKey, lower: SourcedValue, option: SourcedValue) -> SourcedValue:
+    """Return what an option makes of what the user's other sources say: lists of areas only get narrower."""
+    if key.meet == "union" or (key.meet == "intersect" and key.empty == "all"):
+        return join_sources(key, lower, option, trusted=True)
+    return option
+
+
+def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
+    return SourcedValue(value=value, origin=f"{user.origin} + {repository.origin}", place=repository.place)
+
+
+def _items(said: SourcedValue) -> tuple[str, ...]:
+    value: Any = said.value
+    return tuple(value)
+
+
+def _minimum(
+    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
+) -> SourcedValue:
+    theirs: Any = repository.value
+    if user is not None:
+        ours: Any = user.value
+        return _both(user, repository, min(ours, theirs))
+    return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
+
+
+def _intersection(
+    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
+) -> SourcedValue:
+    if key.empty == "all":
+        if user is None:
+            return repository
+        try:
+            return _both(user, repository, meet_areas(_items(user), _items(repository)))
+        except ConfigError as error:
+            raise config_error(f"{user.place} and {repository.place}", error.message, error.hint) from error
+    if user is not None:
+        return _both(user, repository, meet_rules(_items(user), _items(repository)))
+    # Even trusted it grants nothing that is not public: only the user's own word opens a private network.
+    repository = replace(repository, value=without_grants(_items(repository)))
+    return repository if trusted or not repository.value else default_value(key)
+
+
+def entry_names(said: Mapping[str, SourcedValue], table: str) -> list[str]:
+    """Return the names of a table's entries, in the order they are first said."""
+    names = [dotted.split(".")[1] for dotted in said if dotted.startswith(f"{table}.")]
+    return list(dict.fromkeys(names))
+
+
+def entry_values(said: Mapping[str, SourcedValue], table: str, name: str) -> dict[str, SourcedValue]:
+    """Return what is said of one entry, by dotted key in the order of the key table."""
+    names = [f"{table}.{name}.{field}" for field in entry_keys(table)]
+    return {dotted: said[dotted] for dotted in names if dotted in said}
+
+
+def fill_defaults(table: str, name: str, said: Mapping[str, SourcedValue]) -> dict[str, SourcedValue]:
+    """Return every key of one entry, with the default where nothing is said."""
+    return {f"{table}.{name}.{field}": default_value(key) for field, key in entry_keys(table).items()} | dict(said)
+
+
+def complete_agent(name: str, said: Mapping[str, SourcedValue]) -> dict[str, SourcedValue]:
+    """Return every key of an agent; raises `ConfigError` where its kind and command contradict each other."""
+    whole = fill_defaults(AGENTS, name, said)
+    has = {dotted.rpartition(".")[2] for dotted, value in whole.items() if value.value}
+    place = next(iter(said.values())).place
+    check_agent(name, whole[f"{AGENTS}.{name}.kind"].value, has=has, place=place)
+    return whole
+
+
+def is_short_form(model: str) -> bool:
+    """Return whether a text names provider and model, such as `ollama:qwen3:8b`."""
+    provider, colon, rest = model.partition(":")
+    return bool(colon and rest) and provider in SHORT
+
+
+def model_hint(model: str, names: list[str]) -> str:
+    """Return what a person may have meant by the name of a model, and how to name one."""
+    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in SHORT)
+    guess = nearest(model, names)
+    known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
+    return f"{known}; configure one with [{MODELS}.NAME], {forms}"
+
+
+def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
+    """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
+    names, servers = entry_names(known, MODELS), entry_names(known, MCP)
+    for server in entry_names(said, MCP):
+        if f"{MCP}.{server}.command" not in known:
+            place = next(iter(entry_values(said, MCP, server).values())).place
+            message = f"the MCP server {server!r} has no command"
+            raise config_error(place, message, 'add command = ["program", "argument", …]')
+    for dotted, value in said.items():
+        section, *_, field = dotted.split(".")
+        referred: Any = (value.value,) if isinstance(value.value, str) else value.value
+        if section in (AGENTS, ROLES) and field in {"model", "fallback"}:
+            for model in referred or ():
+                if model not in names and not is_short_form(model):
+                    message = f"{field}: no model named {format_value(model)}"
+                    raise config_error(value.place, message, model_hint(model, names))
+        if section == AGENTS and field == "mcp":
+            for server in referred or ():
+                if server not in servers:
+                    hint = f"{nearest(server, servers)}; configure one with [{MCP}.NAME]"
+                    raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
+
+
+def resolve(
+    *,
+    user: UserFile | None = None,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, OptionValue] | None = None,
+    repository: RepositoryFile | None = None,
+    is_trusted: Callable[[str], bool] = trust_nothing,
+    machine: Mapping[str, SourcedValue] | None = None,
+) -> ResolvedConfig:
+    """Return the configuration in force with the origin of every key.
+
+    `machine` is what the machine's profile says below everything else. `options` is by dotted key:
+    `project.checks` adds to the gates, `only_checks` replaces them, `project.allow` and `project.forbid` narrow.
+    `is_trusted` is asked for the digest of the repository's file. Keys that need trust are passed over and listed;
+    whoever acts on the result asks for it first (`require_trust`).
+    Raises `ConfigError` for anything wrong in any source, trusted or not.
+    """
+    theirs = _read_repository(repository)
+    own = read_toml(user.text, name=str(user.path), origin=str(user.path)) if user else {}
+    entries = {table: entry_names(own, table) + entry_names(theirs, table) for table in NAMED}
+    environment, notes = read_environment(environ or {}, entries=entries)
+    said = read_options(options or {})
+    extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
+    mine = {**(machine or {}), **own, **environment}
+    for dotted, option in said.items():
+        key = find_key(dotted)
+        mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
+    check_references(mine, mine)
+    check_references(theirs, mine | theirs)
+    digest = content_digest(repository.content) if repository else ""
+    trusted = repository is not None and is_trusted(digest)
+    merge = _Merge(mine, theirs, trusted=trusted)
+    values = merge.values()
+    origins = {dotted: value.origin for dotted, value in values.items()}
+    origins |= {name: one.origin for name, one in (("extra_checks", extra), (ONLY_CHECKS, only)) if one}
+    if repository is not None and repository.commit is None:
+        read = f"{REPOSITORY_FILE} is not committed: it was read from the checkout (sha256 {digest[:12]}…)"
+        notes = (read, *notes)
+    return ResolvedConfig(
+        config=_build(values),
+        origins=MappingProxyType(origins),
+        untrusted=tuple(merge.untrusted),
+        notes=(*notes, *merge.notes),
+        digest=digest,
+        extra_checks=_items(extra) if extra else (),
+        only_checks=_items(only) if only else None,
+    )
+
+
+def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValue]:
+    if repository is None:
+        return {}
+    if len(repository.content) > LARGEST_FILE:
+        message = f"the file has {len(repository.content)} bytes, more than {LARGEST_FILE}"
+        raise config_error(REPOSITORY_FILE, message, "make it shorter")
+    try:
+        text = repository.content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = repository.content.count(b"\n", 0, error.start) + 1
+        message = "not valid TOML: the file is not UTF-8"
+        raise config_error(f"{REPOSITORY_FILE}:{line}", message, "save it as UTF-8") from error
+    return read_toml(text, name=REPOSITORY_FILE, origin=repository.origin)
+
+
+def _build(values: Mapping[str, SourcedValue]) -> Config:
+    def fields(table: str) -> dict[str, Any]:
+        prefix = f"{table}."
+        return {
+            dotted.rpartition(".")[2]: said.value for dotted, said in values.items() if dotted.startswith(prefix)
+        }
+
+    sections: dict[str, Any] = {section: cls(**fields(section)) for section, cls in SECTIONS}
+    tables: dict[str, Any] = {
+        table: {name: cls(**fields(f"{table}.{name}")) for name in entry_names(values, table)}
+        for table, cls in NAMED.items()
+    }
+    return Config(**sections, **tables)
+
+
+class _Merge:
+    """One merge of the user's sources (`mine`) and the repository's file (`theirs`), and what it has to tell."""
+
+    def __init__(self, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], *, trusted: bool) -> None:
+        self._mine, self._theirs, self._trusted = mine, theirs, trusted
+        self.untrusted: list[UntrustedKey] = []
+        self.notes: list[str] = []
+        tier = "sandbox.tier"
+        in_force = join_sources(section_keys()[tier], mine.get(tier), theirs.get(tier), trusted=trusted)
+        # Where there is no sandbox, a program that the repository names would run as the user.
+        self._on_host = in_force.value == "none"
+
+    def values(self) -> dict[str, SourcedValue]:
+        """Return every key's value in force."""
+        values = {name: self._join(name, key) for name, key in section_keys().items()}
+        for name in self._names(AGENTS):
+            values |= self._agent(name)
+        for table, what in _OWNED.items():
+            for name in self._names(table):
+                values |= self._owned_entry(table, what, name)
+        return values
+
+    def _names(self, table: str) -> list[str]:
+        return sorted({*entry_names(self._mine, table), *entry_names(self._theirs, table)})
+
+    def _join(self, name: str, key: ConfigKey) -> SourcedValue:
+        user, theirs = self._mine.get(name), self._theirs.get(name)
+        given = asked = join_sources(key, user, theirs, trusted=True)
+        if not self._trusted:
+            unusable = self._on_host and key.host and theirs and theirs.value
+            given = join_sources(key, user, None if unusable else theirs, trusted=False)
+        if theirs is not None and given.value != asked.value:
+            self._mark_untrusted(name, theirs, host=key.host)
+        if key.meet == "min" and user is not None and given.value != user.value:
+            before, after = format_key_value(key, user.value), format_key_value(key, given.value)
+            self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
+        return given
+
+    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
+        reason = "runs on the host: there is no sandbox" if host else "is wider than what you allow"
+        value = format_value(theirs.value)
+        self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
+
+    def _agent(self, name: str) -> dict[str, SourcedValue]:
+        mine, theirs = entry_values(self._mine, AGENTS, name), entry_values(self._theirs, AGENTS, name)
+        if mine:
+            self._note_shadowed("agent", name, mine, theirs)
+            return complete_agent(name, mine)
+        if self._trusted:
+            return complete_agent(name, theirs)
+        if self._on_host:
+            command = f"{AGENTS}.{name}.command"
+            dotted = command if command in theirs else next(iter(theirs))
+            self._mark_untrusted(dotted, theirs[dotted], host=True)
+            return {}
+        # Its program is bounded by the sandbox; what spends the user's keys is left out until it is trusted.
+        kept = dict(theirs)
+        for dotted, said in theirs.items():
+            key = find_key(dotted)
+            if key and key.meet == "user" and said.value != key.default:
+                self._mark_untrusted(dotted, kept.pop(dotted), host=False)
+        return complete_agent(name, kept)
+
+    def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:
+        mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
+        if mine:
+            self._note_shadowed(what, name, mine, theirs)
+        elif not self._trusted:
+            for dotted, said in theirs.items():
+                self._mark_untrusted(dotted, said, host=False)
+            return {}
+        return fill_defaults(table, name, mine or theirs)
+
+    def _note_shadowed(
+        self, what: str, name: str, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue]
+    ) -> None:
+        if theirs and {k: v.value for k, v in mine.items()} != {k: v.value for k, v in theirs.items()}:
+            first, other = next(iter(mine.values())), next(iter(theirs.values()))
+            self.notes.append(f"{what} {name!r} is that of {first.origin}; the one of {other.origin} is not used")

@@ -1,0 +1,256 @@
+"""What each source of configuration says: a TOML file, the environment, the command line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.app.config.keys import (
+    AGENTS,
+    ENTRY_NAME,
+    MCP,
+    MODELS,
+    NAMED,
+    ROLES,
+    ConfigKey,
+    entry_keys,
+    find_key,
+    known_names,
+    section_keys,
+    section_names,
+)
+from chargehand.app.config.lines import key_lines
+from chargehand.app.config.records import OptionValue, SourcedValue
+from chargehand.app.config.values import config_error, format_value, parse_text, parse_value
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import printable
+
+PREFIX = "CHARGEHAND_"
+RESERVED = frozenset(
+    {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
+)
+"""Variables of ours that are no configuration keys."""
+EXTRA_CHECKS = "project.checks"
+ONLY_CHECKS = "only_checks"
+"""The command line's own key: checks that replace the project's gates."""
+
+
+def variable_name(dotted: str) -> str:
+    """Return the environment variable of a dotted key."""
+    return PREFIX + re.sub(r"[.-]", "_", dotted).upper()
+
+
+def read_environment(
+    environ: Mapping[str, str], *, entries: Mapping[str, Collection[str]]
+) -> tuple[dict[str, SourcedValue], tuple[str, ...]]:
+    """Return what `CHARGEHAND_*` variables say, and notes on those that are no keys; an empty one is not set.
+
+    `entries` are the names configured elsewhere by table, which variables may mean. Raises `ConfigError` for
+    a bad value and for an unknown variable that looks like a key.
+    """
+    said: dict[str, SourcedValue] = {}
+    notes: list[str] = []
+    by_variable = {variable_name(name): name for name in section_keys()}
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in RESERVED or not environ[name].strip():
+            continue
+        dotted = by_variable.get(name) or _entry_key(name, entries)
+        key = find_key(dotted) if dotted else None
+        if dotted and key:
+            place = f"environment {name}"
+            said[dotted] = SourcedValue(value=parse_text(key, environ[name], place), origin=place, place=place)
+        elif _looks_like_a_key(name):
+            raise _unknown_variable(name)
+        else:
+            notes.append(f"environment {format_value(name)} is no configuration key and was not read")
+    return said, tuple(notes)
+
+
+def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
+    """Return the dotted key that `CHARGEHAND_TABLE_NAME_FIELD` means; a name may itself contain `_`."""
+    for table in NAMED:
+        rest = name.removeprefix(f"{PREFIX}{table.upper()}_")
+        if rest == name:
+            continue
+        for field in entry_keys(table):
+            middle = rest.removesuffix(f"_{field.upper()}")
+            if middle == rest or not ENTRY_NAME.fullmatch(middle):
+                continue
+            # Capitals and `_` say neither case nor `-`: a configured name that fits is the one that is meant.
+            named = [known for known in entries.get(table, ()) if known.upper().replace("-", "_") == middle]
+            return f"{table}.{named[0] if named else middle.lower()}.{field}"
+        return None
+    return None
+
+
+def _looks_like_a_key(name: str) -> bool:
+    rest = name.removeprefix(PREFIX)
+    sections = {key.section.upper() for key in section_keys().values()} | {table.upper() for table in NAMED}
+    fields = {key.field.upper() for key in section_keys().values()}
+    if rest.split("_")[0] in sections or rest in fields:
+        return True
+    known = [variable_name(name).removeprefix(PREFIX) for name in known_names()]
+    return nearest(rest, known).startswith("did")
+
+
+def _unknown_variable(name: str) -> ConfigError:
+    rest = name.removeprefix(PREFIX)
+    owners = [key.name for key in section_keys().values() if key.field.upper() == rest]
+    hint = (
+        f"did you mean {variable_name(owners[0])!r}?"
+        if owners
+        else nearest(name, map(variable_name, known_names()))
+    )
+    return config_error(f"environment {name}", "no configuration key has this name", hint)
+
+
+def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:
+    """Return what the command line says, by dotted key; `only_checks` besides. Raises `ConfigError`."""
+    said = {}
+    for dotted, option in options.items():
+        if option.value is None or option.value in ((), []):
+            continue
+        key = find_key(EXTRA_CHECKS if dotted == ONLY_CHECKS else dotted)
+        if key is None:
+            known = (*known_names(), ONLY_CHECKS)
+            raise config_error(option.name, f"unknown key {format_value(dotted)}", nearest(dotted, known))
+        read = parse_text if isinstance(option.value, str) else parse_value
+        value: Any = option.value
+        said[dotted] = SourcedValue(value=read(key, value, option.name), origin=option.name, place=option.name)
+    return said
+
+
+_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    name: str
+    origin: str
+    lines: Mapping[tuple[str, ...], int]
+
+    def place(self, *path: str) -> str:
+        line = self.lines.get(path)
+        return f"{self.name}:{line}" if line else self.name
+
+
+def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
+    """Return every key a file says, parsed, by dotted name.
+
+    `name` is how errors call the file, `origin` how `config show --origin` does. Raises `ConfigError`.
+    """
+    data = parse_toml(text, name=name)
+    document = _Document(name, origin, key_lines(text))
+    said: dict[str, SourcedValue] = {}
+    for section, table in data.items():
+        if section not in section_names():
+            raise _unknown_section(document, section)
+        if not isinstance(table, dict):
+            raise config_error(
+                document.place(section),
+                f"[{section}] is a table, not {format_value(table)}",
+                f"write [{section}] and its keys below",
+            )
+        if section in NAMED:
+            said |= _entries(document, section, table)
+        else:
+            said |= _table(document, (section,), table, _fields(section))
+    return said
+
+
+def parse_toml(text: str, *, name: str) -> dict[str, Any]:
+    """Return the parsed text; raises `ConfigError` with the line for what is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise config_error(name, "not valid TOML: nested too deeply", "nest less") from error
+    except ValueError as error:
+        match = _LINE.search(str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
+        message = f"not valid TOML: {printable(str(error))}"
+        raise config_error(f"{name}:{line}", message, "mend it there; https://toml.io has the rules") from error
+
+
+def _fields(section: str) -> dict[str, ConfigKey]:
+    return {key.field: key for key in section_keys().values() if key.section == section}
+
+
+def _unknown_section(document: _Document, name: str) -> Exception:
+    owners = [key.section for key in section_keys().values() if key.field == name]
+    if owners:
+        message = f"unknown key {format_value(name)} outside of any table"
+        return config_error(document.place(name), message, f"it belongs under [{owners[0]}]")
+    message = f"unknown key or table {format_value(name)}"
+    return config_error(document.place(name), message, nearest(name, section_names()))
+
+
+def _table(
+    document: _Document, path: tuple[str, ...], table: dict[str, Any], keys: Mapping[str, ConfigKey]
+) -> dict[str, SourcedValue]:
+    said = {}
+    for name, value in table.items():
+        place = document.place(*path, name)
+        if name not in keys:
+            raise config_error(
+                place, f"unknown key {format_value(name)} in [{'.'.join(path)}]", nearest(name, keys)
+            )
+        dotted = ".".join((*path, name))
+        said[dotted] = SourcedValue(
+            value=parse_value(keys[name], value, place), origin=document.origin, place=place
+        )
+    return said
+
+
+_WHAT = {
+    AGENTS: ("an agent", 'command = ["program", …]'),
+    MODELS: ("a model", 'model = "…"'),
+    ROLES: ("a role", 'model = "…"'),
+    MCP: ("an MCP server", 'command = ["program", …]'),
+}
+
+
+def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, SourcedValue]:
+    said: dict[str, SourcedValue] = {}
+    what, first = _WHAT[section]
+    for name, table in entries.items():
+        place = document.place(section, name)
+        if not ENTRY_NAME.fullmatch(name):
+            raise config_error(
+                place, f"{format_value(name)} is no name for {what}", "letters, digits, '-' and '_', at most 64"
+            )
+        if not isinstance(table, dict):
+            raise config_error(
+                place,
+                f"[{section}.{name}] is a table, not {format_value(table)}",
+                f"write [{section}.{name}] with {first} below",
+            )
+        keys = entry_keys(section)
+        if section == AGENTS and table.keys() <= keys.keys():
+            check_agent(name, table.get("kind", "command"), has=table.keys(), place=place)
+        elif not table:
+            raise config_error(place, f"[{section}.{name}] says nothing", f"add {first}")
+        said |= _table(document, (section, name), table, keys)
+    return said
+
+
+def check_agent(name: str, kind: object, *, has: Collection[str], place: str) -> None:
+    """Raise `ConfigError` where an agent's kind and its other keys (`has`) contradict each other."""
+    if kind in ("native", "patch") and "command" in has:
+        hint = 'take the command out, or write kind = "command"'
+        raise config_error(place, f"agent {name!r} is {kind} and has a command", hint)
+    if kind == "cli" and "cli" not in has:
+        raise config_error(place, f"agent {name!r} does not say which CLI it is", 'add cli = "claude", or another')
+    if kind == "acp" and not {"command", "cli"} & set(has):
+        hint = 'add command = ["program", "argument", …], or cli = "opencode" for a known one'
+        raise config_error(place, f"agent {name!r} has no command", hint)
+    if kind not in ("native", "cli", "acp", "patch") and "command" not in has:
+        hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
+        raise config_error(place, f"agent {name!r} has no command", hint)
+    for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",)), ("mcp", ("native",))):
+        if key in has and kind not in kinds:
+            raise config_error(
+                place, f"agent {name!r} is {kind} and has {key}", f'write kind = "{kinds[0]}", or take it out'
+            )

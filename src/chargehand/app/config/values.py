@@ -1,0 +1,342 @@
+"""Parsing and showing one value of one key: from TOML, an environment variable or an option."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from chargehand.app.config.keys import ConfigKey
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import printable
+from chargehand.models.redaction import Redactor
+from chargehand.network.allow_list import parse_rule
+
+LARGEST = 1_000_000
+"""The largest integer a key takes: far beyond any use, far below any overflow."""
+LARGEST_TOKENS = 100_000_000
+"""The largest number of tokens."""
+LONGEST = 366 * 86400.0
+"""The longest duration, in seconds."""
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
+_NUMBER = re.compile(_AMOUNT)
+_FLAGS = {"true": True, "false": False}
+_IN_RANGE = "choose a number in that range"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_NOT_IN_ARGUMENTS = re.compile(r"[\x00\ud800-\udfff]")
+_NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def config_error(place: str, message: str, hint: str = "") -> ConfigError:
+    """Return the error for something wrong at `place`: a file and line, a variable or an option."""
+    return ConfigError(f"{place}: {message}", hint=hint)
+
+
+def format_value(value: object) -> str:
+    """Return `value` as TOML and Python both nearly write it, at most 100 characters and safe to print."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, thousands of levels
+        text = f"<{type(value).__name__}>"
+    return printable(text if len(text) <= 100 else text[:97] + "…")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as a person writes it: `30m`, `1h30m`, `0.5s`."""
+    rest, out = seconds, ""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if rest >= size:
+            out += f"{int(rest // size)}{unit}"
+            rest %= size
+    return out + (f"{rest:g}s" if rest or not out else "")
+
+
+def format_key_value(key: ConfigKey, value: object) -> str:
+    """Return what a key holds as a person writes it: durations as `30m`, `-` for nothing."""
+    if value is None:
+        return "-"
+    if key.shape == "seconds" and isinstance(value, int | float):
+        return format_seconds(value)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_value(key: ConfigKey, value: object, place: str) -> Any:
+    """Return what `key` holds for a typed value, as TOML or a caller gives it.
+
+    Raises `ConfigError` with what was expected and the value.
+    """
+    match key.shape:
+        case "text":
+            if not isinstance(value, str):
+                raise _wrong(key, "a string", value, place, 'put it in quotes: "…"')
+            _check_form(key, value, place)
+            return value
+        case "choice":
+            return _choice(key, value, place)
+        case "integer" | "number":
+            return _number(key, value, place)
+        case "flag":
+            if not isinstance(value, bool):
+                raise _wrong(key, "true or false", value, place, "write it without quotes")
+            return value
+        case "seconds":
+            return _seconds(key, value, place)
+    return _list(key, value, place)
+
+
+def parse_text(key: ConfigKey, text: str, place: str) -> Any:
+    """Return what `key` holds for a text from the environment or the command line.
+
+    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are written plainly.
+    """
+    stripped = text.strip()
+    value: object = text
+    if key.shape == "list" and stripped.startswith("["):
+        try:
+            value = tomllib.loads(f"value = {stripped}")["value"]
+        except (ValueError, RecursionError) as error:
+            message = f"{key.name} starts like a TOML list but is not one: {format_value(stripped)}"
+            raise config_error(place, message, 'write ["a", "b"] or a,b') from error
+    elif key.shape == "list" and key.form == "argv" and "," not in stripped:
+        # One word is a program; several are a command line, which is refused with how to write it.
+        value = stripped if len(stripped.split()) > 1 else [stripped]
+    elif key.shape == "list":
+        value = [part.strip() for part in stripped.split(",") if part.strip()]
+    elif key.shape == "integer":
+        value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
+    elif key.shape == "number":
+        value = float(stripped) if _NUMBER.fullmatch(stripped) else text
+    elif key.shape == "flag":
+        value = _FLAGS.get(stripped.lower(), text)
+    return parse_value(key, value, place)
+
+
+def _wrong(key: ConfigKey, what: str, value: object, place: str, hint: str = "") -> ConfigError:
+    return config_error(place, f"{key.field} must be {what}, got {format_value(value)}", hint)
+
+
+def _choice(key: ConfigKey, value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+    if key.field == "tier" and value == "isolate":
+        raise config_error(
+            place,
+            "the tier 'isolate' runs snippets, not agents or commands",
+            "use --sandbox process or container; `chargehand exec --snippet FILE` runs a snippet",
+        )
+    if value not in key.choices:
+        what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
+        guess = nearest(value, key.choices)
+        hint = guess if guess.startswith("known") else f"{guess} known: {', '.join(key.choices)}"
+        raise config_error(place, f"{what} {format_value(value)}", hint)
+    return value
+
+
+def _number(key: ConfigKey, value: object, place: str) -> float:
+    """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
+    if key.shape == "integer":
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong(key, "a whole number", value, place, _IN_RANGE)
+        largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST
+        if not 1 <= value <= largest:
+            raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(key, "a number", value, place, "write an amount in USD, such as 2.5")
+    budget = key.form == "budget"
+    if not (0 <= value <= LARGEST and math.isfinite(value)) or (budget and value == 0):
+        what = f"more than 0 and at most {LARGEST} USD" if budget else f"from 0 to {LARGEST} USD"
+        raise _wrong(key, what, value, place, _IN_RANGE)
+    return float(value)
+
+
+def _seconds(key: ConfigKey, value: object, place: str) -> float:
+    seconds: float | None = None
+    if isinstance(value, str):
+        text = value.strip()
+        match = _DURATION.fullmatch(text)
+        if _NUMBER.fullmatch(text):
+            seconds = float(text)
+        elif text and match is not None:
+            amounts = zip(match.groups(), _UNITS.values(), strict=True)
+            seconds = sum(float(amount) * size for amount, size in amounts if amount)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        # Clipped first: an integer may have more digits than a float can hold. What is not a number becomes -1.
+        seconds = float(max(-1, min(value, 2 * LONGEST)))
+    if seconds is None:
+        raise _wrong(key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds")
+    if not 0 < seconds <= LONGEST:
+        raise _wrong(key, f"more than 0 and at most {format_seconds(LONGEST)}", value, place, _IN_RANGE)
+    return seconds
+
+
+def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong(key, "a list of strings", value, place, _list_hint(key, value))
+    for item in value:
+        if not isinstance(item, str):
+            message = f"{key.field} must be a list of strings, but contains {format_value(item)}"
+            raise config_error(place, message, 'write ["a", "b"]')
+    if key.form == "argv":
+        if not value or not value[0].strip():
+            hint = 'write ["program", "argument", …]'
+            raise config_error(place, f"{key.field} names no program: {format_value(value)}", hint)
+        for item in value:
+            if _NOT_IN_ARGUMENTS.search(item):
+                message = f"{key.field} contains a character that no argument can have: {format_value(item)}"
+                raise config_error(place, message, "remove it")
+        return tuple(value)
+    items = [_canonical_rule(item) if key.form == "host" else item for item in value]
+    for item in items:
+        _check_form(key, item, place)
+    return tuple(dict.fromkeys(items))
+
+
+def _canonical_rule(item: str) -> str:
+    """Return a network rule in the form that rules are compared in; what is not a rule is left for the error."""
+    try:
+        return str(parse_rule(item))
+    except ConfigError:
+        return item
+
+
+def _list_hint(key: ConfigKey, value: object) -> str:
+    """Return how a string is written as the list that it should have been."""
+
+    def quoted(text: str) -> str:
+        return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    if not isinstance(value, str):
+        return ""
+    if key.form != "argv":
+        return f"write [{quoted(value)}]"
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = value.split()
+    return "a command does not go through a shell: write [" + ", ".join(map(quoted, words)) + "]"
+
+
+def _check_form(key: ConfigKey, item: str, place: str) -> None:
+    """Raise `ConfigError` where a text does not look as the key's form wants it."""
+    if key.form in _PATTERNS:
+        pattern, problem, hint = _PATTERNS[key.form]
+        problem = "" if pattern.fullmatch(item) else problem
+    else:
+        problem, hint = _CHECKS[key.form](item) if key.form in _CHECKS else ("", "")
+    if not problem:
+        return
+    # A wrong address, key or variable may hold a password: it is not repeated.
+    hidden = key.form in {"http", "secret", "variable"}
+    if key.shape == "list":
+        subject = "an entry" if hidden else format_value(item)
+        raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
+    raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
+
+
+_PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
+    "path": (
+        re.compile(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
+        "not an absolute path",
+        "write the whole path, such as '/opt/tools/bin'",
+    ),
+    "url": (
+        re.compile(r"postgres(?:ql)?://[^\x00-\x1f\x7f\ud800-\udfff]*"),
+        "not the address of a PostgreSQL database",
+        "write 'postgresql://user@host/database'",
+    ),
+    "name": (
+        re.compile(r"[A-Za-z0-9_.:/-]{1,128}"),
+        "not a name",
+        "use at most 128 letters, digits and '_.:/-'",
+    ),
+    "secret": (
+        re.compile(r"[A-Z][A-Z0-9_]{1,63}"),
+        "not the name of a secret",
+        "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
+    ),
+    "model": (re.compile(r"[!-~]{1,256}"), "not the name of a model", ""),
+    "modality": (
+        re.compile("text|image|pdf|audio|video"),
+        "not a kind of content",
+        "known: text, image, pdf, audio, video",
+    ),
+}
+"""What a text of a form has to match in full; else what it is, and the way out."""
+
+
+def _command(item: str) -> tuple[str, str]:
+    if not item.strip():
+        return "an empty command", ""
+    return (
+        ("a command with a character that no command can have", "") if _NOT_IN_ARGUMENTS.search(item) else ("", "")
+    )
+
+
+def _area(item: str) -> tuple[str, str]:
+    if not item or item != item.strip():
+        return "a pattern that is empty or has blanks at its ends", ""
+    if item.startswith("!"):
+        return "a negated pattern", "list what may not be changed in project.forbid"
+    if item.startswith("#"):
+        return "a pattern that starts with '#'", "write '\\#…' for a name that starts with it"
+    if _CONTROL.search(item):
+        return "a pattern with a control character", ""
+    if set(item.strip("/").split("/")) & {"", ".", ".."} or item.startswith("//") or item.endswith("//"):
+        return "a pattern that is not a plain path below the repository", "write 'src/**', '/Makefile', '*.md'"
+    return "", ""
+
+
+def _host(item: str) -> tuple[str, str]:
+    try:
+        parse_rule(item)
+    except ConfigError as error:
+        return f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
+    return "", ""
+
+
+def _http(item: str) -> tuple[str, str]:
+    try:
+        parts = urlsplit(item)
+        plain = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        plain = False
+    if plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item):
+        return "", ""
+    hint = "write 'https://example.org/v1', without user, password, '?' and '#'; key names what holds the key"
+    return "not a plain http address", hint
+
+
+def _variable(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals or not _VARIABLE.fullmatch(name) or _NOT_IN_ARGUMENTS.search(value):
+        return "not a variable", "write 'NAME=value'"
+    if Redactor().text(value) != value:
+        return "a variable that seems to hold a secret", "sandboxes get no secrets: the agent could read them"
+    return "", ""
+
+
+_CHECKS: dict[str, Callable[[str], tuple[str, str]]] = {
+    "command": _command,
+    "agent": _command,
+    "area": _area,
+    "host": _host,
+    "http": _http,
+    "variable": _variable,
+}
+"""What returns the problem of a text and the way out, both empty where it fits."""

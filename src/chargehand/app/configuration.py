@@ -1,0 +1,72 @@
+"""The configuration in force, with the origin of every value, and changes of the user's own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
+from chargehand.app.config.keys import find_key
+from chargehand.app.config.records import ResolvedConfig, UntrustedKey
+from chargehand.app.config.values import format_key_value
+from chargehand.app.locations import user_config_path
+from chargehand.app.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+__all__ = ["check_user_value", "set_user_values"]
+
+
+class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
+    """Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force."""
+
+    values: dict[str, Any]
+    origins: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    untrusted: tuple[UntrustedKey, ...]
+    notes: tuple[str, ...]
+
+
+class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that was set, its value as it was given, and the file it stands in."""
+
+    key: str
+    value: str
+    path: str
+
+
+def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
+    """Return the configuration in force in a repository, or outside of any the user's own."""
+    return app.user_configuration() if app.current_project(repo) is None else app.configured(repo).resolved
+
+
+def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
+    """Return every key with its value in force. Raises `ConfigError` for anything wrong in any source."""
+    resolved = configuration_here(app, repo)
+    values: dict[str, Any] = {}
+    for dotted in resolved.origins:
+        owner: object = resolved.config
+        for part in dotted.split("."):
+            owner = owner.get(part) if isinstance(owner, dict) else getattr(owner, part, None)
+        values[dotted] = owner
+    return ConfigurationView(
+        values=values,
+        origins=dict(resolved.origins) if with_origins else msgspec.UNSET,
+        untrusted=resolved.untrusted,
+        notes=resolved.notes,
+    )
+
+
+def set_configuration(reader: StateReader, key: str, value: str) -> ConfigurationChange:
+    """Set one key in the user's own file, with everything else in it left as it is; raises `ConfigError`."""
+    path = user_config_path(reader.environ)
+    set_user_value(path, key, value)
+    return ConfigurationChange(key=key, value=value, path=str(path))
+
+
+def format_setting(name: str, value: object) -> str:
+    """Return the value of a dotted key as a person writes it: durations as `30m`, `-` for nothing."""
+    key = find_key(name)
+    return str(value) if key is None else format_key_value(key, value)

@@ -1,0 +1,1 @@
+"""The project, the scripted model and the story of `chargehand demo`."""

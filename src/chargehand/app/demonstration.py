@@ -1,0 +1,294 @@
+"""The demo's story: the product's own machinery on a small project, with a model whose words are scripted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.composition import App
+from chargehand.app.demo.project import (
+    ACCEPTANCE,
+    CHEAT,
+    CHEAT_REQUEST,
+    REQUEST,
+    STUBBORN_FILE,
+    git,
+    make_project,
+    own_environment,
+    temporary_directory,
+    write_configuration,
+    write_files_beside,
+)
+from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
+from chargehand.app.demo.story import (
+    StoryLine,
+    attempt_costs,
+    complaints,
+    mission_story,
+    text_shown_to_model,
+    verdict_of,
+)
+from chargehand.app.documents import exported_branch, mission_cost, mission_document
+from chargehand.app.locations import user_config_path
+from chargehand.app.runs import RunOutcome, RunRequest
+from chargehand.core.events import Event, Payload
+from chargehand.core.state import MissionState
+from chargehand.missions.fork import create_fork
+from chargehand.store.audit import verify
+
+OnEvent = Callable[[Event, Payload], None]
+_SCRIPTED = (
+    "The model's words are a script, and its price is play money. All else is real: the repository,",
+    "the gateway, the tools, the sandbox, the checks, the verdicts, the log. Nothing uses the network.",
+)
+_YOURS = (
+    "chargehand init                               asks what you have and sets it up",
+    'chargehand run "TEXT"                         needs ANTHROPIC_API_KEY, OPENAI_API_KEY or Ollama',
+    'chargehand run --model PROVIDER:MODEL "TEXT"  uses the model you name',
+)
+
+
+class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether every step came out as it should; `directory` holds all of it where it was kept."""
+
+    ok: bool
+    steps: tuple[dict[str, Any], ...]
+    directory: str | None
+
+
+class DemoStage(Protocol):
+    """Where the story is told and its missions run, so that a signal ends them as it ends any mission."""
+
+    def show(self, line: StoryLine, /) -> None:
+        """Show a line."""
+        ...
+
+    def run_mission(self, app: App, request: RunRequest, /, *, on_event: OnEvent) -> RunOutcome:
+        """Run a new mission to where it is settled."""
+        ...
+
+    def continue_mission(self, app: App, mission: str, /, *, on_event: OnEvent) -> RunOutcome:
+        """Run a recorded mission to where it is settled."""
+        ...
+
+    def roll_back(self, app: App, mission: str, /) -> MissionState:
+        """Undo a promotion."""
+        ...
+
+
+def run_demo(stage: DemoStage, *, keep: bool) -> DemoDocument | None:
+    """Tell the story in a temporary directory, kept for `keep`; `None` where a signal broke it off."""
+    with temporary_directory(keep) as directory:
+        project = make_project(directory)
+        environ = own_environment(directory)
+        write_configuration(user_config_path(environ), directory)
+        with contextlib.closing(App(environ=environ, cwd=project)) as app:
+            story = _Demo(app, stage, project=project, acceptance=write_files_beside(directory))
+            story.introduce(directory)
+            story.tell()
+        if story.interrupted:
+            return None
+        story.close(directory, keep=keep)
+    ok = all(step["ok"] for step in story.steps)
+    return DemoDocument(ok=ok, steps=tuple(story.steps), directory=str(directory) if keep else None)
+
+
+class _Demo:
+    """The scenes of the story, and how each came out."""
+
+    def __init__(self, app: App, stage: DemoStage, *, project: Path, acceptance: Path) -> None:
+        self.app = app
+        self.project = project
+        self.steps: list[dict[str, Any]] = []
+        self.interrupted = False
+        self._stage = stage
+        self._acceptance = acceptance
+
+    def introduce(self, directory: Path) -> None:
+        """Say what is scripted and what is real."""
+        self._text("A small shop with a bug in its discount, and a model that is asked to fix it.", bold=True)
+        for line in _SCRIPTED:
+            self._text(line)
+        self._text(f"Everything happens in {directory}.")
+
+    def tell(self) -> None:
+        """Tell scene after scene; what follows a promotion is left out where there was none."""
+        state = self._let_the_model_work()
+        if self.interrupted:
+            return
+        if state.status == "promoted":
+            scenes = (self._show_change, self._show_checkpoints, self._fork, self._let_one_cheat, self._roll_back)
+            for scene in scenes:
+                scene(state)
+                if self.interrupted:
+                    return
+        self._audit()
+        self._look_at_repository()
+
+    def close(self, directory: Path, *, keep: bool) -> None:
+        """Say where everything is kept, and how to do the same with one's own model."""
+        self._text()
+        if not all(step["ok"] for step in self.steps):
+            line = "Not every step came out as it should; chargehand doctor may say why."
+            self._text(line, colour="red", bold=True)
+        if keep:
+            self._text("All of it is kept, to look at with the commands above:", bold=True)
+            self._text(f"  cd {self.project}")
+            home, config = directory / "state", directory / "config"
+            self._text(f"  export CHARGEHAND_HOME={home} XDG_CONFIG_HOME={config}")
+        self._text("The same with your own model, in your own repository:", bold=True)
+        for line in _YOURS:
+            self._text(f"  {line}")
+
+    def _text(self, text: str = "", *, colour: str | None = None, bold: bool = False) -> None:
+        self._stage.show(StoryLine(text=text, colour=colour, bold=bold))
+
+    def _step(self, name: str, ok: bool, **facts: object) -> None:
+        """Note how a step came out."""
+        self.steps.append({"step": name, "ok": ok, **facts})
+        if not ok:
+            self._text("  this did not come out as it should", colour="red", bold=True)
+
+    def _command(self, words: str) -> None:
+        """Show the command that does what comes next."""
+        self._text()
+        self._text(f"$ {words}", bold=True)
+
+    def _mission(self, work: Callable[[OnEvent], RunOutcome], *, first: int = 1) -> MissionState:
+        """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
+        shown = 0
+
+        def tell(event: Event, payload: Payload) -> None:
+            nonlocal shown
+            lines = mission_story(self.app.store, self.app.mission_reader.state(event.mission), first=first)
+            for line in lines[shown:]:
+                self._stage.show(line)
+            shown = len(lines)
+
+        ended = work(tell)
+        self.interrupted |= ended.interrupted
+        state = ended.state
+        self._text(f"  mission {state.status}", colour="green" if state.status == "promoted" else "red", bold=True)
+        for reason in state.reasons:
+            self._text(f"    {reason.code}: {reason.message}")
+        return state
+
+    def _let_the_model_work(self) -> MissionState:
+        self._command(
+            f"chargehand run --model {MODEL} --attempts 2 \\\n"
+            f'    --check-file ../{self._acceptance.name}:{ACCEPTANCE} \\\n    "{REQUEST}"'
+        )
+        name = self._acceptance.name
+        self._text(f"  {name} is an acceptance test: it is there while checks run, and only then.")
+        request = RunRequest(
+            text=REQUEST,
+            model=MODEL,
+            attempts="2",
+            check_files=(f"{self._acceptance}:{ACCEPTANCE}",),
+            yes=True,
+        )
+        before = self._fingerprint()
+        state = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell))
+        if not self.interrupted:
+            self._show_export(state, before)
+            self._note_attempts(state)
+        return state
+
+    def _note_attempts(self, state: MissionState) -> None:
+        """Note that the first attempt's claim was not believed, for a reason that it could not see before."""
+        store, verdict = self.app.store, verdict_of(state, 1)
+        why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
+        claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
+        self._step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
+        first, second = (text_shown_to_model(store, state, number) for number in (1, 2))
+        self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
+
+    def _show_export(self, state: MissionState, before: tuple[str, str]) -> None:
+        branch = exported_branch(state)
+        cost, known = mission_cost(state)
+        if branch is not None:
+            self._text(f"    branch  {branch}")
+        self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
+        after = self._fingerprint()
+        ok = (
+            state.status == "promoted"
+            and branch is not None
+            and known
+            and (cost or 0) > 0
+            and before[1] == after[1]
+            and set(before[0].splitlines()) <= set(after[0].splitlines())
+        )
+        self._step("run", ok, result=mission_document(state))
+
+    def _fingerprint(self) -> tuple[str, str]:
+        """Return all refs and all that differs from HEAD: what no refused agent may change."""
+        return git(self.project, "show-ref"), git(self.project, "status", "--porcelain", "--ignored")
+
+    def _show_change(self, state: MissionState) -> None:
+        self._command(f"chargehand mission diff {state.id}")
+        patch = mission_depot(self.app, state).patch(base_tree(state), result_tree(state))
+        for line in patch.decode(errors="replace").rstrip().splitlines():
+            if line.startswith(("diff --git", "index ", "--- ")):
+                continue
+            colour = None if line.startswith("+++") else {"+": "green", "-": "red"}.get(line[:1])
+            self._text(f"  {line}", colour=colour)
+        self._step("diff", b"+    return price * (100 - percent) // 100" in patch)
+
+    def _show_checkpoints(self, state: MissionState) -> None:
+        self._command(f"chargehand checkpoint list {state.id}")
+        for point in state.checkpoints:
+            self._text(f"  {point.commit[:12]}  made after an {point.trigger}, {point.changed} changed")
+        self._step("checkpoints", len(state.checkpoints) > 1, count=len(state.checkpoints))
+
+    def _fork(self, state: MissionState) -> None:
+        point = f"{FORK_AT.attempt}.{FORK_AT.turn}"
+        self._command(f"chargehand mission fork {state.id} --at {point} --reply @../{STUBBORN_FILE}")
+        self._text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
+        before = self._fingerprint()
+        depot = self.app.depot(self.app.project(self.project))
+        made = create_fork(self.app.store, depot, state.id, FORK_AT, edit=STUBBORN)
+        other = self._mission(
+            lambda tell: self._stage.continue_mission(self.app, made, on_event=tell), first=FORK_AT.attempt
+        )
+        calls = sum(attempt.calls for attempt in other.attempts)
+        self._text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
+        ok = other.status == "refused" and not calls and before == self._fingerprint()
+        self._step("fork", ok, at=point, result=mission_document(other))
+
+    def _let_one_cheat(self, state: MissionState) -> None:
+        self._command(f'chargehand run --agent "{CHEAT}" "{CHEAT_REQUEST}"')
+        self._text("  Any program can be an agent. This one deletes the tests that fail.")
+        before = self._fingerprint()
+        request = RunRequest(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
+        cheated = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell), first=2)
+        ok = cheated.status == "refused" and before == self._fingerprint()
+        ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
+        self._step("cheat", ok, result=mission_document(cheated))
+
+    def _roll_back(self, state: MissionState) -> None:
+        self._command(f"chargehand mission rollback {state.id}")
+        after = self._stage.roll_back(self.app, state.id)
+        branch = exported_branch(after) or ""
+        now, then = (git(self.project, "rev-parse", f"{name}^{{tree}}") for name in (branch, "main"))
+        commit = after.commit or ""
+        self._text(f"  the branch has a new commit, {commit[:12]}, with the tree it began with")
+        self._step("rollback", now == then and after.commit != state.commit, commit=after.commit)
+
+    def _audit(self) -> None:
+        report = verify(self.app.store)
+        self._command("chargehand audit verify")
+        counted = f"{report.events} events in {report.missions} missions"
+        self._text(f"  Log {'intact' if report.ok else 'broken'}: {counted}.")
+        self._step("audit", report.ok, events=report.events)
+
+    def _look_at_repository(self) -> None:
+        clean = not git(self.project, "status", "--porcelain")
+        commits = git(self.project, "rev-list", "--count", "main").strip()
+        self._command("git status; git log main")
+        self._text(f"  {'nothing to commit' if clean else 'changed!'}; main has {commits} commit, as before")
+        self._step("repository", clean and commits == "1")

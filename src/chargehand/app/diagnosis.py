@@ -1,0 +1,278 @@
+"""What this machine can offer, tried for real: sandbox tiers, tools inside a sandbox, snippets, disk space."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from chargehand.app.reading import StateReader
+from chargehand.app.wiring.profile import MachineProfile
+from chargehand.app.wiring.tiers import MACHINES, try_tier
+from chargehand.core.config import Tier
+from chargehand.core.errors import ChargehandError
+from chargehand.core.ports import DriverName
+from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
+from chargehand.sandbox.snippet_pool import probe_snippets
+from chargehand.sandbox.tool_versions import ToolVersion, describe_origin, read_tool_versions
+from chargehand.sandbox.toolchain import HiddenPrograms, Toolchain, discover
+
+if TYPE_CHECKING:
+    from chargehand.sandbox.vm_kernel import VmKernel
+
+_OLDEST_GIT = (2, 31)
+_FREE_MB = 1024
+_ESSENTIAL = 3
+"""The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do."""
+
+
+class Drivers(msgspec.Struct, frozen=True, kw_only=True):
+    """How workspaces are laid on disk, by strategy; null where no sandbox works."""
+
+    shadow: DriverName | None
+    direct: DriverName | None
+
+
+class MachineView(msgspec.Struct, frozen=True, kw_only=True):
+    """This machine's size (MiB), the profile of defaults that follows from it, and whether it is large enough."""
+
+    name: str
+    memory_mb: int
+    processors: int
+    bound_by_group: bool
+    budget_mb: int
+    sandbox_memory_mb: int
+    sandbox_tmp_mb: int
+    attempts_at_once: int
+    checks_at_once: int
+    fits: bool
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """One program inside a sandbox; `seen` says how it gets there, `problem` why it does not start."""
+
+    name: str
+    version: str
+    host: str
+    inside: str
+    problem: str
+    seen: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Every part that was tried. `container` and `vm` are null where nothing of them is installed."""
+
+    ok: bool
+    tier: Literal["process"] | None
+    driver: DriverName | None
+    drivers: Drivers | None
+    parts: tuple[ProbePart, ...]
+    container: ProbeReport | None
+    machine: MachineView
+    vm: ProbeReport | None
+    snippets: dict[str, ProbePart]
+    tools: tuple[ToolView, ...]
+    tools_problem: str
+    not_shown: tuple[HiddenPrograms, ...]
+
+    @property
+    def unneeded(self) -> tuple[str, ...]:
+        """The drivers behind the one that is used: their failures matter to nobody."""
+        return DRIVERS[DRIVERS.index(self.driver) + 1 :] if self.driver is not None else ()
+
+
+class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernel that virtual machines run, and its file."""
+
+    tier: Literal["vm"]
+    kernel: str
+    path: str
+
+
+async def diagnose(reader: StateReader) -> Diagnosis:
+    """Try everything side by side: most of each trial is waiting for processes and disks, not computing."""
+    essential = (_python(), _git(), _state(reader.home))
+    usable = essential[-1].ok
+    (report, tools, problem, not_shown), container, machines, languages = await asyncio.gather(
+        _process_tier(reader) if usable else _nothing_tried(),
+        _other_tier(reader, "container", ("podman", "docker"), usable=usable),
+        _other_tier(reader, "vm", ("qemu-system-x86_64",), usable=usable),
+        probe_snippets() if usable else _no_snippets(),
+    )
+    works = report is not None and report.ok
+    parts = (*essential, *(report.parts if report else ()), _machine(reader.profile), _hosts(reader))
+    return Diagnosis(
+        ok=works and all(part.ok for part in essential),
+        tier="process" if works else None,
+        driver=report.driver if report else None,
+        drivers=Drivers(shadow=report.driver, direct=report.direct) if report else None,
+        parts=parts,
+        container=container,
+        machine=_machine_view(reader.profile),
+        vm=machines,
+        # A snippet runs in the process tier: where that fails, its own failures would only repeat it.
+        snippets={part.name.rpartition(" ")[2]: part for part in languages} if works else {},
+        tools=tuple(map(_tool_view, tools)),
+        tools_problem=problem,
+        not_shown=tuple(not_shown),
+    )
+
+
+_Tried = tuple[ProbeReport | None, Sequence[ToolVersion], str, Sequence[HiddenPrograms]]
+_NOT_TRIED = "tools are tried once a sandbox can be had"
+
+
+async def _nothing_tried() -> _Tried:
+    return None, (), _NOT_TRIED, ()
+
+
+async def _no_snippets() -> tuple[ProbePart, ...]:
+    return ()
+
+
+async def _process_tier(reader: StateReader) -> _Tried:
+    """Try the process tier, and in its best driver every known program of the toolchain."""
+    report = await _try(reader, "process")
+    if report.driver is None or not report.ok:
+        return report, (), _NOT_TRIED, ()
+    try:
+        toolchain = await asyncio.to_thread(
+            _toolchain, reader, reader.user_configuration().config.sandbox.toolchain
+        )
+        tools = await read_tool_versions(toolchain, scratch=reader.home, driver=report.driver)
+    except ChargehandError as error:
+        return report, (), error.message, ()
+    return report, tools, "", toolchain.not_shown if tools else ()
+
+
+async def _other_tier(
+    reader: StateReader, tier: Tier, programs: Sequence[str], *, usable: bool
+) -> ProbeReport | None:
+    """Try a tier that nobody has to have, where any of its programs is installed."""
+    search = reader.environ.get("PATH", os.defpath)
+    if not usable or not any(shutil.which(name, path=search) for name in programs):
+        return None
+    return await _try(reader, tier)
+
+
+async def _try(reader: StateReader, tier: Tier) -> ProbeReport:
+    try:
+        config = replace(reader.user_configuration().config.sandbox, tier=tier)
+        toolchain = await asyncio.to_thread(_toolchain, reader, ())
+        return await try_tier(config, toolchain, home=reader.home, environ=reader.environ)
+    except ChargehandError as error:
+        part = ProbePart(name="sandbox", ok=False, detail=error.message, mend=error.hint)
+        return ProbeReport(tier=tier, parts=(part,))
+
+
+def _toolchain(reader: StateReader, extra: Sequence[str]) -> Toolchain:
+    return discover(
+        search=reader.environ.get("PATH", os.defpath),
+        extra=extra,
+        cache=reader.home / "toolchain.json",
+        environ=reader.environ,
+    )
+
+
+def _python() -> ProbePart:
+    return ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+
+
+def _git() -> ProbePart:
+    path = shutil.which("git")
+    if path is None:
+        return ProbePart(name="git", ok=False, detail="not found on PATH", mend="install git")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    found = re.search(r"(\d+)\.(\d+)", said)
+    ok = found is not None and (int(found[1]), int(found[2])) >= _OLDEST_GIT
+    wanted = ".".join(map(str, _OLDEST_GIT))
+    return ProbePart(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
+
+
+def _state(home: Path) -> ProbePart:
+    """Write into the state directory, since permission bits do not tell of quotas and read-only mounts."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=home) as file:
+            file.write(b"x")
+        room = os.statvfs(home)
+    except OSError as error:
+        mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
+        return ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
+    free = room.f_bavail * room.f_frsize // (1 << 20)
+    ok = free >= _FREE_MB
+    mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
+    return ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+
+
+def _machine(profile: MachineProfile) -> ProbePart:
+    """Say what follows from this machine's size; one that is too small is advised, never refused."""
+    machine = profile.machine
+    bound = " (by a control group that we live in)" if machine.grouped else ""
+    detail = (
+        f"{machine.memory_mb} MiB{bound}, {machine.cores} processors: profile {profile.name}, "
+        f"{profile.attempts_at_once} agents and {profile.checks_at_once} checks at once, each with "
+        f"{profile.memory_mb} MiB of memory and {profile.tmp_mb} MiB of /tmp"
+    )
+    mend = "" if profile.fits else "use a machine with more memory, or lower sandbox.memory_mb yourself"
+    return ProbePart(name="machine", ok=profile.fits, detail=detail, mend=mend)
+
+
+def _machine_view(profile: MachineProfile) -> MachineView:
+    return MachineView(
+        name=profile.name,
+        memory_mb=profile.machine.memory_mb,
+        processors=profile.machine.cores,
+        bound_by_group=profile.machine.grouped,
+        budget_mb=profile.budget_mb,
+        sandbox_memory_mb=profile.memory_mb,
+        sandbox_tmp_mb=profile.tmp_mb,
+        attempts_at_once=profile.attempts_at_once,
+        checks_at_once=profile.checks_at_once,
+        fits=profile.fits,
+    )
+
+
+def _hosts(reader: StateReader) -> ProbePart:
+    """Say which hosts sandboxes may reach by the user's own configuration."""
+    try:
+        config = reader.user_configuration().config.sandbox
+    except ChargehandError as error:
+        return ProbePart(name="hosts", ok=False, detail=error.message, mend=error.hint)
+    who = "agents, setup and checks" if config.network_checks else "agents and setup"
+    some = f"{who} may reach {', '.join(config.network)}"
+    return ProbePart(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
+
+
+def _tool_view(tool: ToolVersion) -> ToolView:
+    return ToolView(
+        name=tool.name,
+        version=tool.version,
+        host=tool.host,
+        inside=tool.inside,
+        problem=tool.problem,
+        seen=describe_origin(tool),
+    )
+
+
+def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> MachinesReady:
+    """Put the kernel of virtual machines into the state directory, from Debian `packages` or downloaded ones.
+
+    Installs nothing and needs no root. Raises `UsageError`, `InfrastructureError`.
+    """
+    from chargehand.sandbox.vm_kernel import set_up_kernel
+
+    reader.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    guest: VmKernel = set_up_kernel(reader.home / MACHINES, packages=packages, environ=reader.environ)
+    return MachinesReady(tier="vm", kernel=guest.version, path=str(guest.kernel))

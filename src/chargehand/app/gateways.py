@@ -1,0 +1,321 @@
+"""A model gateway for any program: configured models, a script or a recording behind one local endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chargehand.app.providers.served import (
+    is_loopback,
+    key_name,
+    model_config,
+    open_probe_reports,
+    provider_limits,
+    served_chain,
+    with_fallbacks,
+)
+from chargehand.app.wiring.gateways import ledger_by_hand
+from chargehand.core.config import Config
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import Ledger, Spent
+from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.gateway import Gateway
+from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderLimits, Providers
+from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import Divergence, ReplayUpstream, load_script
+from chargehand.models.scripts import ScriptUpstream
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+_ATTEMPT = "gateway"
+_SCRIPTED, _RECORDED = "scripted", "recorded"
+_FREE = Price(input=0.0, output=0.0, source="nothing is asked of a provider")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What to serve and where; `budget` is in USD, `faults` a specification such as `429/7@2`."""
+
+    models: tuple[str, ...] = ()
+    listen: str = "127.0.0.1:0"
+    script: Path | None = None
+    replay: Path | None = None
+    record: Path | None = None
+    faults: str | None = None
+    budget: float | None = None
+    lenient: bool = False
+
+    @property
+    def offline(self) -> bool:
+        """Whether no provider is asked."""
+        return self.script is not None or self.replay is not None
+
+
+class GatewayModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is served, and the dialect its replies are in."""
+
+    name: str
+    dialect: str
+
+
+class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a gateway listens, the token that clients send as their key, and what it serves for how much."""
+
+    openai_base_url: str
+    anthropic_base_url: str
+    gemini_base_url: str
+    token: str
+    models: tuple[GatewayModel, ...]
+    budget_usd: float | None
+    recording: str | None
+
+
+class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: tokens and cost are null where nobody knows them."""
+
+    call: str
+    turn: int
+    model: str
+    status: str
+    http_status: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    seconds: float
+    reason: str
+    provider: str | None
+    operation: str
+    first_seconds: float | None
+    reported_usd: float | None
+    skipped: tuple[str, ...]
+    converted: tuple[str, ...]
+
+
+class GatewayAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of money that is nearly used up."""
+
+    alert: Spent
+
+
+class GatewayDivergence(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that is not the recorded one."""
+
+    divergence: Divergence
+
+
+class GatewayNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person should know that is no result."""
+
+    notice: str
+
+
+GatewayEvent = GatewayAddress | GatewayCall | GatewayAlert | GatewayDivergence | GatewayNotice
+Tell = Callable[[GatewayEvent], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServedModels:
+    """The models to serve, their budget, and what must not get out."""
+
+    models: tuple[ServedModel, ...]
+    budget: float | None
+    ledger: Ledger
+    redactor: Redactor
+    limits: Mapping[str, ProviderLimits] = field(default_factory=dict)
+
+
+def check_options(options: GatewayOptions) -> tuple[str, int]:
+    """Return the loopback host and the port to listen on (0: any).
+
+    Raises `UsageError`; only this machine may ask (`listen_invalid`), because the token travels in the clear.
+    """
+    if options.script is not None and options.replay is not None:
+        raise UsageError("both --script and --replay were given", hint="give one of them")
+    try:
+        parts = urlsplit(f"http://{options.listen}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or f"{_url_host(host)}:{port}" != options.listen.lower():
+        raise _unusable(f"--listen: {options.listen!r} is not HOST:PORT")
+    if not is_loopback(f"http://{options.listen}"):
+        raise _unusable(f"--listen: {host!r} is not a loopback address")
+    return host, port
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _unusable(message: str) -> UsageError:
+    return UsageError(message, code="listen_invalid", hint="write 127.0.0.1:PORT, [::1]:PORT or localhost:PORT")
+
+
+async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended: asyncio.Event) -> None:
+    """Serve until `ended` is set; `tell` gets the address once calls are answered, then each call as it ends.
+
+    Raises `UsageError`, `ConfigError` before anything is served.
+    """
+    host, port = check_options(options)
+    faults = None if options.faults is None else Faults.parse(options.faults)
+    service = _service(app, options, tell)
+    with _wrapped_upstreams(service, options.record, faults) as models:
+        try:
+            async with Gateway(
+                models,
+                ledger=service.ledger,
+                attempt=_ATTEMPT,
+                on_call=lambda record: tell(_call(record)),
+                on_alert=lambda spent: tell(_alert(spent)),
+                redact=service.redactor.text,
+                providers=Providers(service.limits),
+            ) as gateway:
+                port = await gateway.listen_tcp(host, port)
+                url = f"http://{_url_host(host)}:{port}"
+                tell(
+                    GatewayAddress(
+                        openai_base_url=f"{url}/v1",
+                        anthropic_base_url=url,
+                        gemini_base_url=url,
+                        token=gateway.token,
+                        models=tuple(GatewayModel(name=model.name, dialect=model.dialect) for model in models),
+                        budget_usd=service.budget,
+                        recording=None if options.record is None else str(options.record),
+                    )
+                )
+                await ended.wait()
+        finally:
+            for model in with_fallbacks(models):
+                await model.upstream.close()
+
+
+def _service(app: App, options: GatewayOptions, tell: Tell) -> _ServedModels:
+    config = app.user_configuration().config
+    redactor = _redactor(app, config, options)
+    if options.offline:
+        return _ServedModels(
+            models=_offline_models(options, redactor, tell),
+            budget=options.budget,
+            ledger=MemoryLedger(options.budget),
+            redactor=redactor,
+        )
+    limit = config.limits.budget_usd if options.budget is None else options.budget
+    return _ServedModels(
+        models=_configured_models(app, config, options.models),
+        budget=limit,
+        ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),
+        redactor=redactor,
+        limits=provider_limits(config, app.environ),
+    )
+
+
+def _redactor(app: App, config: Config, options: GatewayOptions) -> Redactor:
+    """Return what takes out every secret that this user keeps or names, needed by this gateway or not."""
+    named = [] if options.offline else [model_config(config, name) for name in options.models]
+    names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
+    names |= {secret.name for secret in app.credentials.names()}
+    secrets = {name: value for name in sorted(filter(None, names)) if (value := app.credentials.get(name))}
+    return Redactor(secrets, {"workspace": str(Path.cwd())})
+
+
+def _configured_models(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[ServedModel, ...]:
+    names = wanted or tuple(config.models)
+    if not names:
+        raise UsageError(
+            "no model is configured",
+            code="no_model",
+            hint="configure one: chargehand config set models.NAME.model MODEL,\n"
+            "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
+        )
+    reports = open_probe_reports(app.environ)
+    return tuple(
+        served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports) for name in names
+    )
+
+
+def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> tuple[ServedModel, ...]:
+    upstream: ModelUpstream
+    if options.script is not None:
+        upstream = ScriptUpstream(load_script(options.script))
+        known: dict[str, set[Dialect]] = {_SCRIPTED: set(get_args(Dialect))}
+    else:
+        assert options.replay is not None
+        recording = Recording.load(options.replay)
+        if recording.torn:
+            tell(GatewayNotice(notice=recording.torn))
+        known = {}
+        for one in recording.exchanges:
+            known.setdefault(str(one.request.get("model") or _RECORDED), set()).add(one.dialect)
+        known = known or {_RECORDED: set(get_args(Dialect))}
+        upstream = ReplayUpstream(
+            recording,
+            redactor=redactor,
+            lenient=options.lenient,
+            on_divergence=lambda divergence: tell(GatewayDivergence(divergence=divergence)),
+        )
+    # A model is served in the dialects it was recorded in; the gateway translates others, as it did then.
+    return tuple(
+        ServedModel(name=name, dialect=dialect, model=name, upstream=upstream, price=_FREE)
+        for name in options.models or sorted(known)
+        for dialect in get_args(Dialect)
+        if dialect in (known.get(name) or set.union(*known.values()))
+    )
+
+
+@contextlib.contextmanager
+def _wrapped_upstreams(
+    service: _ServedModels, record: Path | None, faults: Faults | None
+) -> Iterator[tuple[ServedModel, ...]]:
+    """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
+    writer = None if record is None else RecordingWriter(record)
+    wrapped: dict[int, ModelUpstream] = {}
+    for upstream in (model.upstream for model in with_fallbacks(service.models)):
+        around: ModelUpstream = upstream if faults is None else FaultyUpstream(upstream, faults)
+        around = around if writer is None else RecordingUpstream(around, writer, service.redactor)
+        wrapped.setdefault(id(upstream), around)
+
+    def wrap(model: ServedModel) -> ServedModel:
+        return replace(model, upstream=wrapped[id(model.upstream)], fallback=tuple(map(wrap, model.fallback)))
+
+    try:
+        yield tuple(map(wrap, service.models))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _call(record: CallRecord) -> GatewayCall:
+    return GatewayCall(
+        call=record.call,
+        turn=record.turn,
+        model=record.model,
+        status=record.status,
+        http_status=record.http_status,
+        input_tokens=record.usage.input,
+        output_tokens=record.usage.output,
+        cost_usd=record.cost_usd,
+        seconds=record.seconds,
+        reason=record.reason,
+        provider=record.provider or None,
+        operation=record.operation,
+        first_seconds=record.first_seconds,
+        reported_usd=record.reported_usd,
+        skipped=record.skipped,
+        converted=record.converted,
+    )
+
+
+def _alert(spent: Spent) -> GatewayAlert:
+    # To the ledger these calls are one mission's; to a person they are this gateway's.
+    return GatewayAlert(alert=spent if spent.limit in ("user", "day") else replace(spent, limit="gateway"))

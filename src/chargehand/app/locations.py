@@ -1,0 +1,58 @@
+"""Where this machine keeps the user's configuration and Chargehand's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chargehand.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserFile:
+    """The user's own configuration file as it was read."""
+
+    path: Path
+    text: str
+
+
+def user_config_path(environ: Mapping[str, str]) -> Path:
+    """Return `$XDG_CONFIG_HOME/chargehand/config.toml`, else that below `~/.config`; it need not exist."""
+    return _base(environ, "XDG_CONFIG_HOME", ".config") / "chargehand" / "config.toml"
+
+
+def state_home(environ: Mapping[str, str]) -> Path:
+    """Return `$CHARGEHAND_HOME`, else `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`.
+
+    Raises `ConfigError` for a relative `CHARGEHAND_HOME`: state would move with the working directory.
+    """
+    chosen = environ.get("CHARGEHAND_HOME", "")
+    if not chosen:
+        return _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
+    if not Path(chosen).is_absolute():
+        raise ConfigError(
+            f"environment CHARGEHAND_HOME: not an absolute path: {chosen!r}", hint="give it from / on"
+        )
+    return Path(chosen)
+
+
+def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
+    # The base directory specification has relative paths ignored.
+    chosen = Path(environ.get(name, ""))
+    if chosen.is_absolute():
+        return chosen
+    home = environ.get("HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home()) / fallback
+
+
+def load_user_file(path: Path) -> UserFile | None:
+    """Return the user's file, `None` where there is none; raises `ConfigError` where it cannot be read."""
+    try:
+        return UserFile(path=path, text=path.read_bytes().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: the file is not UTF-8", hint="save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="mend or remove the file") from error

@@ -1,0 +1,335 @@
+"""The models that can be used: what they cost and can do, whether their key is there, and whether they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from chargehand.app.configuration import configuration_here
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
+from chargehand.app.providers.served import (
+    USUAL_KEYS,
+    ProbeReports,
+    has_key,
+    key_name,
+    known_facts,
+    model_config,
+    open_probe_reports,
+)
+from chargehand.app.reading import StateReader
+from chargehand.app.selection.choice import DEFAULT_MODELS
+from chargehand.core.config import Config, ModelConfig
+from chargehand.core.errors import NotFoundError, nearest
+from chargehand.core.ports import KeySource
+from chargehand.core.text import printable
+from chargehand.models.catalogue import ModelFacts, Reported, SourcedFact, listed_models, listed_providers
+from chargehand.models.contract import Price
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.models.catalogue import ModelListing
+
+
+class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """USD per million tokens, and who says so."""
+
+    input: float
+    output: float
+    source: str
+
+
+class FullPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """USD per million tokens, also of tokens read from and written to a provider's cache, and who says so."""
+
+    input: float
+    output: float
+    cached: float | None
+    cache_write: float | None
+    source: str
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """The key a model needs (null: none), whether it is there, and where in words; never its value."""
+
+    name: str | None
+    found: bool
+    where: str
+
+
+class FactView(msgspec.Struct, frozen=True, kw_only=True):
+    """A value and who says so; both are null where nobody knows."""
+
+    value: Any
+    source: str | None
+
+
+class ModelFactsView(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`."""
+
+    context: FactView
+    max_output: FactView
+    tools: FactView
+    streams: FactView
+    reasoning: FactView
+    structured: FactView
+    embeddings: FactView
+    gives: FactView
+    released: FactView
+    status: FactView
+    takes: dict[str, FactView]
+    price: FullPrice | None
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """One model that can be named after `--model`."""
+
+    name: str
+    provider: str
+    model: str
+    base_url: str | None
+    price: ListPrice | None
+    key: KeyView
+    origin: str
+    facts: ModelFactsView
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The models that are configured, else those that were found."""
+
+    models: tuple[ModelView, ...]
+
+
+class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of the catalogue; what the catalogue does not say is null."""
+
+    provider: str
+    model: str
+    context: int | None
+    max_output: int | None
+    tools: bool | None
+    reasoning: bool | None
+    structured: bool | None
+    takes: tuple[str, ...] | None
+    gives: tuple[str, ...] | None
+    status: str | None
+    released: str | None
+    price: FullPrice | None
+    source: str
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of the catalogue, of one provider or of all."""
+
+    catalogue: tuple[CatalogueModel, ...]
+
+
+class ModelProbeView(msgspec.Struct, frozen=True, kw_only=True):
+    """How one model answered; null is what was not found out. `abilities` is null where none were tried."""
+
+    name: str
+    fine: bool
+    reachable: bool
+    answered: bool
+    tools: bool | None
+    listed: bool | None
+    seconds: float
+    price_source: str | None
+    error: str | None
+    abilities: Reported | None
+
+
+class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
+    """How each model answered."""
+
+    models: tuple[ModelProbeView, ...]
+
+
+def list_models(app: App, repo: Path | None) -> ModelList:
+    """Return the models that are configured, else those whose key is there or that Ollama serves here."""
+    resolved = configuration_here(app, repo)
+    reports = open_probe_reports(app.environ)
+    names = model_names(resolved.config, app.environ, app.credentials)
+    return ModelList(models=tuple(_view(app, resolved.config, resolved.origins, name, reports) for name in names))
+
+
+def show_model(app: App, name: str, repo: Path | None) -> ModelView:
+    """Return all that is known of an entry of `[models]` or of a short form; raises `NotFoundError`."""
+    resolved = configuration_here(app, repo)
+    return _view(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
+
+
+def list_catalogue(provider: str | None) -> Catalogue:
+    """Return the models of the shipped catalogue; raises `NotFoundError` for a provider that it does not have."""
+    found = list(listed_models(provider))
+    if not found:
+        guess = nearest(str(provider), listed_providers())
+        raise NotFoundError(
+            f"the catalogue has no provider {printable(str(provider))!r}",
+            hint=f"{guess}; chargehand model list --all lists every model of every provider",
+        )
+    return Catalogue(catalogue=tuple(_catalogue_model(*each) for each in found))
+
+
+def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> list[str]:
+    """Return the models that are configured, else those for which a key is there or Ollama serves them."""
+    if config.models:
+        return sorted(config.models)
+    keyed = [model for provider, model in DEFAULT_MODELS.items() if keys.get(USUAL_KEYS[provider])]
+    return keyed + [f"ollama:{name}" for name in find_ollama(environ)]
+
+
+def _view(
+    app: StateReader, config: Config, origins: Mapping[str, str], name: str, reports: ProbeReports
+) -> ModelView:
+    entry = model_config(config, name)
+    facts = known_facts(
+        name, entry, reports=reports, environ=app.environ, assume=config.limits.assume_usd_per_mtok
+    )
+    if facts.price is None and entry.provider == "script":
+        facts = replace(facts, price=Price(input=0.0, output=0.0, source="script"))
+    price = facts.price
+    said = (origins.get(f"models.{name}.{field}", "default") for field in ("model", "provider", "base_url", "key"))
+    return ModelView(
+        name=name,
+        provider=entry.provider,
+        model=entry.model or name,
+        base_url=entry.base_url,
+        price=None if price is None else ListPrice(input=price.input, output=price.output, source=price.source),
+        key=_key(app, entry),
+        origin=next((origin for origin in said if origin != "default"), "found"),
+        facts=_facts(facts),
+    )
+
+
+def _key(app: StateReader, config: ModelConfig) -> KeyView:
+    name = key_name(config)
+    if name is None:
+        where = "none needed"
+    elif app.environ.get(name):
+        where = f"{name}, in the environment"
+    elif app.credentials.get(name):
+        where = f"{name}, kept"
+    else:
+        where = f"{name} is missing"
+    return KeyView(name=name, found=has_key(config, app.credentials), where=where)
+
+
+def _facts(facts: ModelFacts) -> ModelFactsView:
+    def view(fact: SourcedFact[Any]) -> FactView:
+        return FactView(value=fact.value, source=fact.source)
+
+    return ModelFactsView(
+        context=view(facts.context),
+        max_output=view(facts.max_output),
+        tools=view(facts.tools),
+        streams=view(facts.streams),
+        reasoning=view(facts.reasoning),
+        structured=view(facts.structured),
+        embeddings=view(facts.embeddings),
+        gives=view(facts.gives),
+        released=view(facts.released),
+        status=view(facts.status),
+        takes={name: view(fact) for name, fact in facts.takes.items()},
+        price=_full_price(facts.price),
+    )
+
+
+def _full_price(price: Price | None) -> FullPrice | None:
+    if price is None:
+        return None
+    return FullPrice(
+        input=price.input,
+        output=price.output,
+        cached=price.cached,
+        cache_write=price.cache_write,
+        source=price.source,
+    )
+
+
+def _catalogue_model(provider: str, model: str, listed: ModelListing) -> CatalogueModel:
+    return CatalogueModel(
+        provider=provider,
+        model=model,
+        context=listed.context,
+        max_output=listed.max_output,
+        tools=listed.tools,
+        reasoning=listed.reasoning,
+        structured=listed.structured,
+        takes=listed.takes,
+        gives=listed.gives,
+        status=listed.status,
+        released=listed.released,
+        price=_full_price(listed.price),
+        source=listed.source,
+    )
+
+
+async def probe_models(
+    app: App,
+    name: str | None,
+    repo: Path | None,
+    *,
+    quick: bool = False,
+    asking: Callable[[str], None] = lambda name: None,
+) -> ModelProbes:
+    """Ask one model, or each that is listed, for real; raises `NotFoundError`, `OSError`.
+
+    Unless `quick`, four more calls try what an answering model can do, and the results are kept for `model show`
+    and every later mission. `asking` is told each name before it is asked.
+    """
+    config = configuration_here(app, repo).config
+    names = [name] if name is not None else model_names(config, app.environ, app.credentials)
+    models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
+    reports = None if quick else open_probe_reports(app.environ)
+    probed = []
+    for each, entry in models.items():
+        asking(each)
+        probe = await probe_model(each, entry, keys=app.credentials, limits=config.limits, environ=app.environ)
+        abilities = None
+        if reports is not None:
+            abilities = await try_model(
+                probe,
+                entry,
+                keys=app.credentials,
+                limits=config.limits,
+                environ=app.environ,
+                day=app.clock.now().date(),
+                reports=reports,
+            )
+        probed.append(_probe_view(probe, abilities))
+    return ModelProbes(models=tuple(probed))
+
+
+def _probe_view(probe: ModelProbe, abilities: Reported | None) -> ModelProbeView:
+    return ModelProbeView(
+        name=probe.name,
+        fine=probe.fine,
+        reachable=probe.reachable,
+        answered=probe.answered,
+        tools=probe.tools,
+        listed=probe.listed,
+        seconds=round(probe.seconds, 3),
+        price_source=probe.price_source,
+        error=probe.error or None,
+        abilities=abilities,
+    )
+
+
+def describe_probe(probe: ModelProbe | ModelProbeView) -> str:
+    """Return in one line how a model answered."""
+    if probe.error:
+        return probe.error
+    tools = {
+        True: "calls tools",
+        False: "does not call tools: set its tools = false",
+        None: "tool calls not tried",
+    }
+    price = (
+        f"price from {probe.price_source}" if probe.price_source else "price unknown, so refused under a budget"
+    )
+    return f"answers in {probe.seconds:.1f} s, {tools[probe.tools]}, {price}"

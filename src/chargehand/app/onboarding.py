@@ -1,0 +1,358 @@
+"""`chargehand init`: a first chargehand.toml from what the repository's files suggest, and a first agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from chargehand.app.agents import InstalledProgram, installed_programs
+from chargehand.app.config.edit import check_user_value, set_user_values
+from chargehand.app.config.records import REPOSITORY_FILE
+from chargehand.app.locations import user_config_path
+from chargehand.app.models import describe_probe
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.probe import probe_model
+from chargehand.app.providers.served import USUAL_KEYS, is_loopback
+from chargehand.app.selection.agents import NATIVE
+from chargehand.app.selection.choice import DEFAULT_MODELS
+from chargehand.app.wiring.session import DetectedChecks
+from chargehand.core.config import Config, ModelConfig, Provider
+from chargehand.core.errors import ConfigError, RepositoryError, UsageError
+from chargehand.core.ports import KeySource
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+_PROVIDERS: Mapping[Provider, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
+_OLLAMA_OFFERS = 3
+_HEAD = """\
+# What a mission has to pass, and what it may touch. `chargehand config show --origin` explains every value.
+[project]
+"""
+
+
+class InitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that was written, or was there already (`created` is false, and the rest null)."""
+
+    path: str
+    created: bool
+    checks: tuple[str, ...] | None
+    setup: str | None
+    agent: str | None
+
+
+class Prompts(Protocol):
+    """What asks a person, a question at a time; each method raises what ends the command where they stop."""
+
+    def notice(self, text: str, /) -> None:
+        """Show a line."""
+        ...
+
+    def confirm(self, question: str, /, *, default: bool) -> bool:
+        """Return yes or no."""
+        ...
+
+    def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
+        """Return a line without blanks at its ends; `hidden` does not show what is typed."""
+        ...
+
+    def number(self, question: str, /, *, largest: int) -> int:
+        """Return a number from 1, which is the default, to `largest`."""
+        ...
+
+    def word(self, question: str, /, *, words: Sequence[str]) -> str:
+        """Return one of the words, of which the first is the default."""
+        ...
+
+    def installed(self, program: InstalledProgram, /) -> None:
+        """Show a coding agent that is installed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A key as it was pasted, and the name it is to be stored under; its representation hides it."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlan:
+    """An agent as it was chosen: keys and values for the user's own file, and a key to store."""
+
+    name: str
+    values: Mapping[str, str]
+    secret: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PastedKeys:
+    """The keys that are there, and before them the one that was just pasted."""
+
+    stored: KeySource
+    pasted: Secret | None
+
+    def get(self, name: str) -> str | None:
+        if self.pasted is not None and name == self.pasted.name:
+            return self.pasted.value
+        return self.stored.get(name)
+
+
+class _ChooseAgainError(Exception):
+    """The person wants to choose another agent."""
+
+
+def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResult:
+    """Write chargehand.toml into a repository that has none; nothing that is there is changed.
+
+    Without `prompts` what is detected is taken. Raises `RepositoryError` (`bare`), `UsageError`, `ConfigError`.
+    """
+    project = app.project(repo)
+    depot = app.depot(project)
+    if depot.repository.bare:
+        raise RepositoryError(f"{str(project.path)!r} is a bare repository, with no place for a file", code="bare")
+    path = project.path / REPOSITORY_FILE
+    found = app.detected(depot, depot.resolve_base())
+    if os.path.lexists(path):
+        return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
+    checks, setup, agent = found.checks, found.setup, None
+    if prompts is not None:
+        prompts.notice(f"Project {project.name}")
+        checks, setup = _ask_checks(found, prompts)
+        agent = _AgentQuestions(app, prompts).ask()
+        if agent is not None:
+            _keep_agent(app, agent, prompts)
+    created = _write_new(path, _content(checks, setup, found.setup))
+    name = None if agent is None else agent.name
+    return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
+
+
+def _ask_checks(found: DetectedChecks, prompts: Prompts) -> tuple[tuple[str, ...], str | None]:
+    checks = [
+        command
+        for command, why in zip(found.checks, found.why, strict=True)
+        if prompts.confirm(f"Check with `{command}` ({why})?", default=True)
+    ]
+    more = prompts.text("Another check (empty: none)", default="")
+    setup = found.setup
+    if setup is not None and not prompts.confirm(f"Set up with `{setup}`?", default=True):
+        setup = None
+    return (*checks, *([more] if more else [])), setup
+
+
+def _keep_agent(app: App, plan: AgentPlan, prompts: Prompts) -> None:
+    # The key first: a model without its key is of no use, and a key without its model does no harm.
+    if plan.secret is not None:
+        place = app.credentials.set(plan.secret.name, plan.secret.value)
+        prompts.notice(f"The key is stored as {plan.secret.name} in {place}.")
+    set_user_values(user_config_path(app.environ), plan.values)
+
+
+def _content(checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> str:
+    def toml(value: object) -> str:
+        # JSON's strings and lists are TOML's, but for DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+    lines = [_HEAD.rstrip("\n")]
+    if checks:
+        lines.append(f"checks = {toml(list(checks))}")
+    else:
+        lines.append(
+            '# checks = ["python -m pytest -q"]   # none were found: without checks a person has to decide'
+        )
+    if setup is not None:
+        lines.append(f"setup = {toml(setup)}")
+    elif detected_setup is not None:
+        lines.append(f"# setup = {toml(detected_setup)}")
+    return "\n".join(lines) + "\n"
+
+
+def _write_new(path: Path, content: str) -> bool:
+    """Write a file whole, and only where there is none; return whether it was made."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(content)
+        os.link(fresh, path)  # unlike a rename, it fails where another process was quicker
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+    return True
+
+
+Offer = tuple[str, Callable[[], AgentPlan | None]]
+
+
+class _AgentQuestions:
+    """Asks for an agent; nothing is written until all is answered, so that stopping leaves nothing behind."""
+
+    def __init__(self, app: App, prompts: Prompts) -> None:
+        self._app = app
+        self._prompts = prompts
+        self._config: Config = app.user_configuration().config
+
+    def ask(self) -> AgentPlan | None:
+        """Return the agent that was chosen, `None` for none."""
+        offers = self._offers()
+        for program in installed_programs(self._app.environ):
+            self._prompts.installed(program)
+        self._prompts.notice(
+            f"Choose an agent for your own configuration ({user_config_path(self._app.environ)}):"
+        )
+        for number, (title, _) in enumerate(offers, 1):
+            self._prompts.notice(f"  {number}  {title}")
+        while True:
+            number = self._prompts.number("Which one?", largest=len(offers))
+            try:
+                return offers[number - 1][1]()
+            except _ChooseAgainError:
+                continue
+
+    def _offers(self) -> list[Offer]:
+        ready: list[Offer] = [
+            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._provider, provider))
+            for provider, title in _PROVIDERS.items()
+            if self._app.credentials.get(USUAL_KEYS[provider])
+        ]
+        ready += [
+            (f"{model}, served by Ollama on this machine", partial(self._ollama, model))
+            for model in find_ollama(self._app.environ)[:_OLLAMA_OFFERS]
+        ]
+        pasting: list[Offer] = [
+            (f"a model from {title}, with a key to paste", partial(self._provider, provider, key=True))
+            for provider, title in _PROVIDERS.items()
+        ]
+        return [
+            *ready,
+            *pasting,
+            ("an OpenAI-compatible endpoint", self._endpoint),
+            ("a command of your own", self._command),
+            ("none for now", lambda: None),
+        ]
+
+    def _provider(self, provider: Provider, *, key: bool = False) -> AgentPlan:
+        name = self._free_name(provider)
+        usual = DEFAULT_MODELS[provider].partition(":")[2]
+        model = self._value("Model", f"models.{name}.model", default=usual)
+        entry = ModelConfig(provider=provider, model=model)
+        return self._tried(name, entry, USUAL_KEYS[provider] if key else None)
+
+    def _ollama(self, model: str) -> AgentPlan:
+        return self._tried(self._free_name("ollama"), ModelConfig(provider="ollama", model=model), None)
+
+    def _endpoint(self) -> AgentPlan:
+        name = self._free_name(self._entry_name("A name for it", "models.{}.model", default="endpoint"))
+        base_url = self._value("Base URL, such as http://127.0.0.1:8000/v1", f"models.{name}.base_url")
+        model = self._value("Model", f"models.{name}.model")
+        price = self._value(
+            "USD per million tokens (0: free, empty: unknown)",
+            f"models.{name}.price",
+            default="0" if is_loopback(base_url) else "",
+            optional=True,
+        )
+        secret = None
+        if self._prompts.confirm("Does it need a key?", default=not is_loopback(base_url)):
+            secret = re.sub("-", "_", f"{name.upper()[:40]}_API_KEY")
+            secret = secret if secret[0].isalpha() else f"MODEL_{secret}"
+        entry = ModelConfig(model=model, base_url=base_url, price=float(price) if price else None, key=secret)
+        return self._tried(name, entry, secret)
+
+    def _command(self) -> AgentPlan:
+        name = self._entry_name("Its name", "agents.{}.command")
+        while True:
+            text = self._prompts.text("Its command")
+            try:
+                words = json.dumps(shlex.split(text), ensure_ascii=False)
+                check_user_value(f"agents.{name}.command", words)
+            except ValueError as error:
+                self._prompts.notice(f"That is not a command: {error}")
+                continue
+            return AgentPlan(name=name, values={f"agents.{name}.command": words})
+
+    def _tried(self, name: str, model: ModelConfig, secret_name: str | None) -> AgentPlan:
+        """Ask for the key, call the model once, and show the result; a person decides what a failure means."""
+        while True:
+            secret = Secret(name=secret_name, value=self._pasted()) if secret_name else None
+            self._prompts.notice("Calling it once, with a few tokens …")
+            keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
+            limits = self._config.limits
+            probe = asyncio.run(probe_model(name, model, keys=keys, limits=limits, environ=self._app.environ))
+            self._prompts.notice(
+                f"{'works' if probe.fine else 'does not work yet'}: {name}: {describe_probe(probe)}"
+            )
+            if probe.fine or self._keeps_failing(secret_name):
+                return AgentPlan(name=NATIVE, values=_settings(name, model), secret=secret)
+
+    def _keeps_failing(self, secret_name: str | None) -> bool:
+        """Return whether to keep a model that failed (`False`: try again)."""
+        again = "paste the key again" if secret_name else "try again"
+        self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")
+        answer = self._prompts.word("What now?", words=("again", "keep", "other"))
+        if answer == "other":
+            raise _ChooseAgainError
+        return answer == "keep"
+
+    def _pasted(self) -> str:
+        while True:
+            value = self._prompts.text("Its key (nothing is shown)", hidden=True)
+            if value.isascii() and value.isprintable() and value:
+                return value
+            self._prompts.notice("That is not a key: it is empty or has characters that no key has.")
+
+    def _free_name(self, name: str) -> str:
+        """Return the name, with a number after it where it is taken."""
+        taken = self._config.models.keys()
+        numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+        return name if name not in taken else next(each for each in numbered if each not in taken)
+
+    def _entry_name(self, question: str, key: str, *, default: str | None = None) -> str:
+        while True:
+            name = self._prompts.text(question, default=default)
+            try:
+                check_user_value(key.format(name), "x")
+            except ConfigError:
+                self._prompts.notice("A name is at most 64 letters, digits, '-' and '_'.")
+                continue
+            return name
+
+    def _value(self, question: str, key: str, *, default: str | None = None, optional: bool = False) -> str:
+        """Ask until the answer is a value of the key; empty where that is allowed."""
+        while True:
+            value = self._prompts.text(question, default=default)
+            if optional and not value:
+                return ""
+            try:
+                check_user_value(key, value)
+            except ConfigError as error:
+                self._prompts.notice(f"{error.message.partition(': ')[2]}.")
+                continue
+            return value
+
+
+def _settings(name: str, model: ModelConfig) -> dict[str, str]:
+    said = {
+        "provider": model.provider,
+        "model": model.model,
+        "base_url": model.base_url,
+        "key": model.key,
+        "price": None if model.price is None else f"{model.price:.9f}".rstrip("0").rstrip("."),
+    }
+    values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
+    return values | {f"agents.{NATIVE}.kind": NATIVE, f"agents.{NATIVE}.model": name}

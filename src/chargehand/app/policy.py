@@ -1,0 +1,175 @@
+"""The rules that judge what agents do: those in force, their judgement of an action, overrides."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chargehand.app._policy_files import add_override
+from chargehand.app.reading import StateReader
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.errors import UsageError
+from chargehand.core.events import decode
+from chargehand.policy._questions import LARGEST_SCRIPT
+from chargehand.policy.actions import (
+    Action,
+    Command,
+    FileRead,
+    FileWrite,
+    Judgement,
+    McpCall,
+    Shell,
+    Surroundings,
+)
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rule, Rules, facts_schema
+from chargehand.sandbox.contract import WORKSPACE
+from chargehand.workspace.depot import Depot
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+
+class RuleSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of rules as it is written."""
+
+    origin: str
+    name: str
+    text: str
+
+
+class RuleList(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules in force; `digest` changes when any of them does."""
+
+    digest: str
+    rules: tuple[Rule, ...]
+    sources: tuple[RuleSource, ...]
+
+
+class RuleSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules may ask about, as a Cedar schema."""
+
+    schema: str
+
+
+class LoggedJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """One judgement of a mission, as it stands in its log."""
+
+    mission: str
+    seq: int
+    time: str
+    judged: ActionJudged
+
+
+class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that was set aside, why and when, and the file that says so."""
+
+    rule: str
+    reason: str
+    when: str
+    path: str
+
+
+def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str | None] | None]:
+    """Return the rules of a repository at its HEAD and what reads its scripts, or those outside of any."""
+    if app.current_project(repo) is None:
+        return app.rules(), None
+    found = app.find(repo)
+    return app.rules(found.depot, found.base), _script_reader(found.depot, found.base.tree)
+
+
+def list_rules(app: App, repo: Path | None) -> RuleList:
+    """Return the rules in force; raises `ConfigError` (`policy_invalid`) where a file is wrong."""
+    rules, _ = _rules_here(app, repo)
+    sources = tuple(RuleSource(origin=each.origin, name=each.name, text=each.text) for each in rules.sources)
+    return RuleList(digest=rules.digest, rules=tuple(rules.all), sources=sources)
+
+
+def rule_schema() -> RuleSchema:
+    """Return what rules may ask about."""
+    return RuleSchema(schema=facts_schema())
+
+
+def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, repo: Path | None) -> Judgement:
+    """Judge one action without running it.
+
+    `wanted` has exactly one value that is not `None`, by its kind: `command` (a tuple), `shell`, `read`, `write`
+    or `mcp`. `cwd` is relative to the workspace. Raises `UsageError`.
+    """
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if len(given) != 1:
+        raise UsageError(
+            f"exactly one action is needed, got {len(given)}",
+            hint="give one: `chargehand policy test -- CMD…`, --shell, --read, --write or --mcp",
+        )
+    ((kind, value),) = given.items()
+    where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
+    rules, script = _rules_here(app, repo)
+    return judge(_action(kind, value), Surroundings(cwd=where, script=script), rules)
+
+
+def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
+    """Return what reads the scripts of a tree by their paths in a sandbox; links are not followed."""
+
+    def read(path: str) -> str | None:
+        if not path.startswith(f"{WORKSPACE}/"):
+            return None
+        entry = depot.lookup(tree, path.removeprefix(f"{WORKSPACE}/"))
+        if entry is None or entry.mode not in (0o100644, 0o100755):
+            return None
+        content = depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
+        fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
+        return content.decode("utf-8", "surrogateescape") if fits else None
+
+    return read
+
+
+def _action(kind: str, value: object) -> Action:
+    if kind == "command" and isinstance(value, tuple):
+        return Command(argv=value)
+    text = str(value)
+    if kind == "shell":
+        return Shell(text=text)
+    if kind == "read":
+        return FileRead(path=text)
+    if kind == "mcp":
+        return _mcp_call(text)
+    return FileWrite(path=text)
+
+
+def _mcp_call(text: str) -> McpCall:
+    """Return the call that `SERVER/TOOL` and the JSON of its arguments name."""
+    name, _, arguments = text.strip().partition(" ")
+    server, slash, tool = name.partition("/")
+    try:
+        given = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        given = None
+    if not (server and slash and tool) or not isinstance(given, dict):
+        raise UsageError(
+            f"{text!r} is not a tool call",
+            hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
+        )
+    return McpCall(server=server, tool=tool, arguments=msgspec.json.encode(given, order="sorted").decode())
+
+
+def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudgement]:
+    """Yield what was judged in a mission of this exact id, in the order of its log."""
+    for event in reader.store.log.read(mission):
+        if event.type == ActionJudged.type and event.payload is not None:
+            judged = decode(event.type, event.payload)
+            assert isinstance(judged, ActionJudged)
+            yield LoggedJudgement(mission=mission, seq=event.seq, time=event.time, judged=judged)
+
+
+def override_rule(reader: StateReader, rule: str, *, reason: str, when: str) -> RuleOverride:
+    """Set aside a rule that asks or denies, in the user's own policy.cedar; `when` is in Cedar, "" for always.
+
+    Raises `NotFoundError`, `UsageError`, `ConfigError`; the file is then as it was.
+    """
+    path = add_override(reader.environ, rule, reason=reason, when=when)
+    return RuleOverride(rule=rule, reason=reason, when=when, path=str(path))

@@ -1,0 +1,193 @@
+"""The repositories that Chargehand knows: their base, configuration, checks, trust and environment layer."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chargehand.app.config.records import UntrustedKey
+from chargehand.app.reading import StateReader
+from chargehand.app.selection.roles import RoleFile
+from chargehand.app.trust import describe_untrusted
+from chargehand.core.records import Base
+from chargehand.workspace.checkout import install_hook, remove_hook
+from chargehand.workspace.repository import find_repository
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+
+
+class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered repository and how many missions it has had."""
+
+    id: str
+    name: str
+    path: str
+    missions: int
+
+
+class ProjectList(msgspec.Struct, frozen=True, kw_only=True):
+    """All registered repositories."""
+
+    projects: tuple[ProjectEntry, ...]
+
+
+class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`."""
+
+    id: str
+    name: str
+    path: str
+    base: Base
+    checks: tuple[str, ...]
+    checks_from: str
+    setup: str | None
+    digest: str | None
+    trusted: bool
+    untrusted: tuple[UntrustedKey, ...]
+    notes: tuple[str, ...]
+    missions: int
+
+
+class HookDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of the pre-commit hook, and whether this changed it."""
+
+    path: str
+    changed: bool
+
+
+class RoleDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """A role's file in the repository, and the SHA-256 by which its content is trusted."""
+
+    place: str
+    digest: str
+
+
+class TrustView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the exact content of the repository's file is trusted, and what asks for trust."""
+
+    project: str
+    digest: str | None
+    trusted: bool
+    keys: tuple[UntrustedKey, ...]
+    roles: tuple[RoleDigest, ...]
+
+
+class SetupResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The setup command whose environment layer is there now (null: none is configured), and how long it took."""
+
+    setup: str | None
+    seconds: float
+
+
+def install_project_hook(repo: Path | None) -> HookDocument:
+    """Write the pre-commit hook that checks the format of what is staged; another program's hook is never changed.
+
+    Raises `RepositoryError`, `RefusedError`.
+    """
+    program = shutil.which("chargehand") or str(Path(sys.executable).with_name("chargehand"))
+    hook = install_hook(find_repository(repo or Path.cwd()), Path(program).absolute())
+    return HookDocument(path=str(hook.path), changed=hook.changed)
+
+
+def remove_project_hook(repo: Path | None) -> HookDocument:
+    """Remove the pre-commit hook, where it is ours."""
+    hook = remove_hook(find_repository(repo or Path.cwd()))
+    return HookDocument(path=str(hook.path), changed=hook.changed)
+
+
+def list_projects(reader: StateReader) -> ProjectList:
+    """Return the registered repositories."""
+    log = reader.store.log
+    return ProjectList(
+        projects=tuple(
+            ProjectEntry(id=row.id, name=row.name, path=str(row.path), missions=len(log.missions(project=row.id)))
+            for row in reader.store.projects.list()
+        )
+    )
+
+
+def show_project(app: App, repo: Path | None) -> ProjectView:
+    """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
+    found = app.configured(repo)
+    project, resolved = found.project, found.resolved
+    checks, source = resolved.config.project.checks, "configured"
+    if checks is None:
+        checks = app.detected(found.depot, found.base).checks
+        source = "detected" if checks else "none"
+    return ProjectView(
+        id=project.id,
+        name=project.name,
+        path=str(project.path),
+        base=found.base,
+        checks=checks,
+        checks_from=source,
+        setup=resolved.config.project.setup,
+        digest=resolved.digest or None,
+        trusted=bool(resolved.digest) and app.store.trust.is_trusted(project.id, resolved.digest),
+        untrusted=resolved.untrusted,
+        notes=resolved.notes,
+        missions=len(app.store.log.missions(project=project.id)),
+    )
+
+
+async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> SetupResult:
+    """Build the environment layer of a base where it is not there yet; `base` is a revision, HEAD by default."""
+    started = time.monotonic()
+    async with app.session(repo, revision=base) as session, session.missions.open_sandbox(session.base):
+        command = session.resolved.config.project.setup
+    return SetupResult(setup=command, seconds=round(time.monotonic() - started, 3))
+
+
+class TrustRequest:
+    """What a repository asks a person to trust: keys of `chargehand.toml`, and files of roles.
+
+    Trust is of one exact content: any change of a file asks anew.
+    """
+
+    def __init__(self, app: App, repo: Path | None, *, base: str | None) -> None:
+        self._app = app
+        self._prepared = app.configured(repo, revision=base)
+        resolved = self._prepared.resolved
+        # With the tier left to us, trust says how strong sandboxes have to be, so a repository without a file of
+        # its own is trusted as well.
+        self.decides_tier = resolved.config.sandbox.tier == "auto"
+        self._digest = resolved.trusted_by if self.decides_tier else resolved.digest
+        self._roles: list[RoleFile] = [
+            each for each in app.roles(self._prepared).of_repository() if not each.trusted
+        ]
+        self._trusted = bool(self._digest) and app.store.trust.is_trusted(self._prepared.project.id, self._digest)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each thing that asks for trust, for a person to read before they answer."""
+        roles = (f"{each.place}: a role's prompt and tools (sha256 {each.digest[:12]}…)" for each in self._roles)
+        return (*describe_untrusted(self._prepared.resolved), *roles)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether granting it would change anything."""
+        return bool(self.lines) or (self.decides_tier and not self._trusted)
+
+    def grant(self) -> None:
+        """Trust these contents, by the word of the calling user."""
+        # Trust of chargehand.toml vouches for its commands too: it is given only where it was asked for.
+        whole = [self._digest] if self.decides_tier or self._prepared.resolved.untrusted else []
+        for content in (*whole, *(each.digest for each in self._roles)):
+            self._app.store.trust.grant(self._prepared.project.id, content, identity=self._app.identity())
+        self._trusted = self._trusted or bool(whole)
+
+    def view(self) -> TrustView:
+        """Return how trust stands now."""
+        return TrustView(
+            project=self._prepared.project.id,
+            digest=self._digest or None,
+            trusted=self._trusted,
+            keys=self._prepared.resolved.untrusted,
+            roles=tuple(RoleDigest(place=each.place, digest=each.digest) for each in self._roles),
+        )

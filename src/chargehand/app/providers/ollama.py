@@ -1,0 +1,53 @@
+"""What an Ollama on this machine has to offer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from chargehand.app.providers.served import ollama_address
+
+_LARGEST_REPLY = 1 << 20
+_NO_CHAT = ("embed", "bge-", "minilm", "rerank")
+
+
+def find_ollama(environ: Mapping[str, str], *, timeout: float = 0.3) -> list[str]:
+    """Return the names of its models, those for code first, then the largest; empty where none answers.
+
+    `OLLAMA_HOST` says where it listens, and counts only on loopback; `timeout` is in seconds.
+    """
+    address = ollama_address(environ)
+    if address is None:
+        return []
+    models = [model for model in _tags(address, timeout) if not any(part in _name(model) for part in _NO_CHAT)]
+    return [_name(model) for model in sorted(models, key=_rank) if _name(model)]
+
+
+def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
+    # Not through urllib: a proxy of the environment has no business with this machine's own services.
+    from http.client import HTTPConnection, HTTPException
+
+    parts = urlsplit(address)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", "/api/tags")
+        response = connection.getresponse()
+        listed = json.loads(response.read(_LARGEST_REPLY)) if response.status == 200 else {}
+    except (OSError, HTTPException, ValueError, RecursionError):
+        return []
+    finally:
+        connection.close()
+    models = listed.get("models") if isinstance(listed, dict) else None
+    return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+
+
+def _name(model: Mapping[str, Any]) -> str:
+    name = model.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _rank(model: Mapping[str, Any]) -> tuple[bool, int, str]:
+    size = model.get("size")
+    return "code" not in _name(model), -size if isinstance(size, int) else 0, _name(model)

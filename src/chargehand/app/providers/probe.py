@@ -1,0 +1,331 @@
+"""Small real calls to a model: does it answer, call tools, stream, take images."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from chargehand.app.providers.served import (
+    ProbeReports,
+    address_of,
+    dialect_of,
+    is_loopback,
+    require_key,
+    served_model,
+)
+from chargehand.core.config import LimitsConfig, ModelConfig
+from chargehand.core.errors import UpstreamError, UsageError, nearest
+from chargehand.core.ports import KeySource
+from chargehand.core.text import printable
+from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
+
+if TYPE_CHECKING:
+    from chargehand.models.catalogue import Reported
+
+_TOKENS = 64
+_LARGEST_REPLY = 1 << 20
+_LONGEST = 200
+_VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
+"""A version in an address, as `HttpUpstream` sees it."""
+_ASK = "Call the tool `ready` once. Say nothing else."
+_ASK_PLAIN = "Answer with the word ready."
+_TOOL = "ready"
+_WHAT = "Says that you can be worked with."
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProbe:
+    """What one call told of a model.
+
+    `tools` is `None` where it could not be told (no answer, cut by the limit, or told not to use any), `listed`
+    where the provider has no list of models. `error` is empty where all is well; it never holds a key.
+    """
+
+    name: str
+    reachable: bool = False
+    answered: bool = False
+    tools: bool | None = None
+    listed: bool | None = None
+    seconds: float = 0.0
+    error: str = ""
+    price_source: str | None = None
+
+    @property
+    def fine(self) -> bool:
+        """Whether an agent can work with it."""
+        return self.answered and self.tools is not False
+
+
+async def probe_model(
+    name: str,
+    config: ModelConfig,
+    *,
+    keys: KeySource,
+    limits: LimitsConfig,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = 30.0,
+) -> ModelProbe:
+    """Ask the model once, with at most 64 tokens, and the provider for its list; whatever fails is in `error`."""
+    try:
+        served = served_model(name, config, keys=keys, limits=limits, environ=environ)
+    except UsageError as wrong:
+        return ModelProbe(name=name, error=": ".join(filter(None, (wrong.message, wrong.hint))))
+    if config.provider == "script":  # what it says is for missions, so nothing is asked
+        source = served.price.source if served.price is not None else None
+        return ModelProbe(name=name, reachable=True, answered=True, price_source=source)
+    key = require_key(name, config, keys)
+    address = address_of(name, config, environ=environ)
+    start = time.monotonic()
+    try:
+        status, said = await _ask(served, config, seconds)
+    except UpstreamError as silent:
+        return ModelProbe(name=name, seconds=time.monotonic() - start, error=redact_reply(silent.message, key))
+    finally:
+        await served.upstream.close()
+    took = time.monotonic() - start
+    rows = await fetch_model_rows(address, served.dialect, key, seconds)
+    names = None if rows is None else list(rows)
+    error = _refusal(status, said, served, names) if status != 200 else _unreadable(said, served.dialect)
+    return ModelProbe(
+        name=name,
+        reachable=True,
+        answered=not error,
+        tools=None if error or config.tools is False else _called(said, served.dialect),
+        listed=None if names is None else served.model in names,
+        seconds=took,
+        error=redact_reply(error, key),
+        price_source=served.price.source if served.price is not None else None,
+    )
+
+
+async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:
+    body = _body(served, config)
+    call = ModelCall(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
+    reply = await served.upstream.send(call)
+    return reply.status, await _read(reply)
+
+
+async def _read(reply: UpstreamReply) -> dict[str, Any]:
+    content = b""
+    async for chunk in reply.chunks:
+        content += chunk
+        if len(content) > _LARGEST_REPLY:
+            break
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        return {"error": content[:_LONGEST].decode(errors="replace")}
+    return said if isinstance(said, dict) else {"error": "the reply is no JSON object"}
+
+
+def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
+    if served.dialect in ("responses", "gemini"):
+        from chargehand.models.probes import small_request
+
+        tool, words = (_TOOL, _ASK) if config.tools is not False else (None, _ASK_PLAIN)
+        return small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
+    # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
+    limit = "max_completion_tokens" if config.provider == "openai" else "max_tokens"
+    ask = _ASK if config.tools is not False else _ASK_PLAIN
+    body: dict[str, Any] = {"model": served.model, limit: _TOKENS, "messages": [{"role": "user", "content": ask}]}
+    if config.tools is False:
+        return body
+    if served.dialect == "anthropic":
+        return body | {"tools": [{"name": _TOOL, "description": _WHAT, "input_schema": _NO_PARAMETERS}]}
+    function = {"name": _TOOL, "description": _WHAT, "parameters": _NO_PARAMETERS}
+    return body | {"tools": [{"type": "function", "function": function}]}
+
+
+def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
+    """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
+    if dialect in ("responses", "gemini"):
+        from chargehand.models.probes import small_answer
+
+        answer = small_answer(dialect, said)
+        return answer.message, answer.called, "length" if answer.cut else ""
+    if dialect == "anthropic":
+        blocks = said.get("content")
+        found = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+        called = any(block.get("type") == "tool_use" for block in found)
+        return isinstance(blocks, list), called, str(said.get("stop_reason"))
+    choices = said.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message = first.get("message")
+    called = isinstance(message, dict) and bool(message.get("tool_calls"))
+    return isinstance(message, dict), called, str(first.get("finish_reason"))
+
+
+def _called(said: Mapping[str, Any], dialect: Dialect) -> bool | None:
+    _, called, ended = _message(said, dialect)
+    return True if called else None if ended in {"length", "max_tokens"} else False
+
+
+def _unreadable(said: Mapping[str, Any], dialect: Dialect) -> str:
+    return "" if _message(said, dialect)[0] else f"what it answers is no {dialect} message"
+
+
+def _refusal(status: int, said: Mapping[str, Any], served: ServedModel, names: list[str] | None) -> str:
+    reason = _reason(said)
+    if status in {401, 403}:
+        return f"the key is not accepted (status {status}): {reason}"
+    if names is not None and served.model not in names:
+        return f"status {status}: {reason}; it has no model {served.model!r}: {nearest(served.model, names[:200])}"
+    return f"status {status}: {reason}"
+
+
+def _reason(said: Mapping[str, Any]) -> str:
+    error = said.get("error", said.get("message", ""))
+    inner = error.get("message", "") if isinstance(error, dict) else error
+    return str(inner).strip() or "no reason given"
+
+
+def redact_reply(text: str, key: str | None) -> str:
+    """Return text from outside, short and without the key: some providers repeat what they were sent."""
+    from chargehand.models.redaction import Redactor
+
+    text = Redactor({"key": key} if key else {}).text(text)
+    shown = " ".join(printable(text).split())
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+async def fetch_model_rows(
+    address: str, dialect: Dialect, key: str | None, seconds: float
+) -> dict[str, Mapping[str, Any]] | None:
+    """Return what a provider's list says of each of its models by name, `None` where it has no list."""
+    import httpx
+
+    base = address.rstrip("/")
+    version = "v1beta" if dialect == "gemini" else "v1"
+    url = f"{base}/models" if _VERSION.search(base) else f"{base}/{version}/models"
+    if dialect == "gemini":
+        headers = {"x-goog-api-key": key} if key else {}
+    elif dialect == "anthropic":
+        headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
+    else:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with httpx.AsyncClient(
+            timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
+        ) as client:
+            reply = await client.get(url, headers=headers)
+        listed = reply.json() if reply.status_code == 200 else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        return None
+    rows = listed.get("data", listed.get("models")) if isinstance(listed, dict) else None
+    if not isinstance(rows, list):
+        return None
+    field = "name" if dialect == "gemini" else "id"
+    found = {row.get(field): row for row in rows if isinstance(row, dict)}
+    return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}
+
+
+_PLACES = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
+_OUTPUTS = ("max_output_tokens", "outputTokenLimit", "max_completion_tokens")
+
+
+async def try_model(
+    probe: ModelProbe,
+    config: ModelConfig,
+    *,
+    keys: KeySource,
+    limits: LimitsConfig,
+    day: date,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = 30.0,
+    reports: ProbeReports | None = None,
+) -> Reported | None:
+    """Try a model that answered its `probe` out, one small call for each ability, and keep what came of it.
+
+    `None` for one that did not answer, and for scripts. What is not found out is `None`: keys, quotas and faults
+    say nothing of an ability. Raises `OSError` where it cannot be kept.
+    """
+    if not probe.answered or config.provider == "script":
+        return None
+    from chargehand.models.catalogue import Reported
+    from chargehand.models.probes import TRIALS, try_out
+
+    name, key = probe.name, require_key(probe.name, config, keys)
+    address = address_of(name, config, environ=environ)
+    served = served_model(name, config, keys=keys, limits=limits, environ=environ)
+    found: dict[str, bool | None] = {}
+    why: dict[str, str] = {}
+    try:
+        for trial in TRIALS:
+            try:
+                tried = await try_out(served, trial, seconds=seconds)
+            except UpstreamError as error:
+                why[trial] = redact_reply(error.message, key)
+            else:
+                found[trial] = tried.able
+                if tried.why:
+                    why[trial] = redact_reply(tried.why, key)
+    finally:
+        await served.upstream.close()
+    said = await _said(address, served.model, config, key, seconds)
+    reported = Reported(day=day.isoformat(), tools=probe.tools, tried=why, **found)
+    reported = replace(
+        reported, **{field: value for field, value in said.items() if getattr(reported, field) is None}
+    )
+    if reports is not None:
+        reports.keep(address, served.model, reported)
+    return reported
+
+
+async def _said(address: str, model: str, config: ModelConfig, key: str | None, seconds: float) -> dict[str, Any]:
+    """Return what the provider's list, or Ollama's own description, says of a model."""
+    if config.provider == "ollama":
+        return _of_ollama(await _shown(address, model, seconds))
+    rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
+    return _of_row((rows or {}).get(model, {}))
+
+
+def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row of a list says: OpenRouter's, Gemini's, vLLM's and others' words for the same."""
+    top = row.get("top_provider")
+    row = {**(top if isinstance(top, dict) else {}), **row}
+    taken = row.get("architecture")
+    kinds = taken.get("input_modalities") if isinstance(taken, dict) else None
+    found = {
+        "context": _first_count(row, _PLACES),
+        "max_output": _first_count(row, _OUTPUTS),
+        "images": "image" in kinds if isinstance(kinds, list) else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _first_count(row: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    counts = (row.get(name) for name in names)
+    return next((one for one in counts if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
+
+
+def _of_ollama(shown: Mapping[str, Any]) -> dict[str, Any]:
+    about, able = shown.get("model_info"), shown.get("capabilities")
+    sizes = (
+        [value for name, value in about.items() if name.endswith(".context_length")]
+        if isinstance(about, dict)
+        else []
+    )
+    found: dict[str, Any] = {"context": sizes[0]} if sizes and isinstance(sizes[0], int) else {}
+    if not isinstance(able, list):
+        return found
+    names = {"tools": "tools", "images": "vision", "reasoning": "thinking", "embeddings": "embedding"}
+    return found | {field: word in able for field, word in names.items()}
+
+
+async def _shown(address: str, model: str, seconds: float) -> Mapping[str, Any]:
+    import httpx
+
+    url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
+    with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        async with httpx.AsyncClient(timeout=seconds, trust_env=not is_loopback(address)) as client:
+            reply = await client.post(url, json={"model": model})
+        shown = reply.json() if reply.status_code == 200 else {}
+        return shown if isinstance(shown, dict) else {}
+    return {}

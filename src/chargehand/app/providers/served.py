@@ -1,0 +1,327 @@
+"""From a model's name to the provider that serves it: address, key, price, known abilities."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chargehand.app._scripted_models import scripted_model
+from chargehand.app.config.resolve import is_short_form, model_hint
+from chargehand.app.config.values import format_value
+from chargehand.app.locations import state_home
+from chargehand.core.codec import convert_to
+from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
+from chargehand.core.errors import ConfigError, NotFoundError
+from chargehand.core.ports import KeySource
+from chargehand.models.contract import Dialect, ServedModel
+
+if TYPE_CHECKING:
+    from chargehand.models.catalogue import Capabilities, ModelFacts, Reported
+    from chargehand.models.providers import ProviderLimits
+
+_FILE = "models.json"
+
+
+class ProbeReports:
+    """The kept probes of all models, by address and the provider's model name; see `open_probe_reports`.
+
+    What is there and cannot be read counts as nothing: the next probe writes it anew.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._known: dict[str, Any] | None = None
+
+    def of(self, address: str, model: str) -> Reported | None:
+        """Return what the latest probe of a model found out, `None` where there was none."""
+        from chargehand.models.catalogue import Reported
+
+        if self._known is None:
+            self._known = self._read()
+        try:
+            return convert_to(self._known.get(_name(address, model)), Reported | None)
+        except msgspec.ValidationError:
+            return None
+
+    def keep(self, address: str, model: str, reported: Reported) -> None:
+        """Keep what a probe found out, in place of an older one; raises `OSError`."""
+        self._known = {**self._read(), _name(address, model): asdict(reported)}
+        self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = self._place.with_name(f"{_FILE}.{os.getpid()}")
+        fresh.write_text(json.dumps(self._known, indent=1, sort_keys=True))
+        fresh.replace(self._place)
+
+    def _read(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            known = json.loads(self._place.read_text())
+            if isinstance(known, dict):
+                return known
+        return {}
+
+
+def open_probe_reports(environ: Mapping[str, str]) -> ProbeReports:
+    """Return the probes that are kept in the state directory."""
+    return ProbeReports(state_home(environ) / _FILE)
+
+
+def _name(address: str, model: str) -> str:
+    return f"{address.rstrip('/')} {model}"
+
+
+_OWN_ADDRESS: Mapping[str, str] = {
+    "openai": "https://api.openai.com/v1",
+    "openai-responses": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+    "resetdata": "https://models.au-syd.resetdata.ai/v1",
+    "ollama": "http://127.0.0.1:11434/v1",
+}
+USUAL_KEYS: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "resetdata": "RESETDATA_API_KEY",
+}
+"""The environment variable each provider's own programs look for, in the order they are tried."""
+_OLLAMA_PORT = 11434
+_PATIENCE_SECONDS, _IMPATIENT_SECONDS = 15.0, 3.0
+"""To connect; where another model stands ready, a provider that is not there costs no more."""
+
+
+def model_config(config: Config, name: str) -> ModelConfig:
+    """Return the entry of `[models]` of that name, or what the short form `provider:model` says.
+
+    Its `model` is always set. Raises `NotFoundError` with the nearest name and the list.
+    """
+    entry = config.models.get(name)
+    if entry is not None:
+        return entry if entry.model else dataclasses.replace(entry, model=name)
+    if is_short_form(name):
+        provider, _, model = name.partition(":")
+        return ModelConfig(provider=cast(Provider, provider), model=model)
+    raise NotFoundError(f"no model named {format_value(name)}", hint=model_hint(name, list(config.models)))
+
+
+def dialect_of(config: ModelConfig) -> Dialect:
+    """Return what the provider speaks."""
+    if config.provider == "openai-responses":
+        return "responses"
+    if config.provider == "gemini":
+        return "gemini"
+    return "anthropic" if config.provider.startswith("anthropic") else "openai"
+
+
+def served_chain(
+    name: str,
+    config: Config,
+    *,
+    keys: KeySource,
+    environ: Mapping[str, str] | None = None,
+    attempts: Mapping[str, int] | None = None,
+    reports: ProbeReports | None = None,
+) -> ServedModel:
+    """Return a model with its fallback models behind it, each under the name of the first.
+
+    Raises what `model_config` and `served_model` raise; a fallback without its key is left out.
+    """
+    names = [name]
+    for other in names:
+        names.extend(one for one in model_config(config, other).fallback if one not in names)
+    first, *others = (model_config(config, one) for one in names)
+    limits = config.limits
+    made = partial(served_model, keys=keys, limits=limits, environ=environ, attempts=attempts, reports=reports)
+    head = made(name, first)
+    behind = [made(other, entry) for other, entry in zip(names[1:], others, strict=True) if has_key(entry, keys)]
+    return dataclasses.replace(head, fallback=tuple(behind))
+
+
+def with_fallbacks(models: Iterable[ServedModel]) -> list[ServedModel]:
+    """Return models and those behind them, each once."""
+    found: dict[int, ServedModel] = {}
+    for model in models:
+        for one in (model, *model.fallback):
+            found.setdefault(id(one.upstream), one)
+    return list(found.values())
+
+
+def provider_limits(config: Config, environ: Mapping[str, str]) -> dict[str, ProviderLimits]:
+    """Return what each provider is given: the least that an entry of `[models]` says."""
+    from chargehand.models.providers import ProviderLimits
+
+    found: dict[str, ProviderLimits] = {}
+    for name, entry in config.models.items():
+        if entry.provider == "script" or (entry.concurrency is None and entry.per_minute is None):
+            continue
+        place = address_of(name, entry, environ=environ)
+        known = found.get(place, ProviderLimits())
+        found[place] = ProviderLimits(
+            concurrency=_least(known.concurrency, entry.concurrency),
+            per_minute=_least(known.per_minute, entry.per_minute),
+        )
+    return found
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
+def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | None = None) -> str:
+    """Return the base URL; `OLLAMA_HOST` moves Ollama's own where it is on this machine.
+
+    Raises `ConfigError` (`no_base_url`) for a compatible provider without one.
+    """
+    if config.base_url is not None:
+        return config.base_url
+    if config.provider == "ollama":
+        return f"{ollama_address(environ or {}) or 'http://127.0.0.1:11434'}/v1"
+    own = _OWN_ADDRESS.get(config.provider)
+    if own is None:
+        raise ConfigError(
+            f"model {name!r}: {config.provider} has no address of its own",
+            code="no_base_url",
+            hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
+        )
+    return own
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a URL leads to this machine."""
+    host = urlsplit(address).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ollama_address(environ: Mapping[str, str]) -> str | None:
+    """Return where Ollama listens on this machine, as `http://HOST:PORT`; `None` where it is elsewhere."""
+    said = environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
+    try:
+        parts = urlsplit(said if "://" in said else f"http://{said}")
+        host, port = parts.hostname or "127.0.0.1", parts.port or _OLLAMA_PORT
+    except ValueError:
+        return None
+    host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - what a server binds; it is reached here
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return address if parts.scheme == "http" and is_loopback(address) else None
+
+
+def key_name(config: ModelConfig) -> str | None:
+    """Return the name of the key a model needs, `None` where it needs none.
+
+    The usual key of a provider goes to that provider's own address only, any other address gets what is named.
+    """
+    if config.key is not None:
+        return config.key
+    return USUAL_KEYS.get(config.provider) if config.base_url is None else None
+
+
+def _patience(config: ModelConfig) -> float:
+    return _IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS
+
+
+def known_facts(
+    name: str,
+    config: ModelConfig,
+    *,
+    reports: ProbeReports | None,
+    environ: Mapping[str, str] | None = None,
+    assume: float | None = None,
+) -> ModelFacts:
+    """Return what is known of the model of an entry as `model_config` returns it, and who says so."""
+    from chargehand.models.catalogue import find_facts
+
+    model, reported = config.model or name, None
+    if reports is not None and config.provider != "script":
+        with contextlib.suppress(ConfigError):  # without an address nobody was ever asked
+            reported = reports.of(address_of(name, config, environ=environ), model)
+    return find_facts(config.provider, model, config, reported=reported, assume=assume)
+
+
+def has_key(config: ModelConfig, keys: KeySource) -> bool:
+    """Return whether the key a model needs is there."""
+    name = key_name(config)
+    return name is None or bool(keys.get(name))
+
+
+def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
+    """Return the key, `None` where none is needed; raises `ConfigError` (`no_key`) where it is missing."""
+    wanted = key_name(config)
+    if wanted is None:
+        return None
+    key = keys.get(wanted)
+    if key:
+        return key
+    raise ConfigError(
+        f"model {name!r} needs the key {wanted}, which is neither kept nor in the environment",
+        code="no_key",
+        hint=f"chargehand secret set {wanted}, or export {wanted}=…",
+    )
+
+
+def _longest(config: ModelConfig, able: Capabilities) -> int | None:
+    """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
+    from chargehand.models.metering import DEFAULT_OUTPUT
+
+    if config.max_output is not None or able.max_output is None:
+        return config.max_output
+    return able.max_output if able.max_output < DEFAULT_OUTPUT else None
+
+
+def served_model(
+    name: str,
+    config: ModelConfig,
+    *,
+    keys: KeySource,
+    limits: LimitsConfig,
+    environ: Mapping[str, str] | None = None,
+    attempts: Mapping[str, int] | None = None,
+    reports: ProbeReports | None = None,
+) -> ServedModel:
+    """Return the model as a gateway serves it under `name`; nothing is sent yet.
+
+    `config` is what `model_config` returns; `attempts` (id to number) tells a script whose turn it is. Raises
+    `ConfigError` (`no_key`, `no_base_url`, `no_script`) and what reading a script raises. The price is `None`
+    where nobody knows it: the gateway refuses such a model where money is limited. What nobody says that it takes,
+    it may be sent; `reports` are the kept probes.
+    """
+    if config.provider == "script":
+        return scripted_model(name, config, attempts=attempts or {})
+    from chargehand.models.catalogue import find_capabilities, find_price
+    from chargehand.models.http_upstream import HttpUpstream
+
+    address, key, dialect = (
+        address_of(name, config, environ=environ),
+        require_key(name, config, keys),
+        dialect_of(config),
+    )
+    model = config.model or name
+    reported = None if reports is None else reports.of(address, model)
+    able = find_capabilities(config.provider, model, config, reported=reported)
+    return ServedModel(
+        name=name,
+        dialect=dialect,
+        model=model,
+        upstream=HttpUpstream(base_url=address, key=key, dialect=dialect, connect_seconds=_patience(config)),
+        provider=address,
+        images=able.images is not False,
+        files=able.files is not False,
+        tools=able.tools is not False,
+        ollama=config.provider == "ollama",
+        price=find_price(config.provider, model, config, assume=limits.assume_usd_per_mtok),
+        max_output=_longest(config, able),
+    )

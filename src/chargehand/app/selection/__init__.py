@@ -1,0 +1,1 @@
+"""Which role, agent and model work on a mission."""

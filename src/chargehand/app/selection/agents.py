@@ -1,0 +1,146 @@
+"""The agents that can be named: configured ones and the short forms of `--agent`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from chargehand.agents.contract import Agent, McpServer
+from chargehand.agents.opening import open_agent
+from chargehand.agents.probe import AgentIdentity, identify_agent
+from chargehand.app.config.keys import agent_keys
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.config.values import format_value, parse_text, parse_value
+from chargehand.core.config import AgentConfig, Config
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
+from chargehand.core.ports import DriverName
+from chargehand.core.records import MissionRequest
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.probe import scratch_plan
+from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.toolchain import Toolchain
+
+NATIVE = "native"
+"""The agent that is always there: a model with tools."""
+_HOW = (
+    'configure one with [agents.NAME] and command = ["program", "argument"], or use --agent "command:PROGRAM ARG"'
+)
+_SHORT = ("command:PROGRAM ARG…", "native:MODEL", "cli:NAME", "acp:PROGRAM ARG…", "patch:FILE")
+
+
+def agent_from_option(text: str) -> AgentConfig:
+    """Return the agent that a short form says: `command:PROGRAM ARG…` (words split as a shell splits them),
+    `native:MODEL`, `cli:NAME`, `acp:PROGRAM ARG…` (or `acp:` and the name of a CLI), `patch:FILE`.
+
+    Raises `ConfigError` for another kind, unbalanced quotes or no program.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in agent_keys()["kind"].choices:
+        forms = ", ".join(_SHORT)
+        raise ConfigError(
+            f"--agent: unknown agent kind {format_value(kind)} in {format_value(text)}", hint=f"known: {forms}"
+        )
+    keys = agent_keys()
+    match kind:
+        case "native":
+            return AgentConfig(kind="native", model=parse_text(keys["model"], rest, "--agent"))
+        case "cli":
+            return AgentConfig(kind="cli", cli=parse_text(keys["cli"], rest, "--agent"))
+        case "patch":
+            return AgentConfig(kind="patch", patch=parse_text(keys["patch"], rest, "--agent") if rest else None)
+        case "acp" if rest in keys["cli"].choices:
+            return AgentConfig(kind="acp", cli=parse_text(keys["cli"], rest, "--agent"))
+    command = parse_value(keys["command"], _words(text, rest), "--agent")
+    return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
+
+
+def _words(text: str, rest: str) -> list[str]:
+    try:
+        return shlex.split(rest)
+    except ValueError as error:
+        reason = str(error).lower()
+        raise ConfigError(
+            f"--agent: {format_value(text)} cannot be split into words: {reason}", hint=_HOW
+        ) from error
+
+
+def patch_text(file: str) -> str:
+    """Return the text of a patch agent's file; raises `UsageError` (`file_unreadable`)."""
+    path = Path(file).expanduser()
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise UsageError(
+            f"the patch {str(path)!r} cannot be read: {why}",
+            code="file_unreadable",
+            hint="name a file with --agent patch:FILE",
+        ) from error
+
+
+def find_agent(config: Config, name: str) -> AgentConfig:
+    """Return the configured agent of that name; `native` is there without configuration.
+
+    Raises `NotFoundError` with the nearest name, the list and how to configure one.
+    """
+    agent = config.agents.get(name)
+    if agent is not None:
+        return agent
+    if name == NATIVE:
+        return AgentConfig(kind="native")
+    names = {*config.agents, NATIVE}
+    guess = nearest(name, names)
+    known = "known: " + ", ".join(sorted(names))
+    hint = f"{guess} {known}" if guess.startswith("did") else known
+    raise NotFoundError(f"no agent named {format_value(name)}", hint=f"{hint}; {_HOW}")
+
+
+def named_agent(resolved: ResolvedConfig, option: str) -> AgentConfig:
+    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
+    return agent_from_option(option) if ":" in option else find_agent(resolved.config, option)
+
+
+def requested_agent(resolved: ResolvedConfig, request: MissionRequest) -> Agent:
+    """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
+    models = (*([request.model] if request.model else ()), *request.fallback)
+    agent = named_agent(resolved, request.agent)
+    return open_agent(
+        request.agent,
+        agent,
+        models=tuple(dict.fromkeys(models)),
+        read=patch_text,
+        mcp=_mcp_servers(resolved.config, agent),
+    )
+
+
+def _mcp_servers(config: Config, agent: AgentConfig) -> tuple[McpServer, ...]:
+    servers = ((name, config.mcp[name]) for name in agent.mcp if name in config.mcp)
+    return tuple(
+        McpServer(
+            name=name,
+            command=each.command,
+            environment=dict(variable.split("=", 1) for variable in each.environment),
+            tools=each.tools,
+            seconds=each.time,
+        )
+        for name, each in servers
+    )
+
+
+_LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
+
+
+async def probe_agent(
+    config: AgentConfig, toolchain: Toolchain, *, scratch: Path, driver: DriverName = "worktree"
+) -> AgentIdentity:
+    """Look at a `cli` or `acp` agent inside a sandbox below `scratch`; nothing of it reaches a model.
+
+    Raises `TierUnavailableError` where no sandbox can be had.
+    """
+    async with ProcessTier(toolchain) as tier:
+        with scratch_plan(scratch, driver) as plan:
+            sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
+            try:
+                return await identify_agent(config, sandbox)
+            finally:
+                await sandbox.close()

@@ -1,0 +1,212 @@
+"""Which agent and model work on a mission where the request names none, and why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chargehand.agents.roles import NO_ROLE, Role
+from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
+from chargehand.app.selection.agents import NATIVE, agent_from_option, find_agent
+from chargehand.core.config import AgentConfig, Config
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import KeySource
+
+DEFAULT_ROLE = "default"
+"""[roles.default]: for every role that says nothing itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSetting:
+    """One place that may say who works in a role; `where` is how people are told of it."""
+
+    where: str
+    agent: str | None = None
+    model: str | None = None
+    fallback: tuple[str, ...] = ()
+
+
+def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
+    """Return the places in their order: [roles.NAME], the role's file, [roles.default]."""
+    first, *rest = role.models or ("",)
+    levels = (
+        _entry(config, role.name),
+        RoleSetting(
+            where=f"the file of role {role.name}", agent=role.agent, model=first or None, fallback=tuple(rest)
+        ),
+        _entry(config, DEFAULT_ROLE),
+    )
+    return tuple(level for level in levels if level.agent or level.model or level.fallback)
+
+
+def _entry(config: Config, name: str) -> RoleSetting:
+    entry = config.roles.get(name)
+    where = f"[roles.{name}]"
+    if entry is None:
+        return RoleSetting(where=where)
+    return RoleSetting(where=where, agent=entry.agent, model=entry.model, fallback=entry.fallback)
+
+
+def assigned_agent(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
+    """Return the agent that is said first and where, `None` where none is."""
+    return next(((level.agent, level.where) for level in levels if level.agent), None)
+
+
+def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
+    """Return the model that is said first and where, `None` where none is."""
+    return next(((level.model, level.where) for level in levels if level.model), None)
+
+
+def assigned_fallback(levels: Sequence[RoleSetting], model: str | None) -> tuple[str, ...]:
+    """Return the models to switch to from `model`: those said beside it, else the first that are said below it."""
+    places = [number for number, level in enumerate(levels) if level.model == model]
+    start = places[0] if places else 0
+    said = next((level.fallback for level in levels[start:] if level.fallback), ())
+    return tuple(each for each in said if each != model)
+
+
+DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
+"""The model that is taken where only a provider's key is there."""
+AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
+"""Coding agents that are looked for on PATH."""
+_WAYS = (
+    "chargehand init   asks what you have and sets it up",
+    "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
+    '--agent "command:PROGRAM ARG"   puts any program to work',
+)
+_WITHOUT_MODELS = ("command", "patch")
+Which = Callable[[str], str | None]
+Ollama = Callable[[Mapping[str, str]], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentChoice:
+    """The agent as `--agent` would name it, its model (`None`: it has none) and why it was taken, in words.
+
+    `fallback` are the models to switch to from that one, in order.
+    """
+
+    agent: str
+    model: str | None
+    why: str
+    fallback: tuple[str, ...] = ()
+
+
+def choose_agent(
+    config: Config,
+    environ: Mapping[str, str],
+    keys: KeySource,
+    *,
+    agent: str | None = None,
+    model: str | None = None,
+    role: Role = NO_ROLE,
+    which: Which = shutil.which,
+    ollama: Ollama = find_ollama,
+) -> AgentChoice:
+    """Return who works: what the options `agent` and `model` name, else what is assigned to the role
+    (`role_settings`), else what is configured, else what is found on this machine.
+
+    An agent that takes no model of itself (a command, a patch) is given none by the role. Raises `UsageError`
+    (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
+    """
+    if model is not None:
+        model_config(config, model)
+    levels = role_settings(config, role)
+    name, why = _agent(config, agent, model, levels)
+    found = _named(config, name) if name is not None else None
+    takes = found is None or found.kind not in _WITHOUT_MODELS
+    below = levels if takes else ()
+    own = RoleSetting(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
+    said = (model, "--model") if model else assigned_model((*below, *([own] if own else [])))
+    if name is not None and said is not None:
+        if said[1].startswith(("[", "the file")) and said[1] not in why:
+            why = f"{why}, {said[0]} by {said[1]}"
+        return AgentChoice(agent=name, model=said[0], why=why, fallback=_rest(config, below, own, said[0]))
+    if name is not None and found is not None and found.kind != NATIVE:
+        return AgentChoice(agent=name, model=None, why=why, fallback=_rest(config, below, own, None))
+    taken = _model(config, environ, keys, ollama)
+    if taken is not None:
+        chosen, reason = taken
+        why = reason if name is None else f"{why}, {reason}"
+        return AgentChoice(agent=name or NATIVE, model=chosen, why=why, fallback=_rest(config, below, own, chosen))
+    raise _nothing(name, programs_on_path(which))
+
+
+def _rest(
+    config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
+) -> tuple[str, ...]:
+    rest = assigned_fallback((*levels, *([own] if own else [])), model)
+    for each in rest:
+        model_config(config, each)
+    return rest
+
+
+def _named(config: Config, option: str) -> AgentConfig:
+    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
+    found = agent_from_option(option) if ":" in option else find_agent(config, option)
+    for model in (*([found.model] if found.model else ()), *found.fallback):
+        model_config(config, model)
+    return found
+
+
+def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
+    """Return the known coding agents that are installed, with their paths."""
+    found = {name: which(name) for name in AGENT_PROGRAMS}
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _agent(
+    config: Config, option: str | None, model: str | None, levels: Sequence[RoleSetting]
+) -> tuple[str | None, str]:
+    if option is not None:
+        return option, "--agent"
+    named, by_role = assigned_agent(levels), assigned_model(levels)
+    if named is not None:
+        return named
+    names = sorted(config.agents)
+    if by_role is not None and model is None:  # a model is meant for somebody who takes one
+        names = [name for name in names if config.agents[name].kind not in _WITHOUT_MODELS]
+        if len(names) != 1:
+            return NATIVE, by_role[1]
+    if len(names) == 1:
+        return names[0], "the only one configured"
+    if names:
+        known = ", ".join(names)
+        raise UsageError(
+            f"{len(names)} agents are configured, so one has to be named: {known}",
+            code="agent_ambiguous",
+            hint=f"add --agent {names[0]}",
+        )
+    return (NATIVE, "--model") if model is not None else (None, "")
+
+
+def _model(config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama) -> tuple[str, str] | None:
+    """Return the model of a native agent that names none, and why."""
+    if config.models:
+        return _configured(config, keys)
+    for provider, model in DEFAULT_MODELS.items():
+        if keys.get(USUAL_KEYS[provider]):
+            return model, f"{model}: {USUAL_KEYS[provider]} is there"
+    names = ollama(environ)
+    return (f"ollama:{names[0]}", f"ollama:{names[0]}: Ollama runs on this machine") if names else None
+
+
+def _configured(config: Config, keys: KeySource) -> tuple[str, str]:
+    names = sorted(config.models)
+    if len(names) == 1:
+        return names[0], f"{names[0]}, the only model configured"
+    for name in names:
+        if has_key(config.models[name], keys):
+            return name, f"{name}, the first of {len(names)} models that has its key"
+    return names[0], f"{names[0]}, the first of {len(names)} models"
+
+
+def _nothing(agent: str | None, programs: Mapping[str, str]) -> UsageError:
+    found = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
+    hint = "\n".join(_WAYS)
+    if agent is not None:
+        message = f"agent {agent!r} has no model to work with, and none was found{found}"
+        return UsageError(message, code="no_model", hint=hint)
+    return UsageError(f"no agent is configured and --agent was not given{found}", code="no_agent", hint=hint)

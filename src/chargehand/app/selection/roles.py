@@ -1,0 +1,177 @@
+"""The roles there are: those that are shipped, a trusted repository's, and the user's own, read anew each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chargehand.agents.roles import Role, check_role_name, parse_role, shipped_roles
+from chargehand.app.config.records import content_digest
+from chargehand.app.config.resolve import is_short_form, model_hint, trust_nothing
+from chargehand.app.locations import user_config_path
+from chargehand.core.config import Config
+from chargehand.core.errors import ConfigError, NotFoundError, nearest
+from chargehand.workspace.depot import Depot
+
+REPOSITORY_ROLES = ".chargehand/roles"
+_SUFFIX = ".toml"
+_LARGEST = 64 << 10
+_REGULAR = 0o100000
+RoleLevel = Literal["shipped", "repository", "user"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFile:
+    """A role's file as it was read: `place` is where, `digest` the SHA-256 by which its content is trusted."""
+
+    name: str
+    level: RoleLevel
+    place: str
+    content: bytes
+    trusted: bool = True
+
+    @property
+    def digest(self) -> str:
+        """The hex SHA-256 of its content."""
+        return content_digest(self.content)
+
+    def text(self) -> str:
+        """Return its content; raises `ConfigError` where it is no text or too large."""
+        if len(self.content) > _LARGEST:
+            message = f"{self.place}: it has {len(self.content)} bytes, more than {_LARGEST}"
+            raise ConfigError(message, code="role_invalid", hint="make it shorter")
+        try:
+            return self.content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = self.content.count(b"\n", 0, error.start) + 1
+            message = f"{self.place}:{line}: the file is not UTF-8"
+            raise ConfigError(message, code="role_invalid", hint="save it as UTF-8") from error
+
+    def role(self) -> Role:
+        """Return the role; raises `ConfigError` (`role_invalid`) that names the file, the key and the value."""
+        return parse_role(self.name, self.text(), place=self.place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleInForce:
+    """The role in force of a name, or the fault in its file; `hidden` are files of that name that do not count."""
+
+    file: RoleFile
+    role: Role | None
+    problem: ConfigError | None = None
+    hidden: tuple[RoleFile, ...] = ()
+
+
+def user_roles_path(environ: Mapping[str, str]) -> Path:
+    """Return the directory of the user's own roles, beside their configuration; it need not exist."""
+    return user_config_path(environ).parent / "roles"
+
+
+class RoleCatalogue:
+    """The roles for one project at one base, or outside of any."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        depot: Depot | None = None,
+        tree: str = "",
+        is_trusted: Callable[[str], bool] = trust_nothing,
+    ) -> None:
+        self.directory = user_roles_path(environ)
+        self._depot = depot
+        self._tree = tree
+        self._is_trusted = is_trusted
+
+    def find(self, name: str, config: Config) -> tuple[Role, RoleFile]:
+        """Return the role of that name in force, and its file.
+
+        Raises `NotFoundError` with the roles there are, `ConfigError` (`role_invalid`) for a file that is wrong,
+        (`role_untrusted`) where only a repository's own file that nobody trusts says it.
+        """
+        check_role_name(name, place="--role")
+        files = [file for file in self.files() if file.name == name]
+        trusted = [file for file in files if file.trusted]
+        if not trusted and files:
+            raise ConfigError(
+                f"the role {name!r} is in {files[0].place} alone, and nobody trusts that content",
+                code="role_untrusted",
+                hint="chargehand project trust",
+            )
+        if not trusted:
+            names = sorted({file.name for file in self.files()})
+            guess = nearest(name, names)
+            known = f"{guess} known: {', '.join(names)}" if guess.startswith("did") else guess
+            hint = f"{known}; or write {self.directory / (name + _SUFFIX)}"
+            raise NotFoundError(f"no role named {name!r}", code="role_unknown", hint=hint)
+        role = trusted[-1].role()
+        _check_models(role, trusted[-1], config)
+        return role, trusted[-1]
+
+    def all(self) -> Iterator[RoleInForce]:
+        """Yield every role by name, those with a fault included."""
+        by_name: dict[str, list[RoleFile]] = {}
+        for file in self.files():
+            by_name.setdefault(file.name, []).append(file)
+        for _, files in sorted(by_name.items()):
+            trusted = [file for file in files if file.trusted]
+            file = (trusted or files)[-1]
+            hidden = tuple(each for each in files if each is not file)
+            try:
+                yield RoleInForce(file=file, role=file.role(), hidden=hidden)
+            except ConfigError as error:
+                yield RoleInForce(file=file, role=None, problem=error, hidden=hidden)
+
+    def files(self) -> list[RoleFile]:
+        """Return every file, the one of a name that counts most last; raises `ConfigError` for unreadable ones."""
+        return [*_shipped(), *self.of_repository(), *self._own()]
+
+    def of_repository(self) -> list[RoleFile]:
+        """Return the files that the repository brings along, trusted or not."""
+        if self._depot is None:
+            return []
+        found = []
+        for entry in self._depot.entries(self._tree, REPOSITORY_ROLES):
+            name, regular = _name_of(entry.path), entry.mode & 0o170000 == _REGULAR
+            if name and regular and entry.path.rpartition("/")[0] == REPOSITORY_ROLES:
+                content = self._depot.read_blob(entry.id, limit=_LARGEST + 1)
+                trusted = self._is_trusted(content_digest(content))
+                found.append(
+                    RoleFile(name=name, level="repository", place=entry.path, content=content, trusted=trusted)
+                )
+        return found
+
+    def _own(self) -> list[RoleFile]:
+        try:
+            paths = sorted(path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file())
+            return [
+                RoleFile(name=_name_of(path.name), level="user", place=str(path), content=path.read_bytes())
+                for path in paths
+            ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
+            raise ConfigError(message, hint="mend or remove the file") from error
+
+
+def _shipped() -> Iterator[RoleFile]:
+    for name, text in shipped_roles().items():
+        yield RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
+
+
+def _name_of(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) and not name.startswith(".") else ""
+
+
+def _check_models(role: Role, file: RoleFile, config: Config) -> None:
+    for model in role.models:
+        if model not in config.models and not is_short_form(model):
+            raise ConfigError(
+                f"{file.place}: key 'models': {model!r}: no model of that name",
+                code="role_invalid",
+                hint=model_hint(model, list(config.models)),
+            )

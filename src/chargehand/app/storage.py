@@ -1,0 +1,214 @@
+"""What the state directory holds: artifacts that missions kept, and disk space that no mission needs any more."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chargehand.app.reading import StateReader
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.store.projects import ProjectRow
+from chargehand.workspace.space import GcReport, ProjectGc, gc
+
+_SHORTEST_NAME = 4
+_LIST_HINT = "chargehand artifact list MISSION shows what a mission kept"
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMG]i?)?B?", re.IGNORECASE)
+
+
+class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact of a mission; `size` in bytes, `time` in ISO 8601."""
+
+    id: str
+    kind: str
+    size: int
+    time: str
+
+
+class ArtifactList(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mission kept, the oldest first."""
+
+    mission: str
+    artifacts: tuple[ArtifactEntry, ...]
+
+
+class ArtifactUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A mission that kept an artifact (null: none), as what and when."""
+
+    mission: str | None
+    kind: str
+    time: str
+
+
+class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact with its content: text where `encoding` is `utf-8`, else base64."""
+
+    id: str
+    size: int
+    kept: tuple[ArtifactUse, ...]
+    encoding: str
+    content: str
+
+
+class ErasedCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """Checkpoints that can never be restored any more: their refs, how many commits, and bytes on disk."""
+
+    refs: tuple[str, ...]
+    commits: int
+    bytes: int
+
+
+class CollectedProject(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed of one project, by name; `skipped` says why its repository was left alone."""
+
+    project: str
+    path: str
+    skipped: str | msgspec.UnsetType = msgspec.UNSET
+    workspaces: tuple[str, ...]
+    bases: tuple[str, ...]
+    layers: tuple[str, ...]
+    litter: tuple[str, ...]
+    bytes: int
+    checkpoints: ErasedCheckpoints
+
+
+class Collection(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed, or on a dry run would be; `taken` is what all took before, in bytes."""
+
+    dry_run: bool
+    taken: int
+    bytes: int
+    projects: tuple[CollectedProject, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcOptions:
+    """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
+
+    repo: Path | None = None
+    dry_run: bool = False
+    max_age: str | None = None
+    max_bytes: str | None = None
+    checkpoints: bool = False
+
+
+def list_artifacts(reader: StateReader, mission: str) -> ArtifactList:
+    """Return what a mission kept; raises `NotFoundError`."""
+    found = reader.find_mission(mission)
+    rows = reader.store.artifacts.list(found)
+    return ArtifactList(
+        mission=found,
+        artifacts=tuple(ArtifactEntry(id=row.id, kind=row.kind, size=row.size, time=row.time) for row in rows),
+    )
+
+
+def read_artifact(reader: StateReader, name: str) -> tuple[bytes, ArtifactView]:
+    """Return the content and the record of the one artifact whose id starts with `name`.
+
+    Raises `NotFoundError`, and `UsageError` where `name` has fewer than four digits or fits several (`ambiguous`).
+    """
+    start = name.lower()
+    if len(start) < _SHORTEST_NAME:
+        hint = f"give at least {_SHORTEST_NAME} digits; {_LIST_HINT}"
+        raise UsageError(f"{name!r} is too short for an artifact id", hint=hint)
+    rows = [row for row in reader.store.artifacts.list() if row.id.startswith(start)]
+    ids = sorted({row.id for row in rows})
+    if not ids:
+        raise NotFoundError(f"there is no artifact {name!r}", hint=_LIST_HINT)
+    if len(ids) > 1:
+        some = ", ".join(each[: len(start) + 8] for each in ids[:5])
+        raise UsageError(
+            f"{name!r} matches {len(ids)} artifacts", code="ambiguous", hint=f"give more digits: {some}"
+        )
+    content = reader.store.artifacts.get(ids[0])
+    try:
+        text, encoding = content.decode(), "utf-8"
+    except UnicodeDecodeError:
+        text, encoding = base64.b64encode(content).decode(), "base64"
+    kept = tuple(ArtifactUse(mission=row.mission or None, kind=row.kind, time=row.time) for row in rows)
+    return content, ArtifactView(id=ids[0], size=len(content), kept=kept, encoding=encoding, content=text)
+
+
+def collect_garbage(
+    reader: StateReader, options: GcOptions, *, confirm: Callable[[int, int], None] = lambda commits, refs: None
+) -> Collection:
+    """Remove what no mission needs, least recently used first.
+
+    `confirm` gets the number of checkpoints and of workspaces before any checkpoint is erased for good, and raises
+    where nobody agrees. Raises `UsageError` for a bad age or size.
+    """
+    limits = reader.user_configuration().config.limits
+    rules: dict[str, Any] = {"max_age": limits.workspace_age, "checkpoints": options.checkpoints}
+    if options.max_age is not None:
+        age = _parse_age(options.max_age)
+        rules |= {"max_age": age, "shared_age": age}
+    if options.max_bytes is not None:
+        rules["max_bytes"] = _parse_size(options.max_bytes)
+    elif options.repo is None:  # the configured limit is for all projects together
+        rules["max_bytes"] = limits.state_mb << 20
+    projects = (reader.project(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
+    roots = tuple(reader.home / "projects" / project.id for project in projects)
+    if options.checkpoints and not options.dry_run:
+        planned = gc(roots, needed=reader.needed, dry_run=True, **rules)
+        refs = sum(len(project.erased.refs) for project in planned.projects)
+        if refs:
+            confirm(sum(project.erased.commits for project in planned.projects), refs)
+    return _collection(projects, gc(roots, needed=reader.needed, dry_run=options.dry_run, **rules))
+
+
+def _parse_age(text: str) -> float:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        example = "90s, 30m, 24h or 7d"
+        raise UsageError(f"--max-age must look like {example}, got {text!r}", hint=f"write it as {example}")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _parse_size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        example = "500MB or 2GiB"
+        raise UsageError(f"--max-bytes must look like {example}, got {text!r}", hint=f"write it as {example}")
+    return int(float(found[1]) * bytes_in_unit(found[2] or ""))
+
+
+def bytes_in_unit(unit: str) -> int:
+    """Return the bytes of `k`, `M`, `G` (powers of 1000) or `Ki`, `Mi`, `Gi` (of 1024) in any case; 1 for ""."""
+    step = 1024 if unit.lower().endswith("i") else 1000
+    return int(step ** ("kmg".index(unit[0].lower()) + 1)) if unit else 1
+
+
+def _collection(projects: tuple[ProjectRow, ...], report: GcReport) -> Collection:
+    by_name = {found.root.name: found for found in report.projects}
+    present = [row for row in projects if row.path.is_dir()]
+    gone = [row for row in projects if row not in present]
+    return Collection(
+        dry_run=report.dry_run,
+        taken=report.taken,
+        bytes=report.bytes,
+        projects=tuple(_collected(row, by_name[row.id], gone=row in gone) for row in (*present, *gone)),
+    )
+
+
+def _collected(row: ProjectRow, found: ProjectGc, *, gone: bool) -> CollectedProject:
+    return CollectedProject(
+        project=row.id,
+        path=str(row.path),
+        # The state that is kept for a repository outlives it, and only here can it be freed.
+        skipped="its repository is gone; what is kept of it was looked at all the same" if gone else msgspec.UNSET,
+        workspaces=found.workspaces,
+        bases=found.bases,
+        layers=found.layers,
+        litter=found.litter,
+        bytes=found.bytes,
+        checkpoints=ErasedCheckpoints(
+            refs=found.erased.refs, commits=found.erased.commits, bytes=found.erased.bytes
+        ),
+    )

@@ -1,0 +1,84 @@
+"""`chargehand agent`: the agents that can be put to work, and whether each can."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.agents import AgentEntry, InstalledProgram
+
+
+@click.group()
+def agent() -> None:
+    """List the agents that can be put to work, and test them."""
+
+
+@agent.command("list")
+@repo_option
+@json_option
+def list_(repo: Path | None, as_json: bool) -> int:
+    """List the agents that --agent accepts, and which other coding agents are installed."""
+    from chargehand.app.agents import list_agents
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        listed = list_agents(app, repo)
+    out = Output(as_json=as_json)
+    out.document(listed)
+    rows = [(each.name, each.kind, _works_with(each), each.origin) for each in listed.agents]
+    out.table(("NAME", "KIND", "RUNS", "FROM"), rows)
+    for program in listed.found:
+        out.text(installed_line(program))
+    if all(each.origin == "built in" for each in listed.agents):
+        out.text('To configure an agent:  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'')
+        out.text('To use one for one run: chargehand run --agent "command:PROGRAM ARG" "TEXT"')
+    return 0
+
+
+def installed_line(program: InstalledProgram) -> str:
+    """Return one line about a coding agent that is installed, and how to use it."""
+    from chargehand.app.agents import agent_option
+
+    option = agent_option(program.name)
+    use = f"use it with --agent {option} --model NAME" if option else "Chargehand cannot run it"
+    return f"{program.name} is installed ({program.path}): {use}"
+
+
+def _works_with(entry: AgentEntry) -> str:
+    if entry.kind == "native":
+        return " then ".join((entry.model or "the first model found", *entry.fallback))
+    program = shlex.join(entry.command) or entry.cli or ("a patch" if entry.kind == "patch" else "")
+    return program + (f" with {entry.model}" if entry.model else "")
+
+
+@agent.command()
+@click.argument("name", required=False)
+@repo_option
+@json_option
+def probe(name: str | None, repo: Path | None, as_json: bool) -> int:
+    """Check whether an agent can work: its program starts in a sandbox, or its model answers.
+
+    Without NAME every agent is checked. Exits 1 if any of them cannot work.
+    """
+    import asyncio
+
+    from chargehand.app.agents import probe_agents
+    from chargehand.app.composition import App
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        probes = asyncio.run(probe_agents(app, name, repo, asking=out.notice))
+    out.document(probes)
+    for each in probes.agents:
+        out.text(f"{each.name}: {'' if each.fine else 'cannot work: '}{each.found}")
+        if not each.acknowledge:
+            out.text("  It cannot confirm critical messages: one freezes it, and you decide how to go on.")
+    return 0 if all(each.fine for each in probes.agents) else 1

@@ -1,0 +1,97 @@
+"""`chargehand audit`: proof that the log is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.audit import AuditView
+    from chargehand.cli.output import Output
+
+
+@click.group()
+def audit() -> None:
+    """Prove that the log has not been changed."""
+
+
+@audit.command()
+@click.argument("mission", required=False)
+@click.option(
+    "--head",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Also compare with this signed head, such as a git note holds (- for stdin).",
+)
+@click.option(
+    "--export", type=click.File("rb"), metavar="FILE", help="Verify an exported file instead of the log here."
+)
+@json_option
+def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, as_json: bool) -> int:
+    """Verify the hash chain of one mission, or of all. Exits 1 and names each place where it is broken.
+
+    \b
+    Example, with the note of a promoted commit:
+      git notes --ref chargehand show COMMIT | chargehand audit verify --head -
+    """
+    from chargehand.app.audit import verify_file, verify_log
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.core.errors import UsageError
+
+    if mission is not None and export is not None:
+        raise UsageError(
+            f"an export is verified as a whole, not mission {mission!r} alone",
+            hint="leave out MISSION, or leave out --export to verify the log here",
+        )
+    if export is not None:
+        report = verify_file(export, head=head)
+    else:
+        with StateReader.open() as reader:
+            report = verify_log(reader, mission, head=head)
+    out = Output(as_json=as_json)
+    out.document(report)
+    _show(out, report)
+    return 0 if report.ok else 1
+
+
+def _show(out: Output, report: AuditView) -> None:
+    for problem in report.problems:
+        line = f" line {problem.seq}" if problem.seq is not None else ""
+        out.text(f"{problem.mission or 'the store'}{line}: {problem.kind}: {problem.message}", fg="red")
+    counted = f"{report.events} events in {report.missions} missions"
+    problems = len(report.problems)
+    out.text(f"Log intact: {counted}." if report.ok else f"Log broken: {problems} problems in {counted}.")
+    for key in report.keys:
+        out.text(f"Verified {report.signed_heads} signed heads, by key {key}.")
+
+
+@audit.command()
+@click.argument("mission", required=False)
+@click.option("--all", "every", is_flag=True, help="Export all missions.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
+@json_option
+def export(mission: str | None, every: bool, output: Path | None, as_json: bool) -> int:
+    """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
+    from chargehand.app.audit import export_to_file, exported_lines
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.core.errors import UsageError
+
+    if every == (mission is not None):
+        given = f"{mission!r} and --all were both given" if every else "neither a mission nor --all was given"
+        raise UsageError(given, hint="give either MISSION or --all")
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        if output is None:
+            for line in exported_lines(reader, mission):
+                out.raw(line)
+            return 0
+        written = export_to_file(reader, mission, output)
+    out.document(written)
+    out.text(f"Exported {len(written.missions)} missions to {written.output} ({written.bytes} bytes).")
+    return 0

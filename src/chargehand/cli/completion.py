@@ -1,0 +1,33 @@
+"""`chargehand completion`: the script that lets a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+
+from chargehand.cli.options import PROGRAM, json_option
+
+_VARIABLE = "_CHARGEHAND_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@json_option
+@click.pass_context
+def completion(context: click.Context, shell: str, as_json: bool) -> int:
+    """Print the completion script for a shell.
+
+    \b
+    Example:
+      chargehand completion bash > ~/.local/share/bash-completion/completions/chargehand
+    """
+    from click.shell_completion import get_completion_class
+
+    from chargehand.cli.output import Output
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(context.find_root().command, {}, PROGRAM, _VARIABLE).source()
+    out = Output(as_json=as_json)
+    out.document({"shell": shell, "script": script})
+    out.text(script)
+    return 0

@@ -1,0 +1,66 @@
+"""`chargehand config`: the configuration in force, and changes of your own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chargehand.cli.options import json_option, repo_option
+
+
+@click.group()
+def config() -> None:
+    """Show and change the configuration."""
+
+
+@config.command()
+@repo_option
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
+@json_option
+def show(repo: Path | None, origin: bool, as_json: bool) -> int:
+    """Show the configuration in force here, or in another repository."""
+    import msgspec
+
+    from chargehand.app.composition import App
+    from chargehand.app.configuration import format_setting, show_configuration
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        shown = show_configuration(app, repo, with_origins=origin)
+    out = Output(as_json=as_json)
+    out.document(shown)
+    values = [(name, format_setting(name, value)) for name, value in shown.values.items()]
+    if isinstance(shown.origins, msgspec.UnsetType):
+        out.table(("KEY", "VALUE"), values)
+    else:
+        out.table(("KEY", "VALUE", "FROM"), [(*row, shown.origins.get(row[0], "")) for row in values])
+    for key in shown.untrusted:
+        out.text(f"not in force: {key.key} = {key.value} ({key.place}) {key.reason}; see chargehand project trust")
+    for note in shown.notes:
+        out.text(f"note: {note}")
+    return 0
+
+
+@config.command("set", context_settings={"ignore_unknown_options": True})
+@click.argument("key")
+@click.argument("value")
+@json_option
+def set_(key: str, value: str, as_json: bool) -> int:
+    """Set a key in your own configuration file. Write lists as ["a", "b"] or a,b.
+
+    \b
+    Example:
+      chargehand config set agents.linter.command '["ruff", "check", "--fix", "."]'
+    """
+    from chargehand.app.configuration import set_configuration
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
+
+    with StateReader.open() as reader:
+        changed = set_configuration(reader, key, value)
+    out = Output(as_json=as_json)
+    out.document(changed)
+    out.text(f"{key} is set in {shown_path(changed.path)}")
+    return 0

@@ -1,0 +1,66 @@
+"""`chargehand demo`: tells the demo's story on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.demo.story import StoryLine
+    from chargehand.app.demonstration import OnEvent
+    from chargehand.app.runs import RunOutcome, RunRequest
+    from chargehand.cli.output import Output
+    from chargehand.core.state import MissionState
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Keep the demo's directory to look at.")
+@json_option
+def demo(keep: bool, as_json: bool) -> int:
+    """Watch a model work on a small project: refused, promoted, forked, rolled back.
+
+    Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
+    """
+    from chargehand.app.demonstration import run_demo
+    from chargehand.cli.failures import INTERRUPTED
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    done = run_demo(_TerminalStage(out), keep=keep)
+    if done is None:
+        return INTERRUPTED
+    out.document(done)
+    return 0 if done.ok else 1
+
+
+class _TerminalStage:
+    """The demo's stage: lines on stdout, missions run as `chargehand run` does, without their own progress."""
+
+    def __init__(self, out: Output) -> None:
+        from chargehand.cli.output import Output
+
+        self._out = out
+        self._quiet = Output(as_json=True)  # shows no progress: the demo tells its missions in its own words
+
+    def show(self, line: StoryLine, /) -> None:
+        self._out.text(line.text, fg=line.colour, bold=line.bold)
+
+    def run_mission(self, app: App, request: RunRequest, /, *, on_event: OnEvent) -> RunOutcome:
+        from chargehand.cli.run import run_mission
+
+        return run_mission(app, self._quiet, request, on_event=on_event)
+
+    def continue_mission(self, app: App, mission: str, /, *, on_event: OnEvent) -> RunOutcome:
+        from chargehand.cli.run import continue_mission
+
+        return continue_mission(app, self._quiet, mission, on_event=on_event)
+
+    def roll_back(self, app: App, mission: str, /) -> MissionState:
+        from chargehand.app.missions import roll_back_mission
+        from chargehand.cli.progress import run_with_progress
+
+        return run_with_progress(self._quiet, lambda shown: roll_back_mission(app, mission, observer=shown))

@@ -1,0 +1,103 @@
+"""`chargehand doctor`: what this machine can offer, and how to fix what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.diagnosis import Diagnosis
+    from chargehand.cli.output import Output
+    from chargehand.sandbox.probe import ProbePart, ProbeReport
+    from chargehand.sandbox.toolchain import HiddenPrograms
+
+_NAMES_SHOWN = 5
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Test what this machine can offer, and say how to fix what fails.
+
+    Exits 5 if no sandbox works.
+    """
+    import asyncio
+
+    from chargehand.app.diagnosis import diagnose
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+    from chargehand.cli.progress import progress
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader, progress(out, "testing"):
+        found = asyncio.run(diagnose(reader))
+    out.document(found)
+    _show_parts(out, found)
+    for report in (found.container, found.vm):
+        if report is not None:
+            _show_other_tier(out, report)
+    for part in found.snippets.values():
+        out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
+        _show_fix(out, part)
+    _show_tools(out, found)
+    if found.tier is None:
+        return 5
+    return 0 if found.ok else 1
+
+
+def _show_parts(out: Output, found: Diagnosis) -> None:
+    width = max(len(part.name) for part in found.parts)
+    for part in found.parts:
+        word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
+        out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
+        if word == "failed":
+            _show_fix(out, part, indent=width + 2)
+    if found.tier is None or found.drivers is None:
+        out.text("No sandbox works here: missions are refused until this is fixed.", bold=True)
+        return
+    out.text(f"Sandbox: process works, with {found.driver} workspaces.", bold=True)
+    if found.drivers.direct != found.driver:
+        out.text(f'Strategy "direct" uses {found.drivers.direct} workspaces.')
+
+
+def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:
+    if part.mend:
+        out.text(f"        {'':<{indent}}fix: {part.mend}")
+
+
+def _show_other_tier(out: Output, report: ProbeReport) -> None:
+    """Show another tier: nobody misses it where the process tier works."""
+    for part in report.parts:
+        if not part.ok and part not in report.drivers:
+            out.text(f"no      {report.tier}: {part.name}: {part.detail}")
+            _show_fix(out, part)
+    if report.ok:
+        out.text(f"--sandbox {report.tier} works too, with {report.driver} workspaces: {report.parts[0].detail}")
+
+
+def _show_tools(out: Output, found: Diagnosis) -> None:
+    """Show which of this machine's programs sandboxes have, and which they do not have and why."""
+    if found.tools_problem:
+        out.text(found.tools_problem)
+        return
+    out.text()
+    rows = [(tool.name, tool.version, tool.host, tool.seen) for tool in found.tools if not tool.problem]
+    out.table(("TOOL", "VERSION", "FROM", "INSIDE"), rows)
+    for tool in found.tools:
+        if tool.problem:
+            out.text(f"{tool.name} ({tool.host}) {tool.problem}")
+    for line in _not_shown(found.not_shown):
+        out.text(line)
+
+
+def _not_shown(directories: Sequence[HiddenPrograms]) -> list[str]:
+    lines = []
+    for each in directories:
+        more = len(each.names) - _NAMES_SHOWN
+        names = ", ".join(each.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"not in sandboxes: {names} in {each.directory}: {each.problem}")
+    return lines

@@ -1,0 +1,176 @@
+"""`chargehand gateway`: models, scripts and recordings behind one local endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chargehand.cli.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.gateways import GatewayAddress, GatewayCall, GatewayEvent, GatewayOptions
+    from chargehand.cli.interrupt import Stop
+    from chargehand.cli.output import Output
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _serving_options(function: _F) -> _F:
+    """Add the options that every gateway takes."""
+    for option in (
+        click.option(
+            "--budget", type=click.FloatRange(min=0), metavar="USD", help="Spend at most this much on calls."
+        ),
+        click.option("--faults", metavar="SPEC", help="Inject faults, such as 429/7@2,cut@4 or 500%0.1."),
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            default="127.0.0.1:0",
+            show_default=True,
+            help="The loopback address to listen on; port 0 picks a free one.",
+        ),
+        click.option(
+            "--model", "models", multiple=True, metavar="NAME", help="Serve this model (may be repeated)."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def gateway() -> None:
+    """Serve models to any program: live, recorded, or from a script.
+
+    Works with programs that speak OpenAI chat completions or Anthropic messages; the providers' keys stay here.
+    """
+
+
+@gateway.command()
+@_serving_options
+@click.option("--script", type=_FILE, metavar="FILE", help="Answer from a script instead of a provider.")
+@click.option("--replay", type=_FILE, metavar="FILE", help="Answer from a recording instead of a provider.")
+@click.option("--record", type=_FILE, metavar="FILE", help="Append every exchange to a recording.")
+@json_option
+def serve(as_json: bool, **options: Any) -> int:
+    """Serve the configured models until Ctrl-C, and show what each call cost.
+
+    Without --model all of them are served, and calls may cost up to limits.budget_usd.
+
+    \b
+    Example:
+      chargehand gateway serve --script replies.jsonl --faults 429@1
+    """
+    return _serve(as_json, options)
+
+
+@gateway.command()
+@click.argument("record", metavar="FILE", type=_FILE)
+@_serving_options
+@click.option("--script", type=_FILE, metavar="SCRIPT", help="Answer from a script instead of a provider.")
+@json_option
+def record(as_json: bool, **options: Any) -> int:
+    """Serve models and append every exchange to a recording, without keys and secrets.
+
+    \b
+    Example:
+      chargehand gateway record session.jsonl --model gpt
+    """
+    return _serve(as_json, options)
+
+
+@gateway.command()
+@click.argument("replay", metavar="FILE", type=_FILE)
+@_serving_options
+@click.option("--lenient", is_flag=True, help="Answer by turn even if a call differs from the recorded one.")
+@json_option
+def replay(as_json: bool, **options: Any) -> int:
+    """Serve a recording: the same calls get the same replies.
+
+    A call that differs from the recorded one gets HTTP 409, which names the first difference.
+
+    \b
+    Example:
+      chargehand gateway replay session.jsonl
+    """
+    return _serve(as_json, options)
+
+
+def _serve(as_json: bool, options: dict[str, Any]) -> int:
+    from chargehand.app.gateways import GatewayOptions
+    from chargehand.cli.output import Output
+
+    return run_gateway(Output(as_json=as_json), GatewayOptions(**options))
+
+
+def run_gateway(out: Output, options: GatewayOptions) -> int:
+    """Serve until a signal comes, which is the good end of it."""
+    import asyncio
+
+    from chargehand.app.composition import App
+    from chargehand.app.gateways import check_options, serve_gateway
+    from chargehand.cli.interrupt import run_async
+
+    check_options(options)
+
+    async def work(stop: Stop) -> None:
+        ended = asyncio.Event()
+
+        def end() -> bool:
+            ended.set()
+            return True
+
+        stop.end = end
+        await serve_gateway(app, options, tell=lambda event: _show(out, event), ended=ended)
+
+    with App.open() as app:
+        run_async(work)
+    return 0
+
+
+def _show(out: Output, event: GatewayEvent) -> None:
+    from chargehand.app.event_text import alert_text
+    from chargehand.app.gateways import GatewayAddress, GatewayAlert, GatewayCall, GatewayNotice
+
+    if isinstance(event, GatewayNotice):
+        out.notice(event.notice)
+        return
+    out.document(event)
+    if isinstance(event, GatewayAddress):
+        _show_address(out, event)
+    elif isinstance(event, GatewayCall):
+        out.text(_call_line(event))
+    elif isinstance(event, GatewayAlert):
+        out.text(f"      {alert_text(event.alert)}")
+    else:
+        out.text(f"      {event.divergence}")
+
+
+def _show_address(out: Output, address: GatewayAddress) -> None:
+    rows = [
+        ("OpenAI", address.openai_base_url),
+        ("Anthropic", address.anthropic_base_url),
+        ("Gemini", address.gemini_base_url),
+        ("token", address.token),
+        ("models", ", ".join(dict.fromkeys(model.name for model in address.models))),
+        ("budget", "unlimited" if address.budget_usd is None else f"{address.budget_usd:g} USD"),
+    ]
+    if address.recording is not None:
+        rows.append(("recording", address.recording))
+    for name, value in rows:
+        out.text(f"{name:<10} {value}")
+    out.text()
+
+
+def _call_line(call: GatewayCall) -> str:
+    def known(count: int | None) -> str:
+        return "unknown" if count is None else str(count)
+
+    tokens = f"{known(call.input_tokens)} in {known(call.output_tokens)} out"
+    cost = "cost unknown" if call.cost_usd is None else f"{call.cost_usd:.6f} USD"
+    why = f"  {call.reason}" if call.reason else ""
+    status = f"{call.status} {call.http_status}"
+    return f"{call.turn:>4}  {call.model}  {status}  {tokens}  {cost}  {call.seconds:.1f} s{why}"

@@ -1,0 +1,93 @@
+"""`chargehand gc`: frees disk space that no mission needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chargehand.cli.options import json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.storage import CollectedProject, Collection, GcOptions
+    from chargehand.cli.output import Output
+
+_KINDS = ("workspaces", "bases", "layers", "litter")
+
+
+@click.command()
+@repo_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--max-age", metavar="AGE", help="Remove what was last used longer ago, such as 30m, 24h or 7d.")
+@click.option("--max-bytes", metavar="SIZE", help="Remove until no more than this is used, such as 500MB or 2GiB.")
+@click.option("--checkpoints", is_flag=True, help="Also erase old checkpoints for good; asks first.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def gc(yes: bool, as_json: bool, **options: Any) -> int:
+    """Free disk space: remove old bases, layers and workspaces that no mission needs any more.
+
+    Works on all projects, or on one with --repo. Removes what was used least recently until the total is under
+    limits.state_mb. Checkpoints are kept unless --checkpoints is given.
+    """
+    from chargehand.app.storage import GcOptions
+    from chargehand.cli.output import Output
+
+    return collect(Output(as_json=as_json), GcOptions(**options), yes=yes)
+
+
+def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
+    """Remove what is not needed and show what was; asks before checkpoints are erased unless `yes`."""
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import collect_garbage
+
+    def confirm(commits: int, workspaces: int) -> None:
+        _confirm(out, commits, workspaces, yes=yes)
+
+    with StateReader.open() as reader:
+        report = collect_garbage(reader, options, confirm=confirm)
+    out.document(report)
+    _show(out, report)
+    return 0
+
+
+def _confirm(out: Output, commits: int, workspaces: int, *, yes: bool) -> None:
+    """Have a person agree to what can never be undone. Raises `UsageError` where there is nobody to ask."""
+    if yes:
+        return
+    what = f"{commits} checkpoints of {workspaces} workspaces can never be restored, shown or forked again"
+    if not out.can_ask:
+        from chargehand.core.errors import UsageError
+
+        hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
+        raise UsageError(f"there is no terminal to ask you at: {what}", hint=hint)
+    click.confirm(f"{what}. Continue?", abort=True, err=True)
+
+
+def _show(out: Output, report: Collection) -> None:
+    from chargehand.core.text import shown_path
+
+    verb = "would be freed" if report.dry_run else "freed"
+    for each in report.projects:
+        counts = ", ".join(f"{len(getattr(each, kind))} {kind}" for kind in _KINDS[:3])
+        out.text(f"{shown_path(each.path)}: {counts}, {_megabytes(each.bytes)} {verb}")
+        for line in _removed(each) if report.dry_run else ():
+            out.text(f"  {line}")
+    erased = sum(each.checkpoints.commits for each in report.projects)
+    fate = "would be erased" if report.dry_run else "erased"
+    kept = f"{erased} checkpoints {fate}" if erased else "all checkpoints are kept"
+    out.text(f"{_megabytes(report.bytes)} {verb} of {_megabytes(report.taken)}; {kept}")
+
+
+def _removed(each: CollectedProject) -> Iterator[str]:
+    from chargehand.core.text import printable
+
+    for kind in _KINDS:
+        for name in getattr(each, kind):
+            yield f"{kind.removesuffix('s')} {printable(name)}"
+    for ref in each.checkpoints.refs:
+        yield f"checkpoints {ref}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

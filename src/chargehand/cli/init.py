@@ -1,0 +1,88 @@
+"""`chargehand init`: writes chargehand.toml, and asks for a first agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.agents import InstalledProgram
+    from chargehand.app.onboarding import InitResult
+    from chargehand.cli.output import Output
+
+
+@click.command()
+@repo_option
+@click.option("--yes", is_flag=True, help="Use what is detected, without asking.")
+@json_option
+def init(repo: Path | None, yes: bool, as_json: bool) -> int:
+    """Write chargehand.toml into a repository.
+
+    Checks and setup are detected from the committed files; nothing is run. An existing file is never changed. Asks
+    on a terminal; in a pipe, or with --yes, uses what is detected.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.onboarding import initialise
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        done = initialise(app, repo, None if yes or not out.can_ask else _TerminalPrompts(out))
+    out.document(done)
+    _show(out, done)
+    return 0
+
+
+class _TerminalPrompts:
+    """The `Prompts` of `chargehand init` on a terminal; everything goes to stderr."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def notice(self, text: str, /) -> None:
+        self._out.notice(text)
+
+    def confirm(self, question: str, /, *, default: bool) -> bool:
+        return click.confirm(question, default=default, err=True)
+
+    def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
+        answer = click.prompt(question, default=default, show_default=bool(default), hide_input=hidden, err=True)
+        return str(answer).strip()
+
+    def number(self, question: str, /, *, largest: int) -> int:
+        return int(click.prompt(question, type=click.IntRange(1, largest), default=1, err=True))
+
+    def word(self, question: str, /, *, words: Sequence[str]) -> str:
+        return str(click.prompt(question, type=click.Choice(words), default=words[0], err=True))
+
+    def installed(self, program: InstalledProgram, /) -> None:
+        from chargehand.cli.agent import installed_line
+
+        self._out.notice(installed_line(program))
+
+
+def _show(out: Output, done: InitResult) -> None:
+    from chargehand.core.text import shown_path
+
+    path = shown_path(done.path)
+    if not done.created and done.checks is None:
+        out.text(f"{path} already exists; nothing was changed")
+        return
+    out.text(f"wrote {path}", bold=True)
+    for check in done.checks or ():
+        out.text(f"check     {check}")
+    if not done.checks:
+        out.text("check     none found: a person will have to approve every mission")
+    if done.setup is not None:
+        out.text(f"setup     {done.setup}")
+    if done.agent is not None:
+        out.text(f"agent     {done.agent}, in your own configuration")
+    named = f"--agent {done.agent}" if done.agent else '--agent "command:PROGRAM ARG"'
+    file = Path(done.path).name
+    out.text(f"next:     git add {file} && git commit -m 'Add {file}'")
+    out.text(f'          chargehand run {named} "TEXT"')

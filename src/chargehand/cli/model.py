@@ -1,0 +1,227 @@
+"""`chargehand model`: the models that agents work with, what they cost and can do, and whether they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.models import CatalogueModel, FactView, FullPrice, ListPrice, ModelFactsView
+    from chargehand.cli.output import Output
+    from chargehand.models.catalogue import Reported
+
+_FACTS = {
+    "context": "context",
+    "max_output": "longest reply",
+    "tools": "tools",
+    "streams": "streaming",
+    "reasoning": "reasoning",
+    "structured": "structured output",
+    "embeddings": "embeddings",
+    "gives": "output types",
+    "released": "released",
+}
+_YES_NO = {True: "yes", False: "no", None: "not known"}
+
+
+@click.group()
+def model() -> None:
+    """List the models that agents can use, and test them."""
+
+
+@model.command("list")
+@click.option("--all", "everything", is_flag=True, help="List every model of the catalogue, configured or not.")
+@click.option("--provider", metavar="NAME", help="List one catalogue provider, such as openai.")
+@repo_option
+@json_option
+def list_(repo: Path | None, everything: bool, provider: str | None, as_json: bool) -> int:
+    """List the models you can use, what they cost, and whether their key is set.
+
+    With --all or --provider, list models of the shipped catalogue (models.dev) instead; nothing is downloaded.
+
+    \b
+    Example:
+      chargehand model list --provider anthropic
+    """
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    if everything or provider is not None:
+        return _list_catalogue(out, provider)
+    from chargehand.app.composition import App
+    from chargehand.app.models import list_models
+
+    with App.open() as app:
+        listed = list_models(app, repo)
+    out.document(listed)
+    if not listed.models:
+        out.text("No model is configured, and none was found on this machine.")
+        out.text("Run `chargehand init` to set one up, or store a key: chargehand secret set ANTHROPIC_API_KEY")
+        return 0
+    rows = [
+        (each.name, each.provider, each.model, _list_price(each.price), each.key.where, each.origin)
+        for each in listed.models
+    ]
+    out.table(("NAME", "PROVIDER", "MODEL", "PRICE", "KEY", "FROM"), rows)
+    return 0
+
+
+def _list_catalogue(out: Output, provider: str | None) -> int:
+    from chargehand.app.models import list_catalogue
+
+    found = list_catalogue(provider)
+    out.document(found)
+    heads = ("PROVIDER", "MODEL", "CONTEXT", "TOOLS", "TAKES", "PRICE", "STATUS")
+    out.table(heads, [_catalogue_row(each) for each in found.catalogue])
+    out.text(f"{len(found.catalogue)} models, source: {found.catalogue[0].source}")
+    return 0
+
+
+def _catalogue_row(each: CatalogueModel) -> tuple[str, ...]:
+    takes = "unknown" if each.takes is None else " ".join(each.takes)
+    context = "unknown" if each.context is None else f"{each.context:,}"
+    price = _full_price(each.price)
+    return each.provider, each.model, context, _value(each.tools), takes, price, each.status or ""
+
+
+@model.command()
+@click.argument("name")
+@repo_option
+@json_option
+def show(name: str, repo: Path | None, as_json: bool) -> int:
+    """Show what is known of a model: sizes, abilities, price, and the source of each value.
+
+    NAME is an entry of [models] or a short form such as openai:gpt-5. What no source says is shown as unknown, in
+    JSON as null.
+
+    \b
+    Example:
+      chargehand model show anthropic:claude-sonnet-4-5
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.models import show_model
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        found = show_model(app, name, repo)
+    out = Output(as_json=as_json)
+    out.document(found)
+    out.text(f"{name}: {found.provider} {found.model}", bold=True)
+    out.text(f"key: {found.key.where}")
+    out.text()
+    out.table(("WHAT", "VALUE", "SOURCE"), list(_fact_rows(found.facts)))
+    return 0
+
+
+def _fact_rows(facts: ModelFactsView) -> Iterator[tuple[str, str, str]]:
+    def row(name: str, fact: FactView) -> tuple[str, str, str]:
+        return name, _value(fact.value), fact.source or ""
+
+    for field, name in _FACTS.items():
+        yield row(name, getattr(facts, field))
+    for kind, fact in facts.takes.items():
+        yield row(f"takes {kind}", fact)
+    if facts.status.value is not None:
+        yield row("status", facts.status)
+    yield "price", _full_price(facts.price), facts.price.source if facts.price else ""
+
+
+def _value(value: object) -> str:
+    match value:
+        case None:
+            return "unknown"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,} tokens"
+        case tuple():
+            return ", ".join(value) or "nothing"
+    return str(value)
+
+
+def _list_price(price: ListPrice | None) -> str:
+    if price is None:
+        return "unknown"
+    if price.input == price.output == 0:
+        return f"free ({price.source})"
+    return f"${price.input:g} in, ${price.output:g} out per million tokens ({price.source})"
+
+
+def _full_price(price: FullPrice | None) -> str:
+    if price is None:
+        return "unknown"
+    if price.input == price.output == 0:
+        return "free"
+    cache = ((price.cached, "cached"), (price.cache_write, "to the cache"))
+    parts = [f"${price.input:g} in", f"${price.output:g} out", *(f"${usd:g} {what}" for usd, what in cache if usd)]
+    return f"{', '.join(parts)} per million tokens"
+
+
+@model.command()
+@repo_option
+@click.option("--all", "everywhere", is_flag=True, help="Count all projects, not this repository alone.")
+@click.option("--since", metavar="WHEN", help="Only calls made since then: 7d, 12h, 30m, 2w or a date (UTC).")
+@json_option
+def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool) -> int:
+    """Show how models performed: calls, tokens, cost, errors, times, and verdicts on their attempts.
+
+    Counts this repository's missions; outside a repository those of all projects. Unknown values are shown as
+    unknown, never counted as 0.
+
+    \b
+    Example:
+      chargehand model stats --all --since 7d
+    """
+    from chargehand.cli.output import Output
+    from chargehand.cli.stats import show_model_stats
+
+    return show_model_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)
+
+
+@model.command()
+@click.argument("name", required=False)
+@click.option("--quick", is_flag=True, help="Only check that it answers and calls tools; store nothing.")
+@repo_option
+@json_option
+def probe(name: str | None, quick: bool, repo: Path | None, as_json: bool) -> int:
+    """Call a model with a few tokens and one tool; without NAME, every model that `model list` shows.
+
+    A model that answers gets four more calls: a stream, an image, an embedding and a reply cut at its limit. The
+    results are stored with the date and used by `model show` and every later mission.
+
+    NAME is an entry of [models] or a short form such as ollama:qwen3:8b. Exits 1 if any model fails.
+    """
+    import asyncio
+
+    from chargehand.app.composition import App
+    from chargehand.app.models import describe_probe, probe_models
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        probing = probe_models(app, name, repo, quick=quick, asking=lambda each: out.notice(f"asking {each} …"))
+        probes = asyncio.run(probing)
+    out.document(probes)
+    if not probes.models:
+        out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")
+        return 1
+    for each in probes.models:
+        out.text(f"{each.name}: {describe_probe(each)}")
+        if each.abilities is not None:
+            out.text(f"  {_abilities(each.abilities)}")
+    return 0 if all(each.fine for each in probes.models) else 1
+
+
+def _abilities(found: Reported) -> str:
+    named = {
+        "streaming": found.streams,
+        "images": found.images,
+        "embeddings": found.embeddings,
+        "respects the output limit": found.output_kept,
+    }
+    return ", ".join(f"{name}: {_YES_NO[value]}" for name, value in named.items())

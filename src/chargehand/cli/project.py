@@ -1,0 +1,195 @@
+"""`chargehand project`: repositories, the trust in their configuration, and their environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import base_option, json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.projects import TrustRequest
+    from chargehand.cli.output import Output
+
+
+@click.group()
+def project() -> None:
+    """Show projects, trust their configuration, prepare their environment."""
+
+
+@project.command("list")
+@json_option
+def list_(as_json: bool) -> int:
+    """List the repositories that Chargehand has worked on."""
+    from chargehand.app.projects import list_projects
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        listed = list_projects(reader)
+    out = Output(as_json=as_json)
+    out.document(listed)
+    if listed.projects:
+        rows = [(each.id, each.name, each.missions, each.path) for each in listed.projects]
+        out.table(("PROJECT", "NAME", "MISSIONS", "PATH"), rows)
+    else:
+        out.text("No projects yet. Run `chargehand init` in a repository to make one.")
+    return 0
+
+
+@project.command()
+@repo_option
+@json_option
+def show(repo: Path | None, as_json: bool) -> int:
+    """Show a project: its base, its checks and setup, whether it is trusted."""
+    from chargehand.app.composition import App
+    from chargehand.app.projects import show_project
+    from chargehand.cli.output import Output
+    from chargehand.cli.rendering import base_line
+    from chargehand.core.text import shown_path
+
+    with App.open() as app:
+        shown = show_project(app, repo)
+    out = Output(as_json=as_json)
+    out.document(shown)
+    out.text(f"{shown.name}  {shown.id}", bold=True)
+    out.text(f"path      {shown_path(shown.path)}")
+    out.text(f"base      {base_line(shown.base)}")
+    out.text(f"checks    {shown.checks_from}")
+    for check in shown.checks:
+        out.text(f"            {check}")
+    out.text(f"setup     {shown.setup or 'none'}")
+    if shown.untrusted:
+        out.text("trust     needed (chargehand project trust) for:")
+        for key in shown.untrusted:
+            out.text(f"            {key.place}: {key.key} = {key.value} {key.reason}")
+    else:
+        out.text(f"trust     {'granted' if shown.trusted else 'not needed'}")
+    for note in shown.notes:
+        out.text(f"note      {note}")
+    out.text(f"missions  {shown.missions}")
+    return 0
+
+
+@project.command()
+@repo_option
+@base_option
+@json_option
+def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
+    """Build the environment layer of a base now, so that the first mission does not have to."""
+    from chargehand.app.composition import App
+    from chargehand.app.projects import set_up_project
+    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.output import Output
+    from chargehand.cli.progress import progress
+
+    out = Output(as_json=as_json)
+    with App.open() as app, progress(out, "setup runs"):
+        done = run_async(lambda stop: set_up_project(app, repo, base=base))
+    out.document(done)
+    if done.setup is None:
+        out.text("No setup is configured, so there is nothing to build.")
+    else:
+        out.text(f"The environment of {done.setup!r} is ready ({done.seconds:.1f} s).")
+    return 0
+
+
+@project.command()
+@repo_option
+@base_option
+@click.option("--show", "only_show", is_flag=True, help="Only show what asks for trust.")
+@click.option("--yes", is_flag=True, help="Grant it without asking.")
+@json_option
+def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_json: bool) -> int:
+    """Trust the exact content of a repository's chargehand.toml and roles; any later change asks again.
+
+    Needs --yes where nobody can be asked, as in a pipe.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.projects import TrustRequest
+    from chargehand.cli.output import Output
+
+    out = Output(as_json=as_json)
+    with App.open() as app:
+        request = TrustRequest(app, repo, base=base)
+        for line in request.lines:
+            out.text(line)
+        if request.is_needed and not only_show:
+            _require_consent(out, yes)
+            request.grant()
+    _show_trust(out, request, only_show=only_show)
+    return 0
+
+
+def _require_consent(out: Output, yes: bool) -> None:
+    from chargehand.core.errors import RefusedError, UsageError
+
+    if yes:
+        return
+    if not out.can_ask:
+        hint = "to trust it without being asked: chargehand project trust --yes"
+        raise UsageError("there is no terminal to ask you at", code="trust_unasked", hint=hint)
+    if not click.confirm("Trust this content?", default=False, err=True):
+        raise RefusedError("not trusted", code="trust_denied")
+
+
+def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
+    view = request.view()
+    out.document(view)
+    if not only_show and view.roles:
+        out.text(f"trusted: {', '.join(each.place for each in view.roles)}")
+    if view.trusted:
+        out.text(f"trusted: chargehand.toml with sha256 {view.digest}")
+    elif only_show or not view.roles:
+        asks = bool(request.lines) or request.decides_tier
+        out.text("not trusted" if asks else "nothing in chargehand.toml needs trust")
+
+
+@project.command()
+@repo_option
+@json_option
+def log(repo: Path | None, as_json: bool) -> int:
+    """Show a project's own log: actions that belong to no mission."""
+    from chargehand.cli.mission import show_project_log
+    from chargehand.cli.output import Output
+
+    return show_project_log(Output(as_json=as_json), repo=repo)
+
+
+@project.group()
+def hook() -> None:
+    """Manage a pre-commit hook that checks the format of staged files."""
+
+
+@hook.command("install")
+@repo_option
+@json_option
+def install_hook(repo: Path | None, as_json: bool) -> int:
+    """Write the hook where git looks for it; a hook that is not ours is never changed."""
+    from chargehand.app.projects import install_project_hook
+    from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
+
+    hook = install_project_hook(repo)
+    out = Output(as_json=as_json)
+    out.document(hook)
+    out.text(f"{'wrote' if hook.changed else 'already installed:'} {shown_path(hook.path)}")
+    return 0
+
+
+@hook.command("remove")
+@repo_option
+@json_option
+def remove_hook(repo: Path | None, as_json: bool) -> int:
+    """Remove the hook; one that is not ours stays."""
+    from chargehand.app.projects import remove_project_hook
+    from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
+
+    hook = remove_project_hook(repo)
+    out = Output(as_json=as_json)
+    out.document(hook)
+    out.text(f"{'removed' if hook.changed else 'there is no hook at'} {shown_path(hook.path)}")
+    return 0

@@ -1,0 +1,108 @@
+"""`chargehand role`: what agents are told, and what they may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.options import complete_roles, json_option, repo_option
+
+if TYPE_CHECKING:
+    from chargehand.app.roles import RoleEntry
+
+
+@click.group()
+def role() -> None:
+    """List the roles that agents can work in: their instructions, tools and permissions."""
+
+
+@role.command("list")
+@repo_option
+@json_option
+def list_(repo: Path | None, as_json: bool) -> int:
+    """List the roles that --role accepts, where each comes from, and what is wrong with a role's file.
+
+    Exits 1 if a file is wrong; the other roles still work.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.roles import list_roles
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        listed = list_roles(app, repo)
+    out = Output(as_json=as_json)
+    out.document(listed)
+    out.table(("ROLE", "DELIVERS", "WRITES", "FROM", "SUMMARY"), [_row(each) for each in listed.roles])
+    for each in listed.roles:
+        if each.problem is not None:
+            out.text(f"invalid: {each.problem} (details: chargehand role show {each.name})")
+        if not each.trusted:
+            out.text(f"not trusted: {each.place}; to trust it: chargehand project trust")
+    for name in listed.unknown:
+        out.text(f"[roles.{name}] is configured, but there is no role of that name")
+    return 1 if any(each.problem is not None for each in listed.roles) else 0
+
+
+def _row(entry: RoleEntry) -> tuple[str, ...]:
+    import msgspec
+
+    from chargehand.core.text import shown_path
+
+    origin = "built in" if entry.level == "shipped" else shown_path(entry.place)
+    role = entry.role
+    if isinstance(role, msgspec.UnsetType):
+        return entry.name, "-", "-", origin, "(invalid file)"
+    writes = "no"
+    if role.writes:
+        writes = ", ".join(role.areas[:2]) + (", …" if len(role.areas) > 2 else "") if role.areas else "yes"
+    return entry.name, role.output, writes, origin, role.summary
+
+
+@role.command()
+@click.argument("name", shell_complete=complete_roles)
+@repo_option
+@json_option
+def show(name: str, repo: Path | None, as_json: bool) -> int:
+    """Show one role: its instructions, its tools, where it may write, and which agent and model work in it.
+
+    The text is the role's file itself, so that it can be the start of your own.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.roles import show_role
+    from chargehand.cli.output import Output
+    from chargehand.core.text import shown_path
+
+    with App.open() as app:
+        shown, text = show_role(app, name, repo)
+    out = Output(as_json=as_json)
+    out.document(shown)
+    out.text(f"# {shown.name}: {shown_path(shown.place)}")
+    for each in shown.works:
+        out.text(f"# {each.where}: {' then '.join(filter(None, (each.agent, each.model, *each.fallback)))}")
+    out.text(text.strip())
+    return 0
+
+
+@role.command()
+@click.argument("name", required=False, shell_complete=complete_roles)
+@repo_option
+@json_option
+def path(name: str | None, repo: Path | None, as_json: bool) -> int:
+    """Print the directory of your own roles; with NAME, the file in force for that role.
+
+    \b
+    Example:
+      chargehand role show developer > "$(chargehand role path)/developer.toml"
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.roles import role_path
+    from chargehand.cli.output import Output
+
+    with App.open() as app:
+        found = role_path(app, name, repo)
+    out = Output(as_json=as_json)
+    out.document(found)
+    out.text(found.path)
+    return 0

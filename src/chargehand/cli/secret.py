@@ -1,0 +1,97 @@
+"""`chargehand secret`: the keys of model providers, kept without ever showing them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from chargehand.cli.options import json_option
+
+_LARGEST_BYTES = 64 * 1024
+"""More than any secret may have: what is longer is refused by its rules, never cut to fit."""
+
+
+@click.group()
+def secret() -> None:
+    """Store the keys of model providers on this machine, out of every sandbox."""
+
+
+@secret.command("set")
+@click.argument("name")
+@json_option
+def set_(name: str, as_json: bool) -> int:
+    """Store a secret in the system's keyring, or without one in a file that only you can read.
+
+    The value is asked for, or read from stdin in a pipe. It is never an argument, since other users can see those.
+
+    \b
+    Example:
+      chargehand secret set OPENAI_API_KEY < key.txt
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.secrets import keep_secret
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        kept = keep_secret(reader, name, read=lambda: _read_value(name))
+    out = Output(as_json=as_json)
+    out.document(kept)
+    out.text(f"{name} is stored in {kept.kept_in}")
+    if kept.hidden_by_environment:
+        out.text(f"note: the environment variable {name} takes precedence; unset it to use the stored value")
+    return 0
+
+
+@secret.command("list")
+@json_option
+def list_(as_json: bool) -> int:
+    """List the names of stored secrets and where each comes from, never their values."""
+    from chargehand.app.reading import StateReader
+    from chargehand.app.secrets import list_secrets
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        listed = list_secrets(reader)
+    out = Output(as_json=as_json)
+    out.document(listed)
+    if not listed.secrets:
+        out.text("No secrets are stored. To store one: chargehand secret set NAME")
+        return 0
+    rows = [(each.name, each.origin or "keyring (does not answer)") for each in listed.secrets]
+    out.table(("NAME", "FROM"), rows)
+    return 0
+
+
+@secret.command()
+@click.argument("name")
+@json_option
+def remove(name: str, as_json: bool) -> int:
+    """Delete a stored secret."""
+    from chargehand.app.reading import StateReader
+    from chargehand.app.secrets import remove_secret
+    from chargehand.cli.output import Output
+
+    with StateReader.open() as reader:
+        removed = remove_secret(reader, name)
+    out = Output(as_json=as_json)
+    out.document(removed)
+    out.text(f"{name} is removed")
+    if removed.origin is not None:
+        out.text(f"note: it still comes from the {removed.origin}")
+    return 0
+
+
+def _read_value(name: str) -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt(f"value of {name}", hide_input=True, err=True))
+    content = sys.stdin.buffer.read(_LARGEST_BYTES)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        from chargehand.core.errors import UsageError
+
+        # Not chained: the decoding error holds the bytes, and a traceback would show them.
+        raise UsageError(
+            f"the value of {name} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
+        ) from None

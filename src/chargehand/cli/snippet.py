@@ -1,0 +1,88 @@
+"""`chargehand exec --snippet`: runs one snippet of Python or JavaScript and shows what it gave."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chargehand.app.composition import App
+from chargehand.app.snippets import SnippetRun, judge_snippet, plan_snippet, run_judged_snippet
+from chargehand.cli.failures import show_failure
+from chargehand.cli.interrupt import run_async
+from chargehand.cli.output import Output
+from chargehand.core.errors import ChargehandError, UsageError
+
+_NOT_RUN = 125
+_ON_STDERR = ("warn", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnippetOptions:
+    """What stands on the command line; `others` are words that a snippet has no use for."""
+
+    file: str | None
+    language: str | None
+    given: str | None
+    time: str | None
+    others: tuple[str, ...]
+
+
+def run_snippet_file(out: Output, options: SnippetOptions) -> int:
+    """Run it, its console lines first; return 0 for a value, 1 for none, 125 where it could not be run."""
+    try:
+        if options.file is None:
+            raise UsageError(
+                "--language and --input need --snippet", hint="name the snippet's file: --snippet FILE"
+            )
+        if options.others:
+            raise UsageError(
+                f"a snippet runs by itself, without {options.others[0]!r}",
+                hint="leave out what belongs to a command",
+            )
+        spec = plan_snippet(
+            _source(options.file),
+            file=options.file,
+            language=options.language,
+            input=_input(options.given),
+            time=options.time,
+        )
+        with App.open() as app:
+            judged = judge_snippet(app, spec)
+        done = run_async(lambda stop: run_judged_snippet(spec, judged))
+    except ChargehandError as error:
+        show_failure(error, as_json=out.as_json)
+        return _NOT_RUN
+    out.document(done)
+    if not out.as_json:
+        _show(out, done)
+    return 0 if done.error is None else 1
+
+
+def _source(file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the snippet {file!r}: {error}", hint="name a file of UTF-8 text") from error
+
+
+def _input(given: str | None) -> Any:
+    try:
+        return None if given is None else json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'") from error
+
+
+def _show(out: Output, done: SnippetRun) -> None:
+    for line in done.console:
+        out.raw(f"{line.text}\n".encode(), err=line.level in _ON_STDERR)
+    error = done.error
+    if error is None:
+        out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
+        return
+    where = "" if error.line is None else f"line {error.line}: "
+    name = f"{error.name}: " if error.name else ""
+    out.raw(f"{error.kind}: {where}{name}{error.message}\n".encode(), err=True)

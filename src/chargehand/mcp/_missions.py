@@ -1,0 +1,321 @@
+"""What the tools of the MCP server do to missions; each call opens the state directory anew, as a command does."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.composition import App
+from chargehand.app.documents import exported_branch, mission_document, to_json
+from chargehand.app.event_text import describe_event
+from chargehand.app.missions import answer_question as record_answer
+from chargehand.app.missions import cancel_mission, check_answer, discard_mission, goes_on_by_itself
+from chargehand.app.missions import send_message as send_to_agent
+from chargehand.app.runs import RunRequest, record_mission
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.events import Event
+from chargehand.core.ids import keyed_id
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.core.text import printable, shown_path
+from chargehand.mcp._records import (
+    AnswerQuestion,
+    DiffView,
+    EventView,
+    ListMissions,
+    LogView,
+    MissionLine,
+    MissionList,
+    MissionView,
+    OneMission,
+    RunMission,
+    SendMessage,
+    ShowDiff,
+    ShowLog,
+    Started,
+)
+from chargehand.missions.reading import find_checkpoint
+
+_View = TypeVar("_View", bound=msgspec.Struct)
+_TITLE = 500
+_FILES = 500
+_PAYLOAD = 8_000
+"""Bytes of one event's payload: more is cut from a page, and stands in `chargehand mission log --json`."""
+_PAGE = 200_000
+
+
+def is_settled(state: MissionState) -> bool:
+    """Tell whether nobody goes on with a mission before somebody acts."""
+    return state.status in SETTLED and not goes_on_by_itself(state)
+
+
+def cleaned(value: Any) -> Any:
+    """Return a document with every string in it safe to show: no control byte, no escape sequence."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(str(key)): cleaned(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(item) for item in value]
+    return value
+
+
+def exact(app: App, name: str) -> str:
+    """Return a mission's id as it was given: a client does not guess as a person at a terminal may.
+
+    Raises `NotFoundError`, `UsageError` (`ambiguous`).
+    """
+    found = app.store.log.find(name)
+    if found != name:
+        raise NotFoundError(f"there is no mission {name!r}", hint=f"did you mean {found!r}?")
+    return found
+
+
+def mission_view(app: App, mission: str) -> MissionView:
+    """Return how a mission stands. Raises `NotFoundError`."""
+    seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
+    state = app.mission_reader.state(mission)
+    own = {
+        "settled": is_settled(state),
+        "repository": shown_path(state.repository),
+        "request": _asked(state),
+        "last_seq": seen,
+    }
+    return _record(to_json(mission_document(state)) | own, MissionView)
+
+
+def listed(state: MissionState) -> MissionLine:
+    """Return a mission as a line of the list."""
+    line = {
+        "mission": state.id,
+        "status": state.status,
+        "repository": shown_path(state.repository),
+        "created": state.created,
+        "updated": state.updated,
+        "request": _asked(state),
+        "branch": exported_branch(state),
+        "question": state.open_question is not None,
+    }
+    return _record(line, MissionLine)
+
+
+def diff_view(app: App, call: ShowDiff) -> DiffView:
+    """Return a part of what a mission changed. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
+    state = app.mission_reader.state(exact(app, call.mission))
+    old = base_tree(state)
+    new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
+    depot = mission_depot(app, state)
+    patch = depot.patch(old, new)
+    shown = printable(patch.decode(errors="replace"))
+    files = depot.numstat(old, new)
+    end = call.offset + call.limit
+    document = {
+        "mission": state.id,
+        "old": old,
+        "new": new,
+        "files": [{**to_json(line), "path": shown_path(line.path)} for line in files[:_FILES]],
+        "files_total": len(files),
+        "patch": shown[call.offset : end],
+        "offset": call.offset,
+        "next_offset": end if end < len(shown) else None,
+        "total": len(shown),
+        "exact": shown.encode() == patch,
+    }
+    return _record(document, DiffView)
+
+
+def log_view(app: App, call: ShowLog) -> LogView:
+    """Return a page of a mission's events. Raises `NotFoundError`."""
+    mission = exact(app, call.mission)
+    settled = is_settled(app.mission_reader.state(mission))
+    lines = app.store.log.read(mission, after=call.after)
+    shown: list[EventView] = []
+    size = 0
+    for line in lines[: call.limit]:
+        view = _event_view(line)
+        size += len(msgspec.json.encode(view))
+        if shown and size > _PAGE:
+            break
+        shown.append(view)
+    more = len(shown) < len(lines)
+    return LogView(
+        mission=mission,
+        events=tuple(shown),
+        last_seq=lines[-1].seq if lines else app.store.log.last_seq(mission),
+        next_after=shown[-1].seq if more else None,
+        settled=settled,
+    )
+
+
+def _event_view(line: Event) -> EventView:
+    cut = line.payload is not None and len(line.payload) > _PAYLOAD
+    payload = None if line.payload is None or cut else cleaned(to_json(msgspec.json.decode(line.payload)))
+    text = printable(describe_event(line))[:_TITLE]
+    return EventView(seq=line.seq, time=line.time, type=line.type, text=text, payload=payload, cut=cut)
+
+
+def _asked(state: MissionState) -> str:
+    text = state.request.text if state.request else ""
+    return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
+
+
+def _record(document: dict[str, Any], kind: type[_View]) -> _View:
+    return convert_to(cleaned(to_json(document)), kind)
+
+
+_LOOKED_AT = 2000
+"""Missions that one call of `list_missions` looks at; the cursor goes on from there."""
+
+
+def run_mission(app: App, call: RunMission) -> Started:
+    """Record a mission for a worker, or return the one that its key names.
+
+    Raises `RefusedError` (`key_reused`) for a key that stands for something else, and what a run does before
+    work begins.
+    """
+    asked = _digest(app, call)
+    if call.key is None:
+        return _started(app, record_mission(app, _options(call)))
+    mission = keyed_id("mission", call.key)
+    if not _known(app, mission, call.key, asked):
+        try:
+            noted = {"mcp": {"key": call.key, "asked": asked}}
+            return _started(app, record_mission(app, _options(call), mission=mission, noted=noted))
+        except UsageError as error:
+            if error.code != "mission_exists":
+                raise
+        _known(app, mission, call.key, asked)  # another call with the key came first: the store took only one
+    return Started(created=False, mission=mission_view(app, mission))
+
+
+def mission_status(app: App, call: OneMission) -> MissionView:
+    """Return how a mission stands. Raises `NotFoundError`."""
+    return mission_view(app, exact(app, call.mission))
+
+
+def list_missions(app: App, call: ListMissions) -> MissionList:
+    """Return a page of missions, the newest first. Raises `RepositoryError`."""
+    project = app.project(Path(call.repo)).id if call.repo is not None else None
+    rows = app.store.log.missions(project=project)[::-1]
+    if call.cursor is not None:
+        rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
+    found = []
+    for row in rows[:_LOOKED_AT]:
+        state = app.mission_reader.state(row.id)
+        last = row.id
+        if not call.status or state.status in call.status:
+            found.append(listed(state))
+        if len(found) == call.limit:
+            break
+    more = bool(rows) and last != rows[-1].id
+    return MissionList(missions=tuple(found), next_cursor=last if more else None)
+
+
+def answer_question(app: App, call: AnswerQuestion) -> MissionView:
+    """Answer what a mission asks and let it go on. Raises `RefusedError` (`no_question`), `UsageError`."""
+    mission = exact(app, call.mission)
+    asked = app.mission_reader.state(mission).open_question
+    if call.question is not None and (asked is None or asked.id != call.question):
+        now = "nothing" if asked is None else f"{asked.id!r}"
+        raise RefusedError(
+            f"mission {mission!r} does not wait for an answer to {call.question!r}: it asks {now}",
+            code="no_question",
+            hint="mission_status shows what it asks",
+        )
+    record_answer(app, mission, check_answer(asked, call.text))
+    return mission_view(app, mission)
+
+
+def send_message(app: App, call: SendMessage) -> MissionView:
+    """Tell the agent of a mission something. Raises `RefusedError`, `UsageError`."""
+    mission = exact(app, call.mission)
+    send_to_agent(app, mission, call.text)
+    return mission_view(app, mission)
+
+
+def show_diff(app: App, call: ShowDiff) -> DiffView:
+    """Return a part of what a mission changed."""
+    return diff_view(app, call)
+
+
+def show_log(app: App, call: ShowLog) -> LogView:
+    """Return a page of a mission's events."""
+    return log_view(app, call)
+
+
+def discard(app: App, call: OneMission) -> MissionView:
+    """Settle a mission as not wanted. Raises `RefusedError`."""
+    mission = exact(app, call.mission)
+    discard_mission(app, mission)
+    return mission_view(app, mission)
+
+
+def cancel(app: App, call: OneMission) -> MissionView:
+    """Stop a mission, waiting up to half a minute, or close one that waits. Raises `RefusedError`."""
+    mission = exact(app, call.mission)
+    cancel_mission(app, mission)
+    return mission_view(app, mission)
+
+
+def _started(app: App, mission: str) -> Started:
+    return Started(created=True, mission=mission_view(app, mission))
+
+
+def _options(call: RunMission) -> RunRequest:
+    return RunRequest(
+        text=call.request,
+        repo=None if call.repo is None else Path(call.repo),
+        base=call.base,
+        agent=call.agent,
+        model=call.model,
+        role=call.role,
+        checks=call.checks,
+        allow=call.allow,
+        forbid=call.forbid,
+        budget=None if call.budget is None else repr(call.budget),
+        time=call.time,
+        attempts=None if call.attempts is None else str(call.attempts),
+        yes=True,
+    )
+
+
+def _digest(app: App, call: RunMission) -> str:
+    """Return what tells one request from another: all that was asked, in the repository that was meant."""
+    meant = str((app.cwd / (call.repo or ".")).resolve())
+    content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
+    return hashlib.sha256(content).hexdigest()
+
+
+def _known(app: App, mission: str, key: str, asked: str) -> bool:
+    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
+    try:
+        app.store.log.get(mission)
+    except NotFoundError:
+        return False
+    before = _asked_before(app, mission)
+    if before is not None and before != asked:
+        raise RefusedError(
+            f"the key {key!r} stands for mission {mission!r}, which was asked for with other arguments",
+            code="key_reused",
+            hint="use a new key for what is new; mission_status tells how that mission stands",
+        )
+    return True
+
+
+def _asked_before(app: App, mission: str) -> str | None:
+    """Return the digest of the arguments that a keyed mission was made with; `None` where they were erased."""
+    first = app.store.log.read(mission, types=("mission.created",))[0].payload
+    if first is None:
+        return None
+    noted: str = msgspec.json.decode(first)["config"]["mcp"]["asked"]
+    return noted
+
+
+def _place(cursor: str, known: list[str]) -> int:
+    if cursor not in known:
+        raise NotFoundError(f"there is no page after {cursor!r}", hint="begin anew without a cursor")
+    return known.index(cursor)

@@ -1,0 +1,268 @@
+"""What the tools of the MCP server take and give: records, from which the schemas are made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from chargehand.core.codec import json_schema
+
+_LONGEST_TEXT = 100_000
+
+MissionName = Annotated[str, Meta(min_length=1, max_length=64, description="The id of a mission.")]
+_Said = Annotated[str, Meta(min_length=1, max_length=_LONGEST_TEXT)]
+_Words = Annotated[str, Meta(min_length=1, max_length=4096)]
+_Short = Annotated[str, Meta(min_length=1, max_length=200)]
+_Money = Annotated[float, Meta(gt=0, le=1_000_000)]
+_Tries = Annotated[int, Meta(ge=1, le=100)]
+_Many = Annotated[tuple[_Words, ...], Meta(max_length=50)]
+
+
+class McpArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The arguments of a tool; written without defaults, so that a new option leaves old digests as they are."""
+
+
+class McpResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The structured result of a tool."""
+
+
+class RunMission(McpArguments, frozen=True):
+    """What `run_mission` takes."""
+
+    request: Annotated[_Said, Meta(description="What the agent is to do, in words.")]
+    key: Annotated[
+        _Short | None,
+        Meta(
+            description="Your own name for this mission. The same key always gives the same mission, never a "
+            "second one, also after restarts on either side. Use one, so that a call can be made again.",
+        ),
+    ] = None
+    repo: Annotated[
+        _Words | None, Meta(description="The path of a git repository; the server's own by default.")
+    ] = None
+    base: Annotated[_Words | None, Meta(description="Commit, branch or tag to start from; HEAD by default.")] = (
+        None
+    )
+    agent: Annotated[
+        _Words | None, Meta(description="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
+    ] = None
+    model: Annotated[_Words | None, Meta(description="A model of the configuration, or PROVIDER:MODEL.")] = None
+    role: Annotated[_Words | None, Meta(description="The role it works in; `developer` by default.")] = None
+    checks: Annotated[_Many, Meta(description="Commands that have to pass, beside the project's own.")] = ()
+    allow: Annotated[_Many, Meta(description="Areas that alone may change, as in .gitignore.")] = ()
+    forbid: Annotated[_Many, Meta(description="Areas that may not change.")] = ()
+    budget: Annotated[_Money | None, Meta(description="At most so many USD on models.")] = None
+    time: Annotated[_Words | None, Meta(description="At most this long, such as 90s, 30m or 1h30m.")] = None
+    attempts: Annotated[_Tries | None, Meta(description="The agent tries at most this often.")] = None
+
+
+class OneMission(McpArguments, frozen=True):
+    """What tools on one mission take that need no more."""
+
+    mission: MissionName
+
+
+class WaitMission(McpArguments, frozen=True):
+    """What `wait_mission` takes."""
+
+    mission: MissionName
+    seconds: Annotated[float, Meta(ge=0, le=600, description="Wait at most this long.")] = 30.0
+
+
+class ListMissions(McpArguments, frozen=True):
+    """What `list_missions` takes."""
+
+    repo: Annotated[_Words | None, Meta(description="Only those of this repository; of all by default.")] = None
+    status: Annotated[_Many, Meta(description="Only those of these statuses.")] = ()
+    limit: Annotated[int, Meta(ge=1, le=100, description="At most so many.")] = 20
+    cursor: Annotated[_Short | None, Meta(description="`next_cursor` of the page before.")] = None
+
+
+class AnswerQuestion(McpArguments, frozen=True):
+    """What `answer_question` takes."""
+
+    mission: MissionName
+    text: Annotated[_Said, Meta(description="The answer; the number of an option stands for its text.")]
+    question: Annotated[
+        _Short | None, Meta(description="The question's id: refused where another one is asked.")
+    ] = None
+
+
+class SendMessage(McpArguments, frozen=True):
+    """What `send_message` takes."""
+
+    mission: MissionName
+    text: Annotated[_Said, Meta(description="What the agent is told with its next attempt.")]
+
+
+class ShowDiff(McpArguments, frozen=True):
+    """What `show_diff` takes."""
+
+    mission: MissionName
+    checkpoint: Annotated[_Words | None, Meta(description="Up to this checkpoint instead of the result.")] = None
+    offset: Annotated[int, Meta(ge=0, le=1 << 40, description="`next_offset` of the page before.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=200_000, description="At most so many characters.")] = 50_000
+
+
+class ShowLog(McpArguments, frozen=True):
+    """What `show_log` takes."""
+
+    mission: MissionName
+    after: Annotated[int, Meta(ge=0, le=1 << 40, description="Only events after this sequence number.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=500, description="At most so many.")] = 100
+
+
+class PromoteMission(McpArguments, frozen=True):
+    """What `promote` takes."""
+
+    mission: MissionName
+    reason: Annotated[str, Meta(max_length=2000, description="Why it is let in; it is recorded.")] = ""
+
+
+class ReasonView(McpResult, frozen=True):
+    """Why something is as it is: a stable code and words."""
+
+    code: str
+    message: str
+
+
+class CauseView(McpResult, frozen=True):
+    """Why a mission or an attempt ended without success: a class, a code and what to do."""
+
+    kind: str = msgspec.field(name="class")
+    code: str | None
+    remedy: str
+
+
+class QuestionView(McpResult, frozen=True):
+    """What the mission waits for an answer to."""
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+
+
+class ExportView(McpResult, frozen=True):
+    """Where the result stands in the repository."""
+
+    ref: str
+    state: str
+    reason: str
+
+
+class AttemptView(McpResult, frozen=True):
+    """One attempt of an agent."""
+
+    agent: str
+    model: str | None
+    status: str
+    verdict: str | None
+    cost_usd: float | None
+    cost_known: bool
+    seconds: float | None
+    cause: CauseView | None
+
+
+class MissionView(McpResult, frozen=True):
+    """How a mission stands. `settled`: nobody goes on with it before a person or a client acts."""
+
+    mission: str
+    status: str
+    settled: bool
+    repository: str
+    request: str
+    branch: str | None
+    commit: str | None
+    base: str | None
+    export: ExportView | None
+    checkpoints: int
+    attempts: tuple[AttemptView, ...]
+    cost_usd: float | None
+    cost_known: bool
+    seconds: float | None
+    reasons: tuple[ReasonView, ...]
+    cause: CauseView | None
+    question: QuestionView | None
+    last_seq: Annotated[int, Meta(description="The number of the last event, for `show_log`.")]
+
+
+class Started(McpResult, frozen=True):
+    """A mission, and whether this call made it (`false`: its key was known)."""
+
+    created: bool
+    mission: MissionView
+
+
+class MissionLine(McpResult, frozen=True):
+    """One line of the list."""
+
+    mission: str
+    status: str
+    repository: str
+    created: str
+    updated: str
+    request: str
+    branch: str | None
+    question: bool
+
+
+class MissionList(McpResult, frozen=True):
+    """A page of missions, the newest first."""
+
+    missions: tuple[MissionLine, ...]
+    next_cursor: str | None
+
+
+class FileView(McpResult, frozen=True):
+    """Lines that a file gained and lost; null for what is no text."""
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
+class DiffView(McpResult, frozen=True):
+    """A part of a patch. `exact`: the whole of it is what git applies, nothing had to be left out to show it."""
+
+    mission: str
+    old: str
+    new: str
+    files: tuple[FileView, ...]
+    files_total: int
+    patch: str
+    offset: int
+    next_offset: int | None
+    total: int
+    exact: bool
+
+
+class EventView(McpResult, frozen=True):
+    """One event; `payload` is null where it was erased or is too long (`cut`)."""
+
+    seq: int
+    time: str
+    type: str
+    text: str
+    payload: dict[str, Any] | None
+    cut: bool
+
+
+class LogView(McpResult, frozen=True):
+    """A page of events; ask again after `next_after` for more."""
+
+    mission: str
+    events: tuple[EventView, ...]
+    last_seq: int
+    next_after: int | None
+    settled: bool
+
+
+def schema_of(record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a record, an object at its root as MCP wants it."""
+    root, definitions = json_schema(record)
+    name = root["$ref"].rpartition("/")[2]
+    schema: dict[str, Any] = definitions.pop(name)
+    schema.pop("title", None)
+    return schema | ({"$defs": definitions} if definitions else {})

@@ -1,0 +1,266 @@
+"""The tools of the MCP server: what each takes, gives, does and promises."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chargehand.app.composition import App
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import RefusedError
+from chargehand.mcp import _missions
+from chargehand.mcp import _records as records
+from chargehand.mcp._records import McpArguments, McpResult, MissionView, PromoteMission, WaitMission
+from chargehand.mcp._watcher import MissionWatcher
+
+Progress = Callable[[float, float, str], Awaitable[None]]
+"""Tells the client how far a call is: seconds that passed, seconds at most, and words."""
+_Takes = TypeVar("_Takes", bound=McpArguments)
+_Gives = TypeVar("_Gives", bound=McpResult)
+_BEAT_SECONDS = 5.0
+_HOUR = 3600.0
+
+
+class ToolContext:
+    """What tools work on: the environment and directory of the server's owner, and the missions they wait for."""
+
+    def __init__(self, *, environ: Mapping[str, str], cwd: Path, watcher: MissionWatcher) -> None:
+        self.environ = environ
+        self.cwd = cwd
+        self.watcher = watcher
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._promoting: dict[str, asyncio.Task[None]] = {}
+
+    async def do(self, work: Callable[[App, _Takes], _Gives], call: _Takes) -> _Gives:
+        """Do something in a thread, on an app of its own."""
+
+        def opened() -> _Gives:
+            with App.open(environ=self.environ, cwd=self.cwd) as app:
+                return work(app, call)
+
+        async with self._free:
+            return await asyncio.to_thread(opened)
+
+    def plain(
+        self, work: Callable[[App, Any], McpResult], *, wakes: bool = False
+    ) -> Callable[[Any, Progress], Awaitable[McpResult]]:
+        """Return a tool's call that does one thing and tells no progress; `wakes` leaves work to a worker."""
+
+        async def call(arguments: Any, progress: Progress) -> McpResult:
+            done = await self.do(work, arguments)
+            if wakes:
+                await self.watcher.keep_going()
+            return done
+
+        return call
+
+    async def status(self, mission: str) -> MissionView:
+        """Return how a mission stands."""
+        return await self.do(_missions.mission_status, records.OneMission(mission=mission))
+
+    async def wait(self, call: WaitMission, progress: Progress) -> MissionView:
+        """Wait until a mission is settled, or as long as the client asks; return how it stands then."""
+        begun = time.monotonic()
+        view = await self.status(call.mission)
+        with self.watcher.following(view.mission) as changed:
+            while not view.settled:
+                passed = time.monotonic() - begun
+                if passed >= call.seconds:
+                    return view
+                await progress(passed, call.seconds, _told(view))
+                await _first(changed, min(_BEAT_SECONDS, call.seconds - passed))
+                view = await self.status(view.mission)
+        return view
+
+    async def promote(self, call: PromoteMission, progress: Progress) -> MissionView:
+        """Promote what a mission left; goes on where the client goes away, and one that asks again joins."""
+        mission = (await self.status(call.mission)).mission
+        task = self._promoting.get(mission)
+        if task is None:
+            task = asyncio.create_task(self._promote(mission, call.reason))
+            self._promoting[mission] = task
+            task.add_done_callback(lambda _: self._promoting.pop(mission, None))
+        begun = time.monotonic()
+        while not task.done():
+            await progress(time.monotonic() - begun, _HOUR, "judging the tree and promoting it")
+            await asyncio.wait({task}, timeout=_BEAT_SECONDS)
+        if task.cancelled():
+            raise RefusedError(
+                f"the promotion of mission {mission!r} was stopped", code="cancelled", hint="promote it again"
+            )
+        task.result()
+        return await self.status(mission)
+
+    async def close(self) -> None:
+        """Break off what is being promoted: its journal tells the next session how far it came."""
+        tasks = list(self._promoting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _promote(self, mission: str, reason: str) -> None:
+        with App.open(environ=self.environ, cwd=self.cwd) as app:
+            async with app.mission_session(mission) as (found, session):
+                await session.missions.promote(found, identity=app.identity(), reason=reason)
+
+
+_AT_ONCE = 4
+"""Calls that open the state directory at once: fewer than asyncio has threads (5 on one core), for the watcher."""
+
+
+async def _first(changed: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+    except TimeoutError:
+        return
+    changed.clear()
+
+
+def _told(view: MissionView) -> str:
+    attempts = len(view.attempts)
+    return f"{view.status}, {attempts} attempt{'' if attempts == 1 else 's'}, event {view.last_seq}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolSpec:
+    """One tool: its name, what it takes and gives, what clients may expect of it, and what does it."""
+
+    name: str
+    title: str
+    description: str
+    takes: type[McpArguments]
+    gives: type[McpResult]
+    call: Callable[[Any, Progress], Awaitable[McpResult]]
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    open_world: bool = False
+
+    def arguments(self, given: Mapping[str, Any]) -> McpArguments:
+        """Return the arguments as a record; raises `msgspec.ValidationError`."""
+        return convert_to(given, self.takes)
+
+
+def mission_tools(context: ToolContext) -> tuple[McpToolSpec, ...]:
+    """Return all tools, working on one context."""
+    return (*_looking(context), *_working(context), *_deciding(context))
+
+
+def _looking(context: ToolContext) -> tuple[McpToolSpec, ...]:
+    return (
+        McpToolSpec(
+            name="mission_status",
+            title="Look at a mission",
+            description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
+            takes=records.OneMission,
+            gives=MissionView,
+            call=context.plain(_missions.mission_status),
+            read_only=True,
+        ),
+        McpToolSpec(
+            name="wait_mission",
+            title="Wait for a mission",
+            description="Wait until a mission is settled, at most as long as asked, and tell how it stands; "
+            "`settled` is false where the time was not enough.",
+            takes=WaitMission,
+            gives=MissionView,
+            call=context.wait,
+            read_only=True,
+        ),
+        McpToolSpec(
+            name="list_missions",
+            title="List missions",
+            description="Missions, the newest first, page by page.",
+            takes=records.ListMissions,
+            gives=records.MissionList,
+            call=context.plain(_missions.list_missions),
+            read_only=True,
+        ),
+        McpToolSpec(
+            name="show_diff",
+            title="Show the difference",
+            description="What a mission changed against its base, as a patch, page by page.",
+            takes=records.ShowDiff,
+            gives=records.DiffView,
+            call=context.plain(_missions.show_diff),
+            read_only=True,
+        ),
+        McpToolSpec(
+            name="show_log",
+            title="Show the log",
+            description="The events of a mission after a sequence number.",
+            takes=records.ShowLog,
+            gives=records.LogView,
+            call=context.plain(_missions.show_log),
+            read_only=True,
+        ),
+    )
+
+
+def _working(context: ToolContext) -> tuple[McpToolSpec, ...]:
+    return (
+        McpToolSpec(
+            name="run_mission",
+            title="Run a mission",
+            description="Let an agent do what is asked, in a sandbox, and promote the result to a branch if it "
+            "passes every check. Returns at once; wait_mission waits for the end.",
+            takes=records.RunMission,
+            gives=records.Started,
+            call=context.plain(_missions.run_mission, wakes=True),
+            open_world=True,
+        ),
+        McpToolSpec(
+            name="answer_question",
+            title="Answer a question",
+            description="Answer what a waiting mission asks; it then goes on.",
+            takes=records.AnswerQuestion,
+            gives=MissionView,
+            call=context.plain(_missions.answer_question, wakes=True),
+        ),
+        McpToolSpec(
+            name="send_message",
+            title="Send a message",
+            description="Tell the agent of a mission something; it gets it with its next attempt.",
+            takes=records.SendMessage,
+            gives=MissionView,
+            call=context.plain(_missions.send_message),
+        ),
+    )
+
+
+def _deciding(context: ToolContext) -> tuple[McpToolSpec, ...]:
+    return (
+        McpToolSpec(
+            name="promote",
+            title="Promote a mission",
+            description="Let in what only a person may (changed tests or checks, protected areas), after its "
+            "checks ran once more; what a check refuses nobody lets in. Ask your person first.",
+            takes=PromoteMission,
+            gives=MissionView,
+            call=context.promote,
+        ),
+        McpToolSpec(
+            name="discard",
+            title="Discard a mission",
+            description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
+            takes=records.OneMission,
+            gives=MissionView,
+            call=context.plain(_missions.discard),
+            destructive=True,
+            idempotent=True,
+        ),
+        McpToolSpec(
+            name="cancel",
+            title="Cancel a mission",
+            description="Stop a mission that runs, or close one that waits.",
+            takes=records.OneMission,
+            gives=MissionView,
+            call=context.plain(_missions.cancel),
+            destructive=True,
+        ),
+    )

@@ -1,0 +1,96 @@
+"""One task that looks at the missions somebody waits for, and keeps a worker going for those that should go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+from chargehand.app.composition import App
+from chargehand.app.worker import start_worker
+from chargehand.core.errors import ChargehandError
+
+_LOG = logging.getLogger("chargehand.mcp")
+_LOOK_SECONDS = 0.25
+_WORKER_LOOKS = 12
+
+
+class MissionWatcher:
+    """Tells of new lines in the logs of missions; one query for each that is followed, however many follow it."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._followed: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
+        self._changed: dict[str, set[asyncio.Event]] = {}
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._starting = asyncio.Lock()
+        self.told: Callable[[str], Awaitable[None]] | None = None
+        """Is told the id of each followed mission that has new lines."""
+
+    @contextlib.contextmanager
+    def following(self, mission: str) -> Iterator[asyncio.Event]:
+        """Follow a mission in the block; the event is set whenever there are new lines."""
+        changed = asyncio.Event()
+        self.follow(mission)
+        self._changed.setdefault(mission, set()).add(changed)
+        try:
+            yield changed
+        finally:
+            self._changed[mission].discard(changed)
+            self.leave(mission)
+
+    def follow(self, mission: str) -> None:
+        """Look at a mission from now on, until `leave` is called as often."""
+        self._followed[mission] += 1
+
+    def leave(self, mission: str) -> None:
+        """Undo one `follow`."""
+        self._followed[mission] -= 1
+        if self._followed[mission] <= 0:
+            for kept in (self._followed, self._seen, self._changed):
+                kept.pop(mission, None)
+
+    async def run(self) -> None:
+        """Look until cancelled; a store that cannot be read is asked again."""
+        looks = 0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self._look(with_worker=looks % _WORKER_LOOKS == 0)
+            except ChargehandError as error:
+                _LOG.warning("%s", error)
+            looks += 1
+
+    async def _look(self, *, with_worker: bool) -> None:
+        names = tuple(self._followed)
+        if not names and not with_worker:
+            return
+        if with_worker:
+            await self.keep_going()
+        now = await asyncio.to_thread(self._read, names)
+        for mission, seq in now.items():
+            before = self._seen.get(mission)
+            if mission not in self._followed or before == seq:
+                continue
+            self._seen[mission] = seq
+            for changed in self._changed.get(mission, ()):
+                changed.set()
+            if before is not None and self.told is not None:
+                await self.told(mission)
+
+    async def keep_going(self) -> None:
+        """See to it that a worker lives where a mission should go on."""
+        # Asked again and again: a worker that runs until nothing is left may end just as a mission is made.
+        async with self._starting:
+            if self._worker is None or self._worker.poll() is not None:  # one that starts has not joined yet
+                self._worker = await asyncio.to_thread(self._start)
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        return start_worker(self._app) if self._app.has_work() else None
+
+    def _read(self, names: tuple[str, ...]) -> dict[str, int]:
+        return {mission: self._app.store.log.last_seq(mission) for mission in names}

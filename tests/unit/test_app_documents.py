@@ -1,0 +1,34 @@
+"""Every document that a command prints, MCP returns or REST will hold has a JSON schema of its own."""
+
+from __future__ import annotations
+
+import importlib
+
+import msgspec
+import pytest
+
+from chargehand.core.codec import json_schema
+
+MODULES = (
+    *("agents", "audit", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
+    *("policy", "projects", "roles", "secrets", "snippets", "storage"),
+)
+DOCUMENTS = [
+    kind
+    for name in MODULES
+    for kind in vars(importlib.import_module(f"chargehand.app.{name}")).values()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__.endswith(f".{name}")
+]
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS, ids=lambda kind: kind.__name__)
+def test_every_document_has_a_schema(kind: type[msgspec.Struct]) -> None:
+    own, parts = json_schema(kind)
+    schema = parts[str(own["$ref"]).rpartition("/")[2]]
+    assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(kind)}
+    assert schema["description"].strip()
+
+
+def test_names_of_documents_are_told_apart() -> None:
+    names = [kind.__name__ for kind in DOCUMENTS]
+    assert len(names) == len(set(names)) > 40
