@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import structs
 
 from chargehand.app._action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
 from chargehand.app.config.records import OptionValue
@@ -103,7 +105,7 @@ class ActionLineDocument(Document, frozen=True):
 
 def action_document(state: ActionState) -> ActionDocument:
     """Return an action as it is printed."""
-    known = {field.name: getattr(state, field.name) for field in fields(state)}
+    known = {field.name: getattr(state, field.name) for field in structs.fields(state)}
     return ActionDocument(action=known.pop("id"), **known)
 
 

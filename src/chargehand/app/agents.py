@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from chargehand.agents.clis import SPECS
 from chargehand.agents.opening import abilities_of
@@ -172,7 +172,7 @@ async def _probe_started(
     program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
     toolchain = app.toolchain(resolved)
     if toolchain.find(program) is None:
-        return _probe_program(app, resolved, replace(agent, command=(program,)))
+        return _probe_program(app, resolved, structs.replace(agent, command=(program,)))
     asking(f"starting {program} …")
     try:
         seen = await probe_agent(agent, toolchain, scratch=app.home)

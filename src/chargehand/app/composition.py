@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from chargehand import __version__
 from chargehand.app._policy_files import load_rules
 from chargehand.app.config.records import (
@@ -239,7 +241,7 @@ class App(StateReader):
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
-        config = replace(self.user_configuration().config.sandbox, tier=tier)
+        config = structs.replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
     async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:

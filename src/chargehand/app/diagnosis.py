@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import structs
 
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import MachineProfile
@@ -168,7 +168,7 @@ async def _other_tier(
 
 async def _try(reader: StateReader, tier: Tier) -> ProbeReport:
     try:
-        config = replace(reader.user_configuration().config.sandbox, tier=tier)
+        config = structs.replace(reader.user_configuration().config.sandbox, tier=tier)
         toolchain = await asyncio.to_thread(_toolchain, reader, ())
         return await try_tier(config, toolchain, home=reader.home, environ=reader.environ)
     except ChargehandError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import structs
 
 from chargehand.app.providers.served import (
     is_loopback,
@@ -318,4 +319,4 @@ def _call(record: CallRecord) -> GatewayCall:
 
 def _alert(spent: Spent) -> GatewayAlert:
     # To the ledger these calls are one mission's; to a person they are this gateway's.
-    return GatewayAlert(alert=spent if spent.limit in ("user", "day") else replace(spent, limit="gateway"))
+    return GatewayAlert(alert=spent if spent.limit in ("user", "day") else structs.replace(spent, limit="gateway"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
 from chargehand.checks._secrets import SEARCHED, blob_findings
@@ -40,7 +42,7 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
     old_suite, new_suite = suites_of(change, once)
     return Facts(
         # Without the path an entry can be encoded: a path need not be text.
-        findings=tuple(replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
+        findings=tuple(structs.replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
         surface=surface.reason(change, once),
         size=once.blob_size(change.new_id) if change.new_id and is_regular(change.new_mode) else 0,
         old_suite=old_suite,

@@ -8,9 +8,10 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec import structs
 
 from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
@@ -214,10 +215,10 @@ def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Se
         passed=tuple(check.name for check in verdict.checks if check.status == "passed"),
         failing=tuple(_failing(c, outputs.get(c.name)) for c in verdict.checks if c.status != "passed"),
         findings=tuple(
-            replace(found, path=shown_path(found.path), message=printable(found.message))
+            structs.replace(found, path=shown_path(found.path), message=printable(found.message))
             for found in verdict.findings
         ),
-        reverted=tuple(replace(item, path=shown_path(item.path)) for item in reverted),
+        reverted=tuple(structs.replace(item, path=shown_path(item.path)) for item in reverted),
     )
 
 

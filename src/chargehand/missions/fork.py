@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -109,9 +110,9 @@ def create_fork(
         raise NotFoundError(f"mission {mission!r} has no reply {point}", hint=f"it has: {known}")
     made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
-    created = replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
+    created = structs.replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
     if model is not None:
-        created = replace(created, request=replace(created.request, model=model))
+        created = structs.replace(created, request=structs.replace(created.request, model=model))
     copied = list(_copy_until(point, source, made, edited=edit is not None))
     if edit is not None:
         copied.append(_edit_reply(store, source, point, edit, mission=made))
@@ -149,7 +150,7 @@ def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edite
             attempts[payload.attempt] = new_id("attempt")
             # Named as a workspace of its own would be: resuming finds no files there and lays the tree out anew.
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
-            payload = replace(payload, workspace=workspace)
+            payload = structs.replace(payload, workspace=workspace)
         yield _rename_attempt(payload, attempts)
 
 
@@ -181,4 +182,4 @@ def _edit_reply(
     steps = [payload for payload in source if isinstance(payload, StepFinished) and payload.step == point.step]
     recorded = steps[-1]
     output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
-    return store_step_output(store, mission, replace(recorded, output=output, seconds=0.0))
+    return store_step_output(store, mission, structs.replace(recorded, output=output, seconds=0.0))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
@@ -92,8 +92,8 @@ def store_step_output(store: Store, mission: str, done: StepFinished) -> StepFin
     """Return a finished step as the log takes it: with a large output as an artifact."""
     encoded = encode_json(done.output)
     if len(encoded) <= STEP_BYTES:
-        return replace(done, artifact=None)
-    return replace(done, output=None, artifact=store.artifacts.put(encoded, kind="step", mission=mission))
+        return structs.replace(done, artifact=None)
+    return structs.replace(done, output=None, artifact=store.artifacts.put(encoded, kind="step", mission=mission))
 
 
 def load_step_output(store: Store, done: StepFinished) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
 from typing import get_args
 
 import msgspec
+from msgspec import structs
 
 from chargehand.core.attempt_events import SandboxClosed
 from chargehand.core.events import Event, decode
@@ -391,4 +392,4 @@ def _own_end(state: MissionState, before: MissionState | None) -> MissionState:
     if before.status in ENDED:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)
-    return replace(before, status="failed") if lost else state
+    return structs.replace(before, status="failed") if lost else state

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
 from chargehand.sandbox.host_programs.interpreters import ask_all, askable, chosen, stamp, witness_paths
@@ -203,9 +205,8 @@ def discover(
     if stored is not None:
         return _decode(stored)
     toolchain, witnesses = _search(search, extra, cache, environ)
-    document = asdict(toolchain)
-    for bind in document["binds"]:
-        bind["source"] = str(bind["source"])
+    binds = [{**structs.asdict(bind), "source": str(bind.source)} for bind in toolchain.binds]
+    document = {**asdict(toolchain), "binds": binds}
     store_result(place, key, witnesses, document, began=began)
     return toolchain
 

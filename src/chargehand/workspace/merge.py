@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
+from msgspec import structs
+
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
 from chargehand.core.text import printable, shown_path
@@ -200,7 +202,7 @@ def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, 
             left -= size
             kept += 1
         left_out = conflict.left_out + len(conflict.hunks) - kept
-        found.append(replace(conflict, hunks=conflict.hunks[:kept], left_out=left_out))
+        found.append(structs.replace(conflict, hunks=conflict.hunks[:kept], left_out=left_out))
     return tuple(found)
 
 
@@ -286,9 +288,9 @@ def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
             # Git compares with another algorithm and may see a clash where this comparison sees none.
             yield from list(_compare_three(base, ours, theirs)) or _compare_middle(base, ours, theirs)
     elif base is not None and ours is not None:
-        yield from (replace(found, theirs=None) for found in _compare_two(base, ours, base))
+        yield from (structs.replace(found, theirs=None) for found in _compare_two(base, ours, base))
     elif base is not None and theirs is not None:
-        yield from (replace(found, ours=None) for found in _compare_two(base, base, theirs))
+        yield from (structs.replace(found, ours=None) for found in _compare_two(base, base, theirs))
 
 
 def _compare_two(base: bytes | None, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:

@@ -1,12 +1,15 @@
-"""The key table, read off the sections' dataclasses."""
+"""The key table, read off the sections' records."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from chargehand.core.config import (
     ActionsConfig,
@@ -21,7 +24,7 @@ from chargehand.core.config import (
 )
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
-SECTIONS: tuple[tuple[str, type], ...] = (
+SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("project", ProjectConfig),
     ("limits", LimitsConfig),
     ("sandbox", SandboxConfig),
@@ -75,24 +78,14 @@ def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
     return _PLAIN[kind], ()
 
 
-def _default(item: Field[Any]) -> Any:
-    return item.default if item.default is not MISSING else None
-
-
-def _rows(section: str, cls: type) -> tuple[ConfigKey, ...]:
-    hints = get_type_hints(cls)
+def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
+    hints = get_type_hints(cls, include_extras=True)
     rows = []
-    for item in fields(cls):
-        shape, choices = _shape(hints[item.name], item.metadata["form"])
+    for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
+        hint, spec = get_args(hints[name])
+        shape, choices = _shape(hint, spec.form)
         rows.append(
-            ConfigKey(
-                section=section,
-                field=item.name,
-                shape=shape,
-                choices=choices,
-                default=_default(item),
-                **item.metadata,
-            )
+            ConfigKey(section=section, field=name, shape=shape, choices=choices, default=default, **asdict(spec))
         )
     return tuple(rows)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import structs
 
 from chargehand.app._scripted_models import scripted_model
 from chargehand.app.config.resolve import is_short_form, model_hint
@@ -107,7 +108,7 @@ def model_config(config: Config, name: str) -> ModelConfig:
     """
     entry = config.models.get(name)
     if entry is not None:
-        return entry if entry.model else dataclasses.replace(entry, model=name)
+        return entry if entry.model else structs.replace(entry, model=name)
     if is_short_form(name):
         provider, _, model = name.partition(":")
         return ModelConfig(provider=cast(Provider, provider), model=model)

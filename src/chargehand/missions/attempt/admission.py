@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any, Literal, NoReturn
 
 import msgspec
+from msgspec import structs
 
 from chargehand.core.attempt_events import BreakerChanged
 from chargehand.core.errors import StoreError, WaitingError
@@ -241,9 +242,9 @@ class Admission:
         name = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else ""
         if name in self._other_agents(request):
             agent = self._services.config.agents[name]
-            request = replace(request, agent=name, model=agent.model, fallback=agent.fallback)
+            request = structs.replace(request, agent=name, model=agent.model, fallback=agent.fallback)
         elif name in self._other_models(request):
-            request = replace(request, model=name, fallback=())
+            request = structs.replace(request, model=name, fallback=())
         else:
             return None
         return _choice(request, why="a person named it", probe="forced")
@@ -252,17 +253,17 @@ class Admission:
         """Return the first of the models whose breaker is closed, or that may be probed."""
         now = self._services.clock.now()
         models = [request.model, *request.fallback]
-        breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}
+        breakers = {model: self._breaker(_who(structs.replace(request, model=model))) for model in models}
         for place, model in enumerate(models):
             breaker = breakers[model]
             if breaker.state != "closed" and not breaker.may_probe(now):
                 continue
             # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
             rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
-            passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
+            passed = ", ".join(str(_who(structs.replace(request, model=other))) for other in models[:place])
             why = f"{passed} failed too often" if passed else "a probe after it failed too often"
             probe = "" if breaker.state == "closed" else "probe"
-            return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
+            return _choice(structs.replace(request, model=model, fallback=rest), why=why, probe=probe)
         return None
 
     def _ask_person(self, request: MissionRequest, number: int) -> NoReturn:
@@ -348,7 +349,7 @@ def _choice(request: MissionRequest, *, why: str, probe: str) -> dict[str, Any]:
 
 
 def _with_choice(request: MissionRequest, choice: dict[str, Any]) -> MissionRequest:
-    return replace(
+    return structs.replace(
         request,
         agent=choice["agent"],
         model=choice["model"],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from chargehand.core.errors import ChargehandError, FencedError, RefusedError
 from chargehand.core.mission_events import (
@@ -248,7 +249,7 @@ class Promoter:
                 await asyncio.to_thread(export_notes, depot, commit)
             except ChargehandError as error:  # the branch is there all the same
                 reason = f"without the note of the signed log: {error.message}"
-            return replace(export, reason=reason)
+            return structs.replace(export, reason=reason)
         except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
             return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)
 
@@ -257,7 +258,7 @@ class Promoter:
         if export.state != "blocked":
             return export
         command = f"chargehand mission {verb} {self._journal.mission}"
-        return replace(export, reason=f"{export.reason}; once that is resolved: {command}")
+        return structs.replace(export, reason=f"{export.reason}; once that is resolved: {command}")
 
     async def apply(self) -> Export:
         """Fast-forward the user's own branch, where it is where it was and the touched paths are clean."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.codec import convert_to
@@ -145,12 +146,12 @@ def conflict_event(
     fitting: list[Conflict] = []
     left = _EVENT_BYTES - 1024
     for each in conflicts:
-        without_hunks = replace(each, hunks=(), left_out=each.left_out + len(each.hunks))
+        without_hunks = structs.replace(each, hunks=(), left_out=each.left_out + len(each.hunks))
         left -= len(encode_json(without_hunks))
         if left < 0:
             break
         fitting.append(without_hunks)
-    return replace(event, conflicts=tuple(fitting), artifact=whole)
+    return structs.replace(event, conflicts=tuple(fitting), artifact=whole)
 
 
 def name_paths(paths: Sequence[str], count: int) -> str:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.clock import Clock
@@ -240,7 +242,7 @@ class SandboxProvisioner:
         """
         services, began = self._services, self._services.clock.monotonic()
         spec = SandboxSpec(
-            mounts=replace(workspace.mount_plan(), read_only=read_only),
+            mounts=structs.replace(workspace.mount_plan(), read_only=read_only),
             environment={**environment.variables, **(variables or {})},
             path=environment.path if path is None else path,
             binds=binds,
@@ -374,7 +376,7 @@ class NetworkLog:
         self._at = now
         if self._room < 1 or self._left <= 0:
             gap = self._gap
-            self._gap = replace(
+            self._gap = structs.replace(
                 gap,
                 unlisted=gap.unlisted + 1,
                 unlisted_refused=gap.unlisted_refused + (not request.allowed),
@@ -387,7 +389,7 @@ class NetworkLog:
         self._left -= 1
         self.finish()
         self._record(
-            replace(
+            structs.replace(
                 self._empty,
                 method=request.method,
                 host=request.host,

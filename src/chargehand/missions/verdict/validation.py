@@ -11,8 +11,10 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
@@ -198,7 +200,9 @@ class Validator:
             self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
         counted = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
-        return tuple(replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in counted)
+        return tuple(
+            structs.replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in counted
+        )
 
     def _status(
         self, checks: Sequence[CheckResult], findings: Sequence[Finding], *, degraded: bool = False
