@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import chargehand.cli._run as run_command
-
+import chargehand.app.worker as worker_start
 from chargehand.cli.main import main
 from chargehand.missions.missions import Missions
 from chargehand.models.replay_cache import ReplayCache
@@ -91,7 +90,7 @@ def _arm(points: Points) -> None:
     Missions.__init__.__kwdefaults__["fault"] = points.reach
     Depot.open.__func__.__kwdefaults__["fault"] = points.reach
     # What is left behind is for the test to go on with.
-    run_command.ensure_worker = lambda app: False
+    worker_start.ensure_worker = lambda app: False
 
 
 if __name__ == "__main__":

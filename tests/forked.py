@@ -29,9 +29,9 @@ _ROOT = Path(__file__).parents[1]
 _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.forked import serve; serve(int(sys.argv[1]))"
 _IMPORTED = (
     "chargehand.cli.main",
-    "chargehand.cli._run",
-    "chargehand.cli._worker",
-    "chargehand.cli._mission_view",
+    "chargehand.cli.run",
+    "chargehand.cli.mission",
+    "chargehand.app.worker",
     "chargehand.app.composition",
     "chargehand.agents.opening",
     "chargehand.durable.engine",

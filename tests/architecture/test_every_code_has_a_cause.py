@@ -41,8 +41,11 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
     ("missions/services.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
-    ("store/database/connection.py", "_failed"): lambda: set(_HINTS),
-    ("workspace/scan.py", "_leaf"): lambda: first_of_returned_tuples("workspace/scan.py", "file_problem"),
+    ("store/database/connection.py", "_failure"): lambda: set(_HINTS),
+    ("store/database/connection.py", "typed_errors"): lambda: set(_HINTS),
+    ("workspace/scan.py", "_scan_leaf"): lambda: first_of_returned_tuples(
+        "workspace/tree/names.py", "file_problem"
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 from chargehand.app.config.keys import section_keys
 from chargehand.app.reference.limits import LIMITS, render_limits
-from chargehand.missions.causes import REMEDIES
+from chargehand.missions.causes import load_causes
 from chargehand.sandbox.contract import LimitName
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
@@ -33,5 +33,5 @@ def test_every_key_that_limits_a_sandbox_is_on_it() -> None:
 def test_every_limit_that_ends_something_is_on_it_and_has_a_remedy() -> None:
     named = {limit.name for limit in LIMITS if limit.name}
     assert named == {*get_args(LimitName), "disk"}
-    codes = {code for remedy in REMEDIES for code in remedy.codes}
+    codes = {code for remedy in load_causes().remedies for code in remedy.codes}
     assert named - {"wall_time"} <= codes

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
-from chargehand.cli._mission_log import _tell_wait
 from click.testing import CliRunner
 
 from chargehand.app.composition import App
+from chargehand.app.missions import follow_mission
 from chargehand.cli.main import chargehand
-from chargehand.cli.output import Output
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import MissionRequest, Reason
 from chargehand.durable.workers import LocalMembership
 from chargehand.missions.journal import create_mission
 
@@ -50,8 +50,8 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         assert list(waits) == missions[5:]
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
-        assert sixth.message == "waiting for a worker: 1 worker is running 5 missions; it starts automatically"
-        assert "running 5 missions (1 ahead of it in the queue);" in seventh.message
+        assert sixth.message == "not taken up yet: 1 worker is alive and runs 5 missions; it goes on by itself"
+        assert "runs 5 missions; 1 asked for before it wait too" in seventh.message
         assert say("mission", "show", missions[5])["waits"]["message"] == sixth.message
         assert say("mission", "show", missions[0])["waits"] is None
         listed = {each["mission"]: each["waits"] for each in say("mission", "list")["missions"]}
@@ -63,27 +63,36 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         app.store.log.append(missions[0], MissionFinished(status="refused"), epoch=epoch)
         app.store.log.release(missions[0], epoch=epoch)
         assert list(app.mission_reader.waits()) == missions[6:]
-        assert "ahead of it" not in app.mission_reader.waits()[missions[6]].message
+        assert "before it" not in app.mission_reader.waits()[missions[6]].message
     finally:
         worker.leave()
     # Its worker is gone: what it held waits for another one, each where it stood.
     waits = app.mission_reader.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
-    assert "(5 ahead of it in the queue)" in waits[missions[6]].message
+    assert "5 asked for before it wait too" in waits[missions[6]].message
 
 
-def test_watching_says_it_once_and_anew_where_it_changes(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    mission, out = ask(app), Output(as_json=False)
-    state = app.mission_reader.state(mission)
-    told = _tell_wait(app, out, state, "")
-    assert _tell_wait(app, out, state, told) == told
-    worker = app._local.join("worker")
+def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission, joined = ask(app), []
+
+    def look_again(seconds: float) -> None:
+        """Change what it waits for at every second look, until it is settled."""
+        looks.append(seconds)
+        if len(looks) == 2:
+            joined.append(app._local.join("worker"))
+        elif len(looks) == 4:
+            take(app, mission, joined[0])
+        elif len(looks) == 6:
+            epoch = app.store.log.get(mission).epoch
+            app.store.log.append(mission, MissionFinished(status="refused"), epoch=epoch)
+            app.store.log.release(mission, epoch=epoch)
+
+    looks: list[float] = []
+    monkeypatch.setattr(time, "sleep", look_again)
     try:
-        told = _tell_wait(app, out, state, told)
-        take(app, mission, worker)
-        assert _tell_wait(app, out, app.mission_reader.state(mission), told) == told
+        seen = list(follow_mission(app, mission))
     finally:
-        worker.leave()
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:4] for line in said] == [["no", "worker", "is"], ["waiting", "for", "a"]]
+        joined[0].leave()
+    waits = [reason.message for reason in seen if isinstance(reason, Reason)]
+    assert [message.split()[:3] for message in waits] == [["no", "worker", "is"], ["not", "taken", "up"]]
