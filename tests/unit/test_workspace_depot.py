@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent, operate, tree_paths, write
 
