@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
-LONGEST_MODULE, LONGEST_FUNCTION = 550, 60
+LONGEST_MODULE, LONGEST_FUNCTION = 550, 64
 BROAD_EXCEPTS = {
     # file below src/chargehand: how many; each is the boundary of a process, a connection or a thread
     "cli/failures.py": 1,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-MISSIONS = 260
-"""Today: the mission reader stands in a module that also runs missions. Without that it is below 80."""
+MISSIONS = 80
+"""71 when this was written; a hundred is the aim."""
 SCRIPT = """
 import sys
 from chargehand.__main__ import main

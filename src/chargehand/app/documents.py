@@ -16,7 +16,7 @@ from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChos
 from chargehand.core.events import Event, Payload, decode
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, TierChoice, Verdict
-from chargehand.core.state import AttemptState, AttemptUsage, MissionState, NetworkUse, Question
+from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
 
@@ -244,12 +244,12 @@ class MessageDocument(Document, frozen=True):
     critical: bool
 
 
-def mission_document(state: MissionState) -> MissionDocument:
+def mission_document(state: MissionSummary) -> MissionDocument:
     """Return how a mission stands."""
     return MissionDocument(**_outline(state))
 
 
-def listed_mission(state: MissionState, waits: Reason | None) -> ListedMission:
+def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission:
     """Return a mission as `mission list` shows it."""
     return ListedMission(
         **_outline(state),
@@ -304,12 +304,12 @@ def mission_details(state: MissionState, places: list[SandboxKind], waits: Reaso
     )
 
 
-def _outline(state: MissionState) -> dict[str, Any]:
+def _outline(state: MissionSummary) -> dict[str, Any]:
     """Return the fields that every document of a mission begins with."""
     cost, known = mission_cost(state)
     base = state.base.commit if state.base else None
     reported = ended_with_report(state)
-    report = state.reports[-1] if state.reports else None
+    report = state.report
     return {
         "mission": state.id,
         "status": state.status,
@@ -321,7 +321,7 @@ def _outline(state: MissionState) -> dict[str, Any]:
         "commit": base if reported else state.commit,
         "base": base,
         "export": Export(ref="", state="done", reason="report") if reported else state.export,
-        "checkpoints": len(state.checkpoints),
+        "checkpoints": state.checkpoint_count,
         "reverted": state.reverted,
         "attempts": [AttemptDocument(**_attempt(attempt)) for attempt in state.attempts],
         "cost_usd": cost,
@@ -399,19 +399,19 @@ def sums_differ(attempt: AttemptState) -> bool:
     return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
 
 
-def ended_with_report(state: MissionState) -> bool:
+def ended_with_report(state: MissionSummary) -> bool:
     """Tell whether a mission ended well with a report, so that there was nothing to promote."""
-    return state.status == "promoted" and state.commit is None and bool(state.reports)
+    return state.status == "promoted" and state.commit is None and state.report is not None
 
 
-def exported_branch(state: MissionState) -> str | None:
+def exported_branch(state: MissionSummary) -> str | None:
     """Return the mission's branch in the user's repository, `None` where there is none."""
     if state.export is None or state.exported is None:
         return None
     return state.export.ref.removeprefix(_BRANCHES)
 
 
-def mission_seconds(state: MissionState) -> float | None:
+def mission_seconds(state: MissionSummary) -> float | None:
     """Return the seconds from the first event to the last, to the millisecond."""
     if not state.created or not state.updated:
         return None
@@ -419,7 +419,7 @@ def mission_seconds(state: MissionState) -> float | None:
     return round(spent.total_seconds(), 3)
 
 
-def mission_cost(state: MissionState) -> tuple[float | None, bool]:
+def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
     """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
     costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
     known = [cost for cost in costs if cost is not None]

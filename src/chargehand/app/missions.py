@@ -36,7 +36,7 @@ from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
-from chargehand.core.state import SETTLED, MissionState, Question
+from chargehand.core.state import SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def list_missions(reader: StateReader, *, repository: Path | None, everywhere: b
     """Return the missions of a repository (the working directory's by default), or of all projects."""
     project = None if everywhere else reader.current_project(repository)
     waits = reader.mission_reader.waits()
-    states = reader.mission_reader.all(project=project.id if project else None)
+    # The projected rows, not the logs: a list must not grow with what its missions did.
+    states = reader.mission_reader.summaries(project=project.id if project else None)
     return MissionListDocument(missions=[listed_mission(state, waiting_reason(state, waits)) for state in states])
 
 
@@ -101,7 +102,7 @@ def mission_state(reader: StateReader, name: str) -> MissionState:
     return reader.mission_reader.state(reader.find_mission(name))
 
 
-def waiting_reason(state: MissionState, waits: Mapping[str, Reason]) -> Reason | None:
+def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:
     """Return why a mission does not go on although it should: no quota, its place in line, or no worker yet."""
     if state.waits_for_quota is not None:
         return state.waits_for_quota.reason

@@ -190,4 +190,4 @@ class StateReader:
         """What of the state directory the missions still need, as of now."""
         from chargehand.app.wiring.disk import StillNeeded
 
-        return StillNeeded(self.mission_reader.all())
+        return StillNeeded(self.mission_reader.summaries())

@@ -57,6 +57,23 @@ class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
     content: str
 
 
+class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Projected rows made anew: how many missions there are, and which had a row that differed from their log.
+
+    `renumbered` says that positions of events were missing or out of order, so that all have new ones.
+    """
+
+    missions: int
+    differing: tuple[str, ...]
+    renumbered: bool
+
+
+def rebuild_projections(reader: StateReader) -> RebuildReport:
+    """Make the rows that lists and counts read anew from the log. Raises `StoreError`."""
+    rebuilt = reader.store.rebuild()
+    return RebuildReport(missions=rebuilt.missions, differing=rebuilt.differing, renumbered=rebuilt.renumbered)
+
+
 class ErasedCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints that can never be restored any more: their refs, how many commits, and bytes on disk."""
 

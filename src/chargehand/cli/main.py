@@ -44,6 +44,7 @@ _COMMANDS = {
     "sandbox": ("chargehand.cli.sandbox", "sandbox"),
     "secret": ("chargehand.cli.secret", "secret"),
     "stats": ("chargehand.cli.stats", "stats"),
+    "store": ("chargehand.cli.store", "store"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 

@@ -20,7 +20,7 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.ids import keyed_id
-from chargehand.core.state import SETTLED, MissionState
+from chargehand.core.state import SETTLED, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
 from chargehand.mcp._records import (
     AnswerQuestion,
@@ -88,7 +88,7 @@ def mission_view(app: App, mission: str) -> MissionView:
     return _record(to_json(mission_document(state)) | own, MissionView)
 
 
-def listed(state: MissionState) -> MissionLine:
+def listed(state: MissionSummary) -> MissionLine:
     """Return a mission as a line of the list."""
     line = {
         "mission": state.id,
@@ -158,7 +158,7 @@ def _event_view(line: Event) -> EventView:
     return EventView(seq=line.seq, time=line.time, type=line.type, text=text, payload=payload, cut=cut)
 
 
-def _asked(state: MissionState) -> str:
+def _asked(state: MissionSummary) -> str:
     text = state.request.text if state.request else ""
     return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
 
@@ -203,12 +203,13 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
     rows = app.store.log.missions(project=project)[::-1]
     if call.cursor is not None:
         rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
+    known = {summary.id: summary for summary in app.mission_reader.summaries(project=project)}
     found = []
     for row in rows[:_LOOKED_AT]:
-        state = app.mission_reader.state(row.id)
+        summary = known[row.id]
         last = row.id
-        if not call.status or state.status in call.status:
-            found.append(listed(state))
+        if not call.status or summary.status in call.status:
+            found.append(listed(summary))
         if len(found) == call.limit:
             break
     more = bool(rows) and last != rows[-1].id

@@ -9,7 +9,7 @@ from datetime import datetime
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import fold
 from chargehand.core.records import Checkpoint, Reason
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionState, MissionSummary
 from chargehand.durable.workers import Workers
 from chargehand.missions._messages import wake_time
 from chargehand.store.log import MissionRow
@@ -73,6 +73,11 @@ class MissionReader:
         """Yield the states of all missions, of one project if named, oldest first."""
         for row in self.store.log.missions(project=project):
             yield self._state(row)
+
+    def summaries(self, *, project: str | None = None) -> Iterator[MissionSummary]:
+        """Yield what lists tell of all missions, of one project if named, oldest first; no log is read."""
+        for listing in self.store.log.summaries(self.workers.live, project=project):
+            yield listing.summary
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds the mission right now."""

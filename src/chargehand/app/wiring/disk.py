@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ OPEN = ("planned", "running", "waiting", "paused")
 class StillNeeded:
     """Tells of a workspace, base or layer whether a mission that has not ended needs it: a `Needed` of `gc`."""
 
-    def __init__(self, states: Iterable[MissionState]) -> None:
+    def __init__(self, states: Iterable[MissionSummary]) -> None:
         self._missions: dict[str, bool] = {}
         self._workspaces: set[str] = set()
         self._bases: set[tuple[str, str]] = set()
@@ -28,7 +28,7 @@ class StillNeeded:
             if still:
                 self._note(state)
 
-    def _note(self, state: MissionState) -> None:
+    def _note(self, state: MissionSummary) -> None:
         self._workspaces |= {attempt.workspace for attempt in state.attempts}
         if state.base is not None:
             self._bases.add((state.project, state.base.commit))
