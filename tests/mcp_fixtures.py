@@ -18,7 +18,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
-from chargehand.cli.interrupt import Stop, run_async
+from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.core.errors import RefusedError
 from chargehand.mcp._calls import error_result
 from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of

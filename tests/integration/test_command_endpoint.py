@@ -18,7 +18,7 @@ from tests.native_kit import ModelServer, NativeShop, says
 
 from chargehand.agents.contract import Endpoint
 from chargehand.app.wiring.gateways import AttemptGateways
-from chargehand.cli.rendering import result_document
+from chargehand.cli.terminal.rendering import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState

@@ -20,7 +20,7 @@ from tests.integration.desk import Desk
 from chargehand.app.gateways import GatewayOptions
 from chargehand.cli.gateway import run_gateway
 from chargehand.cli.main import chargehand
-from chargehand.cli.output import Output
+from chargehand.cli.terminal.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.models.faults import Faults
 from chargehand.models.recording import Recording

@@ -14,8 +14,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chargehand.cli.failures import guarded
 from chargehand.cli.main import chargehand
+from chargehand.cli.terminal.failures import guarded
 from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
@@ -99,7 +99,7 @@ def test_an_interrupted_command_says_so(error: BaseException, capsys: pytest.Cap
 
 LOST_ONCE = """
 import os, signal, sys, time
-from chargehand.cli.failures import guarded
+from chargehand.cli.terminal.failures import guarded
 from chargehand.cli.main import listen_for_signals
 
 class Finaliser:

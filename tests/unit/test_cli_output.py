@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.app.documents import to_json
-from chargehand.cli.output import Output
+from chargehand.cli.terminal.output import Output
 from chargehand.core.records import Reason
 from chargehand.core.text import printable
 
@@ -43,7 +43,7 @@ def test_text_of_others_is_stripped_of_controls(capsys: pytest.CaptureFixture[st
 def test_a_pipe_gets_the_very_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     content = b"\x1b[31m\xff\x00\r\n"
     script = (
-        "import sys; from chargehand.cli.output import Output; "
+        "import sys; from chargehand.cli.terminal.output import Output; "
         f"Output(as_json=False).raw({content!r}); Output(as_json=False).raw({content!r}, err=True)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -76,7 +76,7 @@ def test_text_never_carries_an_escape(text: str) -> None:
 
 def test_once_the_reader_is_gone_writing_goes_on_silently() -> None:
     script = (
-        "import os, sys\nfrom chargehand.cli.output import Output\n"
+        "import os, sys\nfrom chargehand.cli.terminal.output import Output\n"
         "out = Output(as_json=False)\n"
         "for _ in range(20000): out.text('x' * 100)\n"
         "print(out.closed, file=sys.stderr)"

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from chargehand.app.documents import mission_cost, mission_details, mission_document, money_document, to_json
-from chargehand.cli.output import Output
-from chargehand.cli.rendering import (
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.rendering import (
     exit_code,
     money_text,
     next_steps,

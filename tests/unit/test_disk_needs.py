@@ -15,8 +15,8 @@ from tests.conftest import make_repository
 from chargehand.app.composition import App
 from chargehand.app.storage import GcOptions, bytes_in_unit
 from chargehand.app.wiring.disk import StillNeeded, mission_of
-from chargehand.cli.gc import collect
-from chargehand.cli.output import Output
+from chargehand.cli.storage import collect
+from chargehand.cli.terminal.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, MissionFinished

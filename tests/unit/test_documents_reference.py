@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app._documents_reference import DOCUMENTS, render_documents, render_schemas
 from chargehand.app.documents import MissionDetails, mission_details, mission_document, to_json
+from chargehand.app.reference.documents import DOCUMENTS, render_documents, render_schemas
 from chargehand.core.state import MissionState
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-COMMAND = "python -m chargehand.app._documents_reference"
+COMMAND = "python -m chargehand.app.reference.documents"
 
 
 def test_the_page_is_current() -> None:

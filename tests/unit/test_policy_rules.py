@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app._policy_files import add_override, user_rules_path
+from chargehand.app.config.policy_files import add_override, user_rules_path
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.policy.actions import FileWrite, Network, Other, Shell, Surroundings
 from chargehand.policy.judgement import judge

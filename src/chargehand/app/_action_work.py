@@ -182,6 +182,7 @@ async def push(work: ActionContext) -> ActionResult:
 
 
 def promoted_commit(work: ActionContext) -> str:
+    """Return the commit that the mission of an action promoted. Raises `RefusedError` where there is none."""
     state = work.app.mission_reader.state(work.mission)
     if state.commit is None or state.ref != mission_ref(work.mission):
         raise RefusedError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from chargehand import __version__
-from chargehand.app._policy_files import load_rules
+from chargehand.app.config.policy_files import load_rules
 from chargehand.app.config.records import (
     REPOSITORY_FILE,
     OptionValue,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chargehand.app._policy_files import add_override
+from chargehand.app.config.policy_files import add_override
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chargehand.cli.options import json_option, repo_option, time_option
+from chargehand.cli.terminal.options import json_option, repo_option, time_option
 
 if TYPE_CHECKING:
     from chargehand.app.actions import Actions
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.actions import ActionKind, ActionState
     from chargehand.durable.actions import ActionLock, OutputLine
 
@@ -46,7 +46,7 @@ def fetch(remote: str, repo: Path | None, as_json: bool, time: str | None, detac
     """Fetch the branches of a remote into the project's depot, as REMOTE/BRANCH."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         actions, project = Actions(app), app.project(repo)
@@ -127,7 +127,7 @@ def _run_on_mission(
 ) -> int:
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         actions = Actions(app)
@@ -150,7 +150,7 @@ def list_(running: bool, as_json: bool) -> int:
     """List actions, the oldest first."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.actions import ACTION_ENDED
 
     out = Output(as_json=as_json)
@@ -170,7 +170,7 @@ def show(action: str, as_json: bool) -> int:
     """Show an action: what it does, its status and the reasons, its result."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -198,7 +198,7 @@ def log(action: str, follow: bool, as_json: bool) -> int:
     """Show what an action printed."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -222,7 +222,7 @@ def cancel(action: str, as_json: bool) -> int:
     """Stop an action and all that it started."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.actions import ACTION_ENDED
     from chargehand.core.errors import RefusedError
 
@@ -246,7 +246,7 @@ def answer(action: str, answer: str, detach: bool, as_json: bool) -> int:
     """Answer what an action asks; 'yes' approves exactly what it asked, once."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -266,7 +266,7 @@ def run(action: str, lock: int, as_json: bool) -> int:
     """Run an action that another process recorded; started by Chargehand itself."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.interrupt import run_async
 
     with App.open() as app:
         actions = Actions(app)
@@ -282,7 +282,7 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     import sys
 
     from chargehand.app.actions import QueuedActionDocument
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.interrupt import run_async
     from chargehand.core.errors import WaitingError
 
     found = held.action

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.agents import AgentEntry, InstalledProgram
@@ -26,7 +26,7 @@ def list_(repo: Path | None, as_json: bool) -> int:
     """List the agents that --agent accepts, and which other coding agents are installed."""
     from chargehand.app.agents import list_agents
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         listed = list_agents(app, repo)
@@ -71,7 +71,7 @@ def probe(name: str | None, repo: Path | None, as_json: bool) -> int:
 
     from chargehand.app.agents import probe_agents
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:

@@ -7,11 +7,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option
+from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.audit import AuditView
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
 
 @click.group()
@@ -40,7 +40,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     """
     from chargehand.app.audit import verify_file, verify_log
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 
     if mission is not None and export is not None:
@@ -79,7 +79,7 @@ def export(mission: str | None, every: bool, output: Path | None, as_json: bool)
     """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
     from chargehand.app.audit import export_to_file, exported_lines
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 
     if every == (mission is not None):

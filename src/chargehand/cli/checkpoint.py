@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option, named_mission_argument
+from chargehand.cli.terminal.options import json_option, named_mission_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from chargehand.app.checkpoints import PlanDocument, PlannedRestore, TreeDifference
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.workspace.depot import LineCount
     from chargehand.workspace.rollback import HunkPlan, PathPlan
 
@@ -39,7 +39,7 @@ def list_(mission: str, as_json: bool) -> int:
     from chargehand.app.documents import CheckpointsDocument
     from chargehand.app.missions import mission_state
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
@@ -61,7 +61,7 @@ def show(checkpoint: str, mission: str, as_json: bool) -> int:
     """Show one checkpoint and the files it holds that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
@@ -91,7 +91,7 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool)
     """
     from chargehand.app.checkpoints import checkpoint_difference
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)
@@ -125,8 +125,8 @@ def restore(
     """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
     from chargehand.app.checkpoints import RestoreRequest, plan_restore
     from chargehand.app.composition import App
-    from chargehand.cli.interrupt import run_async
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.output import Output
 
     request = RestoreRequest(mission=mission, checkpoint=checkpoint, files=files, hunks=hunks, smart=smart)
     with App.open() as app:
@@ -142,7 +142,7 @@ def undo(mission: str, dry_run: bool, as_json: bool) -> int:
     """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
     from chargehand.app.checkpoints import plan_undo
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         return _carry_out(app, Output(as_json=as_json), plan_undo(app, mission), dry_run=dry_run)
@@ -151,7 +151,7 @@ def undo(mission: str, dry_run: bool, as_json: bool) -> int:
 def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> int:
     """Do what the plan says, or only show it."""
     from chargehand.app.checkpoints import carry_out_restore
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.interrupt import run_async
 
     document = planned.document(dry_run=dry_run)
     show_plan(out, document.plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chargehand.cli.options import PROGRAM, json_option
+from chargehand.cli.terminal.options import PROGRAM, json_option
 
 _VARIABLE = "_CHARGEHAND_COMPLETE"
 
@@ -22,7 +22,7 @@ def completion(context: click.Context, shell: str, as_json: bool) -> int:
     """
     from click.shell_completion import get_completion_class
 
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     kind = get_completion_class(shell)
     assert kind is not None

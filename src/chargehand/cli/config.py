@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 
 @click.group()
@@ -24,7 +24,7 @@ def show(repo: Path | None, origin: bool, as_json: bool) -> int:
 
     from chargehand.app.composition import App
     from chargehand.app.configuration import format_setting, show_configuration
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         shown = show_configuration(app, repo, with_origins=origin)
@@ -55,7 +55,7 @@ def set_(key: str, value: str, as_json: bool) -> int:
     """
     from chargehand.app.configuration import set_configuration
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with StateReader.open() as reader:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option
+from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.demo.story import StoryLine
     from chargehand.app.demonstration import OnEvent
     from chargehand.app.runs import RunOutcome, RunRequest
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
 
 
@@ -26,8 +26,8 @@ def demo(keep: bool, as_json: bool) -> int:
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.app.demonstration import run_demo
-    from chargehand.cli.failures import INTERRUPTED
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.failures import INTERRUPTED
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     done = run_demo(_TerminalStage(out), keep=keep)
@@ -41,7 +41,7 @@ class _TerminalStage:
     """The demo's stage: lines on stdout, missions run as `chargehand run` does, without their own progress."""
 
     def __init__(self, out: Output) -> None:
-        from chargehand.cli.output import Output
+        from chargehand.cli.terminal.output import Output
 
         self._out = out
         self._quiet = Output(as_json=True)  # shows no progress: the demo tells its missions in its own words
@@ -61,6 +61,6 @@ class _TerminalStage:
 
     def roll_back(self, app: App, mission: str, /) -> MissionState:
         from chargehand.app.missions import roll_back_mission
-        from chargehand.cli.progress import run_with_progress
+        from chargehand.cli.terminal.progress import run_with_progress
 
         return run_with_progress(self._quiet, lambda shown: roll_back_mission(app, mission, observer=shown))

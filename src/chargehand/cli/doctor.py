@@ -1,19 +1,52 @@
-"""`chargehand doctor`: what this machine can offer, and how to fix what fails."""
+"""`chargehand doctor` and `sandbox setup`: what this machine can offer, tried for real."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option
+from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.diagnosis import Diagnosis
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.probe import ProbePart, ProbeReport
     from chargehand.sandbox.toolchain import HiddenPrograms
+
+
+@click.group()
+def sandbox() -> None:
+    """Prepare what a sandbox tier needs."""
+
+
+@sandbox.command()
+@click.argument("tier", type=click.Choice(["vm"]))
+@click.option(
+    "--package",
+    "packages",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Use this Debian package instead of downloading; name the kernel's and busybox-static's.",
+)
+@json_option
+def setup(tier: str, packages: tuple[Path, ...], as_json: bool) -> int:
+    """Download and unpack the kernel for virtual machines; installs nothing and needs no root."""
+    from chargehand.app.composition import App
+    from chargehand.app.diagnosis import set_up_machines
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.progress import progress
+
+    out = Output(as_json=as_json)
+    with App.open() as app, progress(out, "unpacking" if packages else "downloading"):
+        done = set_up_machines(app, packages)
+    out.document(done)
+    out.text(f"Virtual machines run Linux {done.kernel} from {Path(done.path).parent}.")
+    return 0
+
 
 _NAMES_SHOWN = 5
 
@@ -29,8 +62,8 @@ def doctor(as_json: bool) -> int:
 
     from chargehand.app.diagnosis import diagnose
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
-    from chargehand.cli.progress import progress
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.progress import progress
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader, progress(out, "testing"):

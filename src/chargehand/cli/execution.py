@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import base_option, json_option, repo_option, time_option
+from chargehand.cli.terminal.options import base_option, json_option, repo_option, time_option
 
 if TYPE_CHECKING:
     from chargehand.app.sandbox_commands import ExecRequest, FormatDocument, FormatRequest
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.contract import Stream
 
 _NOT_RUN = 125
@@ -52,8 +52,8 @@ def exec_(
       chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.app.sandbox_commands import ExecRequest
-    from chargehand.cli.output import Output
     from chargehand.cli.snippet import SnippetOptions, run_snippet_file
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:
@@ -83,8 +83,8 @@ def _execute(out: Output, request: ExecRequest) -> int:
     """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import execute
-    from chargehand.cli.failures import show_failure
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.failures import show_failure
+    from chargehand.cli.terminal.interrupt import run_async
     from chargehand.core.errors import ChargehandError
 
     def show(stream: Stream, piece: bytes) -> None:
@@ -122,8 +122,8 @@ def format_(as_json: bool, **options: Any) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import FormatRequest, format_files
-    from chargehand.cli.interrupt import run_async
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.output import Output
 
     out, request = Output(as_json=as_json), FormatRequest(**options)
     with App.open() as app:

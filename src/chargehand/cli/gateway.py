@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chargehand.cli.options import json_option
+from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.gateways import GatewayAddress, GatewayCall, GatewayEvent, GatewayOptions
-    from chargehand.cli.interrupt import Stop
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import Stop
+    from chargehand.cli.terminal.output import Output
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -101,7 +101,7 @@ def replay(as_json: bool, **options: Any) -> int:
 
 def _serve(as_json: bool, options: dict[str, Any]) -> int:
     from chargehand.app.gateways import GatewayOptions
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     return run_gateway(Output(as_json=as_json), GatewayOptions(**options))
 
@@ -112,7 +112,7 @@ def run_gateway(out: Output, options: GatewayOptions) -> int:
 
     from chargehand.app.composition import App
     from chargehand.app.gateways import check_options, serve_gateway
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.interrupt import run_async
 
     check_options(options)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.agents import InstalledProgram
     from chargehand.app.onboarding import InitResult
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
 
 @click.command()
@@ -28,7 +28,7 @@ def init(repo: Path | None, yes: bool, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.onboarding import initialise
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:

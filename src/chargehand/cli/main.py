@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 import click
 
-from chargehand.cli.failures import guarded
-from chargehand.cli.options import PROGRAM, json_wanted
+from chargehand.cli.terminal.failures import guarded
+from chargehand.cli.terminal.options import PROGRAM, json_wanted
 
 _COMMANDS = {
     # name: the module that declares it, and the command there
     "action": ("chargehand.cli.actions", "action"),
     "agent": ("chargehand.cli.agent", "agent"),
-    "artifact": ("chargehand.cli.artifact", "artifact"),
+    "artifact": ("chargehand.cli.storage", "artifact"),
     "audit": ("chargehand.cli.audit", "audit"),
     "checkpoint": ("chargehand.cli.checkpoint", "checkpoint"),
     "completion": ("chargehand.cli.completion", "completion"),
@@ -31,7 +31,7 @@ _COMMANDS = {
     "exec": ("chargehand.cli.execution", "exec_"),
     "format": ("chargehand.cli.execution", "format_"),
     "gateway": ("chargehand.cli.gateway", "gateway"),
-    "gc": ("chargehand.cli.gc", "gc"),
+    "gc": ("chargehand.cli.storage", "gc"),
     "git": ("chargehand.cli.actions", "git"),
     "init": ("chargehand.cli.init", "init"),
     "mcp": ("chargehand.cli.mcp", "mcp"),
@@ -41,10 +41,10 @@ _COMMANDS = {
     "project": ("chargehand.cli.project", "project"),
     "role": ("chargehand.cli.role", "role"),
     "run": ("chargehand.cli.run", "run"),
-    "sandbox": ("chargehand.cli.sandbox", "sandbox"),
+    "sandbox": ("chargehand.cli.doctor", "sandbox"),
     "secret": ("chargehand.cli.secret", "secret"),
     "stats": ("chargehand.cli.stats", "stats"),
-    "store": ("chargehand.cli.store", "store"),
+    "store": ("chargehand.cli.storage", "store"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 

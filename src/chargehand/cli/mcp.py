@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from chargehand.cli.interrupt import Stop
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import Stop
+    from chargehand.cli.terminal.output import Output
 
 _TOKEN = Path("mcp", "token")
 
@@ -40,8 +40,8 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, as_json: b
     """
     import logging
 
-    from chargehand.cli.interrupt import run_async
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.output import Output
     from chargehand.mcp.server import server_directory
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -60,7 +60,7 @@ def _serve_http_at(out: Output, http: str, *, token_file: Path | None, cwd: Path
     import os
 
     from chargehand.app.locations import state_home
-    from chargehand.cli.interrupt import run_async
+    from chargehand.cli.terminal.interrupt import run_async
     from chargehand.mcp.http import bound, parsed_address, token_of, url_of
 
     address = parsed_address(http)
@@ -82,7 +82,7 @@ async def _serve_http(
 ) -> None:
     import os
 
-    from chargehand.cli.failures import keep_traceback
+    from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.mcp.http import serve_http
     from chargehand.mcp.server import mission_server
 
@@ -95,7 +95,7 @@ async def _serve_stdio(stop: Stop, cwd: Path) -> None:
     import contextlib
     import os
 
-    from chargehand.cli.failures import keep_traceback
+    from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.mcp.server import mission_server
     from chargehand.mcp.stdio import serve_stdio
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import json_option, mission_argument, named_mission_argument, repo_option
+from chargehand.cli.terminal.options import json_option, mission_argument, named_mission_argument, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.durable.actions import OutputLine
 
@@ -33,7 +33,7 @@ def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
     """List missions, the oldest first."""
     from chargehand.app.missions import list_missions
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
@@ -66,8 +66,8 @@ def show(mission: str, as_json: bool) -> int:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
     from chargehand.app.missions import show_mission
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import show_details
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import show_details
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:
@@ -87,8 +87,8 @@ def watch(mission: str, as_json: bool) -> int:
     from chargehand.app.event_text import describe_event
     from chargehand.app.missions import follow_mission, start_needed_worker
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import show_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import show_result
     from chargehand.core.records import Reason
     from chargehand.durable.actions import OutputLine
 
@@ -123,7 +123,7 @@ def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
     from chargehand.app.event_text import describe_event
     from chargehand.app.missions import follow_mission, read_events
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
 
@@ -209,7 +209,7 @@ def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
     from chargehand.cli.checkpoint import show_difference
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)
@@ -225,8 +225,8 @@ def pause(mission: str, reason: str, as_json: bool) -> int:
     """Freeze a mission where it is, agent and checks alike; paused time counts towards no limit."""
     from chargehand.app.composition import App
     from chargehand.app.missions import pause_mission
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
         print_result(Output(as_json=as_json), pause_mission(app, mission, reason=reason))
@@ -240,8 +240,8 @@ def resume(mission: str, as_json: bool) -> int:
     """Resume a paused mission, or one whose worker was lost, from its last recorded step."""
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import print_result
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -261,7 +261,7 @@ def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
     """Send the agent a message; an agent that cannot listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import message_document, send_message
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -280,9 +280,9 @@ def answer(mission: str, text: str | None, as_json: bool) -> int:
     """Answer what the agent of a mission asks; without TEXT, show or ask it."""
     from chargehand.app.composition import App
     from chargehand.app.missions import answer_mission, mission_state, question_document
-    from chargehand.cli.output import Output
-    from chargehand.cli.prompts import ask_question, question_heading
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.prompts import ask_question, question_heading
+    from chargehand.cli.terminal.rendering import print_result
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -316,8 +316,8 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
     """Start a new mission from one of a native agent's replies; what came before it costs nothing again."""
     from chargehand.app.composition import App
     from chargehand.app.missions import ForkRequest, fork_mission
-    from chargehand.cli.output import Output
     from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -335,8 +335,8 @@ def cancel(mission: str, as_json: bool) -> int:
     """Stop a running mission, or close one that waits."""
     from chargehand.app.composition import App
     from chargehand.app.missions import cancel_mission
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
         print_result(Output(as_json=as_json), cancel_mission(app, mission))
@@ -352,15 +352,15 @@ def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
 
     Exits 3 where the commit could not be exported.
     """
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     if dry_run:
         return _preview_roll_back(out, mission)
     from chargehand.app.composition import App
     from chargehand.app.missions import roll_back_mission
-    from chargehand.cli.progress import run_with_progress
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.progress import run_with_progress
+    from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
         state = run_with_progress(out, lambda shown: roll_back_mission(app, mission, observer=shown))
@@ -389,9 +389,9 @@ def promote(mission: str, reason: str, as_json: bool) -> int:
     """Approve a waiting mission and promote it. Cannot override a failed check."""
     from chargehand.app.composition import App
     from chargehand.app.missions import promote_mission
-    from chargehand.cli.output import Output
-    from chargehand.cli.progress import run_with_progress
-    from chargehand.cli.rendering import exit_code, print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.progress import run_with_progress
+    from chargehand.cli.terminal.rendering import exit_code, print_result
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -407,8 +407,8 @@ def discard(mission: str, as_json: bool) -> int:
     """Settle a mission as not wanted; its checkpoints stay until gc."""
     from chargehand.app.composition import App
     from chargehand.app.missions import discard_mission
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import print_result
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
         print_result(Output(as_json=as_json), discard_mission(app, mission))

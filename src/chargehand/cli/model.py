@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.models import CatalogueModel, FactView, FullPrice, ListPrice, ModelFactsView
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.models.catalogue import Reported
 
 _FACTS = {
@@ -48,7 +48,7 @@ def list_(repo: Path | None, everything: bool, provider: str | None, as_json: bo
     Example:
       chargehand model list --provider anthropic
     """
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     if everything or provider is not None:
@@ -105,7 +105,7 @@ def show(name: str, repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.models import show_model
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         found = show_model(app, name, repo)
@@ -177,8 +177,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
     Example:
       chargehand model stats --all --since 7d
     """
-    from chargehand.cli.output import Output
     from chargehand.cli.stats import show_model_stats
+    from chargehand.cli.terminal.output import Output
 
     return show_model_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)
 
@@ -200,7 +200,7 @@ def probe(name: str | None, quick: bool, repo: Path | None, as_json: bool) -> in
 
     from chargehand.app.composition import App
     from chargehand.app.models import describe_probe, probe_models
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import json_option, mission_argument, repo_option
+from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.policy import LoggedJudgement
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.policy.actions import Judgement
 
 _EXITS = {"allow": 0, "deny": 1, "ask": 3}
@@ -32,7 +32,7 @@ def show(repo: Path | None, facts: bool, cedar: bool, as_json: bool) -> int:
     """Show the rules in force, and where each comes from."""
     from chargehand.app.composition import App
     from chargehand.app.policy import list_rules, rule_schema
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     if facts:
@@ -81,7 +81,7 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, as_json: 
     """
     from chargehand.app.composition import App
     from chargehand.app.policy import judge_action
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     wanted: dict[str, Any] = {"command": command or None, **kinds}
     with App.open() as app:
@@ -116,7 +116,7 @@ def why(mission: str, every: bool, as_json: bool) -> int:
     """Show what was judged in a mission, by which rule and why."""
     from chargehand.app.policy import mission_judgements
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     counted: dict[str, int] = {}
@@ -162,7 +162,7 @@ def allow(rule: str, reason: str, when: str, as_json: bool) -> int:
     """
     from chargehand.app.policy import override_rule
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with StateReader.open() as reader:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import base_option, json_option, repo_option
+from chargehand.cli.terminal.options import base_option, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.projects import TrustRequest
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
 
 @click.group()
@@ -25,7 +25,7 @@ def list_(as_json: bool) -> int:
     """List the repositories that Chargehand has worked on."""
     from chargehand.app.projects import list_projects
     from chargehand.app.reading import StateReader
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         listed = list_projects(reader)
@@ -46,8 +46,8 @@ def show(repo: Path | None, as_json: bool) -> int:
     """Show a project: its base, its checks and setup, whether it is trusted."""
     from chargehand.app.composition import App
     from chargehand.app.projects import show_project
-    from chargehand.cli.output import Output
-    from chargehand.cli.rendering import base_line
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.rendering import base_line
     from chargehand.core.text import shown_path
 
     with App.open() as app:
@@ -81,9 +81,9 @@ def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
     """Build the environment layer of a base now, so that the first mission does not have to."""
     from chargehand.app.composition import App
     from chargehand.app.projects import set_up_project
-    from chargehand.cli.interrupt import run_async
-    from chargehand.cli.output import Output
-    from chargehand.cli.progress import progress
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.output import Output
+    from chargehand.cli.terminal.progress import progress
 
     out = Output(as_json=as_json)
     with App.open() as app, progress(out, "setup runs"):
@@ -109,7 +109,7 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_js
     """
     from chargehand.app.composition import App
     from chargehand.app.projects import TrustRequest
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with App.open() as app:
@@ -153,7 +153,7 @@ def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
 def log(repo: Path | None, as_json: bool) -> int:
     """Show a project's own log: actions that belong to no mission."""
     from chargehand.cli.mission import show_project_log
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     return show_project_log(Output(as_json=as_json), repo=repo)
 
@@ -169,7 +169,7 @@ def hook() -> None:
 def install_hook(repo: Path | None, as_json: bool) -> int:
     """Write the hook where git looks for it; a hook that is not ours is never changed."""
     from chargehand.app.projects import install_project_hook
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     hook = install_project_hook(repo)
@@ -185,7 +185,7 @@ def install_hook(repo: Path | None, as_json: bool) -> int:
 def remove_hook(repo: Path | None, as_json: bool) -> int:
     """Remove the hook; one that is not ours stays."""
     from chargehand.app.projects import remove_project_hook
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     hook = remove_project_hook(repo)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.options import complete_roles, json_option, repo_option
+from chargehand.cli.terminal.options import complete_roles, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.roles import RoleEntry
@@ -28,7 +28,7 @@ def list_(repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.roles import list_roles
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         listed = list_roles(app, repo)
@@ -71,7 +71,7 @@ def show(name: str, repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.roles import show_role
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with App.open() as app:
@@ -98,7 +98,7 @@ def path(name: str | None, repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.roles import role_path
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         found = role_path(app, name, repo)

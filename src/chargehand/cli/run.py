@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import base_option, json_option, repo_option, role_option, time_option
+from chargehand.cli.terminal.options import base_option, json_option, repo_option, role_option, time_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from chargehand.app.composition import App
     from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
-    from chargehand.cli.interrupt import Stop
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.interrupt import Stop
+    from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event, Payload
     from chargehand.core.state import MissionState
 
@@ -59,7 +59,7 @@ def run(as_json: bool, **options: Any) -> int:
     from chargehand.app.composition import App
     from chargehand.app.runs import RunRequest
     from chargehand.app.worker import ensure_worker
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out, request = Output(as_json=as_json), RunRequest(**options)
     with App.open() as app:
@@ -87,7 +87,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) ->
     import logging
 
     from chargehand.app.composition import App
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -135,7 +135,7 @@ def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent
     Raises for whatever was wrong before there was a mission.
     """
     from chargehand.app import runs
-    from chargehand.cli.prompts import confirm_trust
+    from chargehand.cli.terminal.prompts import confirm_trust
 
     ask = confirm_trust if out.can_ask and not request.yes else None
     prepared = runs.prepare_run(app, request, confirm_trust=ask)
@@ -156,8 +156,8 @@ def _run_shown(
     from dataclasses import replace
 
     from chargehand.app.runs import cancel_running
-    from chargehand.cli.interrupt import run_async
-    from chargehand.cli.progress import ObserverWithEvents, progress
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.progress import ObserverWithEvents, progress
 
     async def watched(stop: Stop) -> RunOutcome:
         stop.end = lambda: cancel_running(app)
@@ -173,8 +173,8 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
     from dataclasses import replace
 
     from chargehand.app.runs import RunOutcome
-    from chargehand.cli.progress import run_with_progress
-    from chargehand.cli.prompts import ask_question, confirm_promotion
+    from chargehand.cli.terminal.progress import run_with_progress
+    from chargehand.cli.terminal.prompts import ask_question, confirm_promotion
     from chargehand.core.mission_events import PROMOTE
 
     last = outcome
@@ -205,8 +205,8 @@ def _promotion(app: App, mission: str) -> Callable[[RunObserver], Awaitable[Miss
 def show_outcome(out: Output, outcome: RunOutcome) -> int:
     """Write the result, and the error behind it if there is one; return the exit code."""
     from chargehand.app.documents import mission_document
-    from chargehand.cli.failures import INTERRUPTED, show_failure
-    from chargehand.cli.rendering import exit_code, show_result, start_lines
+    from chargehand.cli.terminal.failures import INTERRUPTED, show_failure
+    from chargehand.cli.terminal.rendering import exit_code, show_result, start_lines
 
     out.document(mission_document(outcome.state))
     if outcome.start is not None and not out.shows_progress:  # on a terminal these lines were shown as it began
@@ -222,7 +222,7 @@ def show_outcome(out: Output, outcome: RunOutcome) -> int:
 
 def _detach(app: App, out: Output, request: RunRequest) -> int:
     from chargehand.app.runs import record_mission
-    from chargehand.cli.prompts import confirm_trust
+    from chargehand.cli.terminal.prompts import confirm_trust
 
     ask = confirm_trust if out.can_ask and not request.yes else None
     return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from chargehand.cli.options import json_option
+from chargehand.cli.terminal.options import json_option
 
 _LARGEST_BYTES = 64 * 1024
 """More than any secret may have: what is longer is refused by its rules, never cut to fit."""
@@ -31,7 +31,7 @@ def set_(name: str, as_json: bool) -> int:
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.secrets import keep_secret
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         kept = keep_secret(reader, name, read=lambda: _read_value(name))
@@ -49,7 +49,7 @@ def list_(as_json: bool) -> int:
     """List the names of stored secrets and where each comes from, never their values."""
     from chargehand.app.reading import StateReader
     from chargehand.app.secrets import list_secrets
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         listed = list_secrets(reader)
@@ -70,7 +70,7 @@ def remove(name: str, as_json: bool) -> int:
     """Delete a stored secret."""
     from chargehand.app.reading import StateReader
     from chargehand.app.secrets import remove_secret
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         removed = remove_secret(reader, name)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.app.composition import App
-from chargehand.app.snippets import SnippetRun, judge_snippet, plan_snippet, run_judged_snippet
-from chargehand.cli.failures import show_failure
-from chargehand.cli.interrupt import run_async
-from chargehand.cli.output import Output
+from chargehand.app.sandbox_commands import SnippetRun, judge_snippet, plan_snippet, run_judged_snippet
+from chargehand.cli.terminal.failures import show_failure
+from chargehand.cli.terminal.interrupt import run_async
+from chargehand.cli.terminal.output import Output
 from chargehand.core.errors import ChargehandError, UsageError
 
 _NOT_RUN = 125

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.statistics import StatisticsDocument
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
     from chargehand.missions.model_statistics import ModelStats
     from chargehand.missions.statistics import AttemptStats, Cost
     from chargehand.missions.statistics import Percentiles as Percentiles
@@ -55,7 +55,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import StatisticsRequest, mission_statistics
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     out = Output(as_json=as_json)
     with StateReader.open() as reader:

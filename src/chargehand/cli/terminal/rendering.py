@@ -13,7 +13,7 @@ from chargehand.app.documents import (
     mission_seconds,
     sums_differ,
 )
-from chargehand.cli.output import Output
+from chargehand.cli.terminal.output import Output
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Base, CheckResult, Finding, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState

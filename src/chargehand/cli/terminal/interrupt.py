@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from chargehand.cli.failures import INTERRUPTED
+from chargehand.cli.terminal.failures import INTERRUPTED
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`chargehand gc`: frees disk space that no mission needs."""
+"""`chargehand artifact`, `gc` and `store`: what the state directory keeps, and space back from it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.options import json_option, repo_option
+from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.storage import CollectedProject, Collection, GcOptions
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
 _KINDS = ("workspaces", "bases", "layers", "litter")
 
@@ -31,7 +31,7 @@ def gc(yes: bool, as_json: bool, **options: Any) -> int:
     limits.state_mb. Checkpoints are kept unless --checkpoints is given.
     """
     from chargehand.app.storage import GcOptions
-    from chargehand.cli.output import Output
+    from chargehand.cli.terminal.output import Output
 
     return collect(Output(as_json=as_json), GcOptions(**options), yes=yes)
 
@@ -91,3 +91,80 @@ def _removed(each: CollectedProject) -> Iterator[str]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
+
+
+@click.group()
+def store() -> None:
+    """Look after the database of the state directory."""
+
+
+@store.command()
+@json_option
+def rebuild(as_json: bool) -> int:
+    """Make the rows that lists and counts read anew from the log, and name the missions whose row was wrong.
+
+    The log itself is only read. Exits 0 whether or not anything differed.
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import rebuild_projections
+    from chargehand.cli.terminal.output import Output
+
+    out = Output(as_json=as_json)
+    with StateReader.open() as reader:
+        report = rebuild_projections(reader)
+    out.document(report)
+    for mission in report.differing:
+        out.text(f"differed  {mission}")
+    if report.renumbered:
+        out.text("Events were renumbered: readers that follow by position start again.")
+    found = f"{len(report.differing)} differed" if report.differing else "none differed"
+    out.text(f"Rebuilt the rows of {report.missions} mission{'' if report.missions == 1 else 's'}: {found}.")
+    return 0
+
+
+@click.group()
+def artifact() -> None:
+    """Show what missions kept: reports, outputs, snapshots of failed attempts."""
+
+
+@artifact.command("list")
+@mission_argument
+@json_option
+def list_(mission: str, as_json: bool) -> int:
+    """List what a mission kept, the oldest first."""
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import list_artifacts
+    from chargehand.cli.terminal.output import Output
+
+    with StateReader.open() as reader:
+        listed = list_artifacts(reader, mission)
+    out = Output(as_json=as_json)
+    out.document(listed)
+    if not listed.artifacts:
+        out.text(f"Mission {listed.mission} kept nothing.")
+        return 0
+    rows = [(each.id[:12], each.kind, each.size, each.time[:19].replace("T", " ")) for each in listed.artifacts]
+    out.table(("ARTIFACT", "KIND", "BYTES", "WHEN"), rows)
+    return 0
+
+
+@artifact.command()
+@click.argument("artifact")
+@json_option
+def show(artifact: str, as_json: bool) -> int:
+    """Print an artifact, given by its id or the start of it.
+
+    In a pipe every byte is written as it is; on a terminal control characters are removed. With --json, `content`
+    is text if the artifact is UTF-8, else base64; `encoding` says which.
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import read_artifact
+    from chargehand.cli.terminal.output import Output
+
+    with StateReader.open() as reader:
+        content, view = read_artifact(reader, artifact)
+    out = Output(as_json=as_json)
+    out.document(view)
+    if not as_json:
+        out.raw(content)
+    return 0

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from chargehand.app.event_text import describe
-from chargehand.cli.interrupt import Stop, run_async
-from chargehand.cli.output import Output
-from chargehand.cli.rendering import start_lines
+from chargehand.cli.terminal.interrupt import Stop, run_async
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.rendering import start_lines
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.events import Event, Payload
 from chargehand.core.mission_events import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from chargehand.cli.options import json_wanted
+from chargehand.cli.terminal.options import json_wanted
 
 INTERNAL = 6
 INTERRUPTED = 130
