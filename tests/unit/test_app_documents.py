@@ -10,8 +10,8 @@ import pytest
 from chargehand.core.codec import json_schema
 
 MODULES = (
-    *("agents", "audit", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
-    *("policy", "projects", "roles", "secrets", "snippets", "storage"),
+    *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
+    *("policy", "projects", "storage"),
 )
 DOCUMENTS = [
     kind

@@ -1,4 +1,4 @@
-"""The agents that can be put to work, coding agents found on this machine, and whether each can work."""
+"""Agents and roles: which there are, what each can do, and who works in which role."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from msgspec import structs
 
 from chargehand.agents.clis import SPECS
 from chargehand.agents.opening import abilities_of
+from chargehand.agents.roles import Role
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.configuration import configuration_here
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import model_config
 from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
-from chargehand.app.selection.choice import choose_agent, programs_on_path
+from chargehand.app.selection.choice import DEFAULT_ROLE, choose_agent, programs_on_path, role_settings
+from chargehand.app.selection.roles import RoleCatalogue, RoleInForce
 from chargehand.core.config import AgentConfig
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, ConfigError
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -191,3 +193,111 @@ def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tu
         hint = "; add its directory to sandbox.toolchain" if shutil.which(program) else ""
         return False, f"{program!r} is not found inside the sandbox{hint}"
     return True, place
+
+
+class RoleEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A role with its file's place and digest; `hides` are files of that name not in force.
+
+    `problem` says what is wrong with the file, and then there is no `role`.
+    """
+
+    name: str
+    level: str
+    place: str
+    digest: str
+    trusted: bool
+    hides: tuple[str, ...]
+    problem: str | None
+    role: Role | msgspec.UnsetType = msgspec.UNSET
+
+
+class RoleList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every role, the directory of the user's own, and configured names that no role has."""
+
+    roles: tuple[RoleEntry, ...]
+    directory: str
+    unknown: tuple[str, ...]
+
+
+class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One place that says who works in a role."""
+
+    where: str
+    agent: str | None
+    model: str | None
+    fallback: tuple[str, ...]
+
+
+class RoleView(msgspec.Struct, frozen=True, kw_only=True):
+    """One role as it is in force; `works` names who works in it, the first that says anything first."""
+
+    name: str
+    level: str
+    place: str
+    digest: str
+    role: Role
+    works: tuple[AssignmentDocument, ...]
+
+
+class RolePath(msgspec.Struct, frozen=True, kw_only=True):
+    """The directory of the user's own roles, or the file of one role."""
+
+    path: str
+
+
+def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
+    if app.current_project(repo) is None:
+        return app.roles(), app.user_configuration()
+    found = app.configured(repo)
+    return app.roles(found), found.resolved
+
+
+def list_roles(app: App, repo: Path | None) -> RoleList:
+    """Return every role of a repository or outside of any, those with a fault in their file included."""
+    roles, resolved = _roles_here(app, repo)
+    entries = tuple(map(_role_entry, roles.all()))
+    unknown = sorted(set(resolved.config.roles) - {each.name for each in entries} - {DEFAULT_ROLE})
+    return RoleList(roles=entries, directory=str(roles.directory), unknown=tuple(unknown))
+
+
+def _role_entry(found: RoleInForce) -> RoleEntry:
+    return RoleEntry(
+        name=found.file.name,
+        level=found.file.level,
+        place=found.file.place,
+        digest=found.file.digest,
+        trusted=found.file.trusted,
+        hides=tuple(file.place for file in found.hidden),
+        problem=None if found.problem is None else found.problem.message,
+        role=msgspec.UNSET if found.role is None else found.role,
+    )
+
+
+def show_role(app: App, name: str, repo: Path | None) -> tuple[RoleView, str]:
+    """Return a role as it is in force, and the text of its file. Raises `NotFoundError`, `ConfigError`."""
+    roles, resolved = _roles_here(app, repo)
+    role, file = roles.find(name, resolved.config)
+    works = tuple(
+        AssignmentDocument(where=each.where, agent=each.agent, model=each.model, fallback=each.fallback)
+        for each in role_settings(resolved.config, role)
+    )
+    view = RoleView(name=role.name, level=file.level, place=file.place, digest=file.digest, role=role, works=works)
+    return view, file.text()
+
+
+def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
+    """Return the directory of the user's own roles, or the file of one role.
+
+    Raises `ConfigError` (`role_shipped`) for a role that has no file on this machine.
+    """
+    roles, resolved = _roles_here(app, repo)
+    if name is None:
+        return RolePath(path=str(roles.directory))
+    _, file = roles.find(name, resolved.config)
+    if file.level == "shipped":
+        raise ConfigError(
+            f"the role {name!r} is built in and has no file of its own",
+            code="role_shipped",
+            hint=f"to make one: chargehand role show {name} > {roles.directory / name}.toml",
+        )
+    return RolePath(path=file.place)

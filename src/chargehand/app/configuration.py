@@ -1,7 +1,8 @@
-"""The configuration in force, with the origin of every value, and changes of the user's own file."""
+"""The configuration in force and the secrets that it names: show, set, keep, remove."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,64 @@ from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value
 from chargehand.app.locations import user_config_path
 from chargehand.app.reading import StateReader
+from chargehand.credentials.credentials import Origin
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+
+
+class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that is kept; `origin` is where it would come from now, null where its keyring does not answer."""
+
+    name: str
+    origin: Origin | None
+
+
+class SecretList(msgspec.Struct, frozen=True, kw_only=True):
+    """All secrets that are kept."""
+
+    secrets: tuple[SecretEntry, ...]
+
+
+class SecretKept(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that was kept; `hidden_by_environment`: a variable of that name takes its place."""
+
+    name: str
+    kept_in: str
+    hidden_by_environment: bool
+
+
+class SecretRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that was removed; `origin` is where it still comes from, null for nowhere."""
+
+    name: str
+    removed: bool
+    origin: Origin | None
+
+
+def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> SecretKept:
+    """Keep a secret whose value `read` returns.
+
+    `read` is called only once the name and the file are known to be right, so that nobody types in vain. Raises
+    `UsageError` (`secret_invalid`), `ConfigError`.
+    """
+    reader.credentials.describe(name)
+    place = reader.credentials.set(name, read())
+    hidden = reader.credentials.describe(name) == "environment"
+    return SecretKept(name=name, kept_in=place, hidden_by_environment=hidden)
+
+
+def list_secrets(reader: StateReader) -> SecretList:
+    """Return the names of the secrets that are kept, and where each would come from."""
+    names = reader.credentials.names()
+    return SecretList(secrets=tuple(SecretEntry(name=each.name, origin=each.origin) for each in names))
+
+
+def remove_secret(reader: StateReader, name: str) -> SecretRemoved:
+    """Remove a secret from where it is kept; raises `NotFoundError`."""
+    reader.credentials.remove(name)
+    return SecretRemoved(name=name, removed=True, origin=reader.credentials.describe(name))
+
 
 __all__ = ["check_user_value", "set_user_values"]
 

@@ -21,10 +21,10 @@ from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.documents import to_json
 from chargehand.app.live_output import remove_settled_output, writing_output
+from chargehand.app.projects import ConfirmTrust, require_trust, settle_trust
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
-from chargehand.app.trust import ConfirmTrust, require_trust, settle_trust
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.core.errors import ChargehandError, UsageError

@@ -10,7 +10,7 @@ import click
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.audit import AuditView
+    from chargehand.app.storage import AuditView
     from chargehand.cli.terminal.output import Output
 
 
@@ -38,8 +38,8 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     Example, with the note of a promoted commit:
       git notes --ref chargehand show COMMIT | chargehand audit verify --head -
     """
-    from chargehand.app.audit import verify_file, verify_log
     from chargehand.app.reading import StateReader
+    from chargehand.app.storage import verify_file, verify_log
     from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 
@@ -77,8 +77,8 @@ def _show(out: Output, report: AuditView) -> None:
 @json_option
 def export(mission: str | None, every: bool, output: Path | None, as_json: bool) -> int:
     """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
-    from chargehand.app.audit import export_to_file, exported_lines
     from chargehand.app.reading import StateReader
+    from chargehand.app.storage import export_to_file, exported_lines
     from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 

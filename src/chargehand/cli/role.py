@@ -10,7 +10,7 @@ import click
 from chargehand.cli.terminal.options import complete_roles, json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.roles import RoleEntry
+    from chargehand.app.agents import RoleEntry
 
 
 @click.group()
@@ -26,8 +26,8 @@ def list_(repo: Path | None, as_json: bool) -> int:
 
     Exits 1 if a file is wrong; the other roles still work.
     """
+    from chargehand.app.agents import list_roles
     from chargehand.app.composition import App
-    from chargehand.app.roles import list_roles
     from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
@@ -69,8 +69,8 @@ def show(name: str, repo: Path | None, as_json: bool) -> int:
 
     The text is the role's file itself, so that it can be the start of your own.
     """
+    from chargehand.app.agents import show_role
     from chargehand.app.composition import App
-    from chargehand.app.roles import show_role
     from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
@@ -96,8 +96,8 @@ def path(name: str | None, repo: Path | None, as_json: bool) -> int:
     Example:
       chargehand role show developer > "$(chargehand role path)/developer.toml"
     """
+    from chargehand.app.agents import role_path
     from chargehand.app.composition import App
-    from chargehand.app.roles import role_path
     from chargehand.cli.terminal.output import Output
 
     with App.open() as app:

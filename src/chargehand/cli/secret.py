@@ -29,8 +29,8 @@ def set_(name: str, as_json: bool) -> int:
     Example:
       chargehand secret set OPENAI_API_KEY < key.txt
     """
+    from chargehand.app.configuration import keep_secret
     from chargehand.app.reading import StateReader
-    from chargehand.app.secrets import keep_secret
     from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
@@ -47,8 +47,8 @@ def set_(name: str, as_json: bool) -> int:
 @json_option
 def list_(as_json: bool) -> int:
     """List the names of stored secrets and where each comes from, never their values."""
+    from chargehand.app.configuration import list_secrets
     from chargehand.app.reading import StateReader
-    from chargehand.app.secrets import list_secrets
     from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
@@ -68,8 +68,8 @@ def list_(as_json: bool) -> int:
 @json_option
 def remove(name: str, as_json: bool) -> int:
     """Delete a stored secret."""
+    from chargehand.app.configuration import remove_secret
     from chargehand.app.reading import StateReader
-    from chargehand.app.secrets import remove_secret
     from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
