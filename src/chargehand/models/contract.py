@@ -66,7 +66,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeteredUsage:
+class ReplyUsage:
     """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, at twice the price."""
 
     usage: Usage
@@ -84,7 +84,7 @@ class UpstreamReply:
     status: int
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
-    meter: Callable[[], MeteredUsage] | None = None
+    meter: Callable[[], ReplyUsage] | None = None
 
     @property
     def lower_headers(self) -> dict[str, str]:
@@ -132,7 +132,7 @@ def reply_from_pieces(
     *,
     content_type: str = "application/json",
     headers: Mapping[str, str] | None = None,
-    meter: Callable[[], MeteredUsage] | None = None,
+    meter: Callable[[], ReplyUsage] | None = None,
 ) -> UpstreamReply:
     """Return pieces that are already there as an upstream's reply."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from chargehand.core.errors import ExhaustedError
 from chargehand.core.ports import Spent
 from chargehand.models._json import as_mapping, as_mappings
-from chargehand.models.contract import MeteredUsage, Price
+from chargehand.models.contract import Price, ReplyUsage
 
 DEFAULT_OUTPUT = 32_000
 LEAST_OUTPUT = 16
@@ -108,13 +108,13 @@ def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
     return limit
 
 
-def cost_usd(price: Price | None, metered: MeteredUsage) -> float | None:
+def cost_usd(price: Price | None, metered: ReplyUsage) -> float | None:
     """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
     reported = metered.usage.cost_usd
     return computed_usd(price, metered) if reported is None else reported
 
 
-def computed_usd(price: Price | None, metered: MeteredUsage) -> float | None:
+def computed_usd(price: Price | None, metered: ReplyUsage) -> float | None:
     """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown."""
     usage = metered.usage
     if price is None:

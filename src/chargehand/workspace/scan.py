@@ -93,7 +93,7 @@ def scan(
     """
     try:
         with ObjectWriter(reader.objects, known=known) as writer:
-            scanner = _Scanner(rules, reader, cache, writer)
+            scanner = _TreeScanner(rules, reader, cache, writer)
             tree = scanner.scan_root(root)
         # Only now: an id in the cache says "read and stored", and before this line nothing is stored.
         learnt = cache.accept()
@@ -130,7 +130,7 @@ class _Directory:
     depth: int
 
 
-class _Scanner:
+class _TreeScanner:
     """One walk over a workspace's files."""
 
     def __init__(self, rules: ScanRules, reader: ObjectReader, cache: StatCache, writer: ObjectWriter) -> None:

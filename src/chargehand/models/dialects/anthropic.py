@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.anthropic_messages import (
     AnthropicReader,
     AnthropicWriter,
@@ -92,7 +92,7 @@ class AnthropicDialect(ModelDialect):
         capped = {} if limit is None else {"max_tokens": limit}
         return {**body, "model": model, **capped}
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usage`; what was cached or written to the cache is added to the input."""
         usage = as_mapping(document.get("usage"))
         plain, output = as_tokens(usage.get("input_tokens")), as_tokens(usage.get("output_tokens"))
@@ -100,7 +100,7 @@ class AnthropicDialect(ModelDialect):
         written = as_tokens(usage.get("cache_creation_input_tokens"))
         whole = None if plain is None else plain + (cached or 0) + (written or 0)
         hours = as_tokens(as_mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")) or 0
-        return MeteredUsage(
+        return ReplyUsage(
             usage=Usage(input=whole, output=output, cached=cached, cache_write=written),
             hour_writes=min(hours, written or 0),
         )

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Literal
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
-from chargehand.models.contract import Dialect, GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.contract import Dialect, GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.conversation import NeutralRequest, ReplyReader, ReplyWriter
 from chargehand.models.dialects.events import event_data
 
 _BYTES_A_TOKEN = 4
-UNKNOWN_USAGE = MeteredUsage(usage=Usage())
+UNKNOWN_USAGE = ReplyUsage(usage=Usage())
 
 
 class StreamMeter(ABC):
@@ -113,7 +113,7 @@ class RequestFormat(ABC):
         """Return the body for the upstream: its model name, the output limit in tokens, usage asked for."""
 
     @abstractmethod
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return the usage that a whole reply reports."""
 
     @abstractmethod

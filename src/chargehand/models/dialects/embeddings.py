@@ -10,9 +10,9 @@ from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_tokens, dump_json, parse_json
 from chargehand.models.contract import (
     Dialect,
-    MeteredUsage,
     ModelCall,
     ModelUpstream,
+    ReplyUsage,
     ServedModel,
     UpstreamReply,
     Usage,
@@ -132,7 +132,7 @@ def _write_reply(
         message = f"{len(made.vectors)} vectors came for {len(asked.texts)} texts"
         raise UpstreamError(message, code="upstream_malformed")
     document = embeddings_format(call.dialect).write_vectors(made, asked, str(call.body.get("model", "")))
-    metered = MeteredUsage(usage=Usage(input=made.used, output=0))
+    metered = ReplyUsage(usage=Usage(input=made.used, output=0))
     return reply_from_pieces(200, [dump_json(document)], headers=headers, meter=lambda: metered)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
     ContentPart,
@@ -119,7 +119,7 @@ class GeminiDialect(ModelDialect):
             ready["generationConfig"] = {**as_mapping(body.get("generationConfig")), "maxOutputTokens": limit}
         return ready
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usageMetadata`; reasoning counts as output, what tools brought in as input."""
         usage = as_mapping(document.get("usageMetadata"))
         given, brought = as_tokens(usage.get("promptTokenCount")), as_tokens(usage.get("toolUsePromptTokenCount"))
@@ -132,7 +132,7 @@ class GeminiDialect(ModelDialect):
         # A reply without a word has no count of its own, only the total.
         output = (written or 0) + (thought or 0) if known else None if total is None else max(0, total - read)
         cached = as_tokens(usage.get("cachedContentTokenCount"))
-        return MeteredUsage(usage=Usage(input=read, output=output, cached=cached))
+        return ReplyUsage(usage=Usage(input=read, output=output, cached=cached))
 
     def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
         """Return the meter of one stream."""
@@ -259,10 +259,10 @@ class GeminiEmbeddings(EmbeddingsFormat):
         requests = [{**one, "model": f"models/{model}"} for one in as_mappings(body["requests"])]
         return {**body, "model": model, "requests": requests}
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usageMetadata.promptTokenCount`, which older models do not report."""
         usage = as_mapping(document.get("usageMetadata"))
-        return MeteredUsage(usage=Usage(input=as_tokens(usage.get("promptTokenCount")), output=0))
+        return ReplyUsage(usage=Usage(input=as_tokens(usage.get("promptTokenCount")), output=0))
 
     def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
         """Read one request or a batch; all must have one size."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.contract import ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
     ContentPart,
@@ -94,7 +94,7 @@ class OpenAIChatDialect(ModelDialect):
             ready["stream_options"] = {**as_mapping(body.get("stream_options")), "include_usage": True}
         return ready
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usage`, as OpenAI, OpenRouter (`cost`), DeepSeek and xAI report it."""
         usage = as_mapping(document.get("usage"))
         if not usage:
@@ -106,7 +106,7 @@ class OpenAIChatDialect(ModelDialect):
         if output is not None and total is not None and given is not None:
             # Some providers leave reasoning out of `completion_tokens`, and charge for it.
             output = max(output, total - given)
-        return MeteredUsage(
+        return ReplyUsage(
             usage=Usage(
                 input=given,
                 output=output,
@@ -205,10 +205,10 @@ class OpenAIEmbeddings(EmbeddingsFormat):
         """Return the body with the model replaced."""
         return {**body, "model": model}
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usage.prompt_tokens`."""
         usage = as_mapping(document.get("usage"))
-        return MeteredUsage(usage=Usage(input=as_tokens(usage.get("prompt_tokens")), output=0))
+        return ReplyUsage(usage=Usage(input=as_tokens(usage.get("prompt_tokens")), output=0))
 
     def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
         """Read `input`, which must be text: tokens mean nothing to another provider."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, MeteredUsage, ModelCall, Operation, Usage
+from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
     ContentPart,
     ModelDialect,
@@ -70,10 +70,10 @@ class ResponsesDialect(ModelDialect):
         # What the provider keeps is out of reach of our own redaction and deletion.
         return {**body, "model": model, "store": False, **capped}
 
-    def read_usage(self, document: Mapping[str, Any]) -> MeteredUsage:
+    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usage`."""
         usage = as_mapping(document.get("usage"))
-        return MeteredUsage(
+        return ReplyUsage(
             usage=Usage(
                 input=as_tokens(usage.get("input_tokens")),
                 output=as_tokens(usage.get("output_tokens")),

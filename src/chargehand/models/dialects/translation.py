@@ -9,7 +9,7 @@ from typing import Any
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, dump_json, parse_json
-from chargehand.models.contract import Dialect, MeteredUsage, ModelCall, ModelUpstream, UpstreamReply, close_chunks
+from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, ReplyUsage, UpstreamReply, close_chunks
 from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
 from chargehand.models.dialects.conversation import (
     NeutralRequest,
@@ -83,7 +83,7 @@ class _TranslatedReply:
         provider: ModelDialect,
         asked: NeutralRequest,
     ) -> None:
-        self.metered: MeteredUsage = UNKNOWN_USAGE
+        self.metered: ReplyUsage = UNKNOWN_USAGE
         self._reply = reply
         self._stream = call.stream
         self._client = client

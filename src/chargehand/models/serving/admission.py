@@ -20,10 +20,10 @@ from chargehand.models.contract import (
     CallRecord,
     CallStatus,
     GatewayFault,
-    MeteredUsage,
     Operation,
     Price,
     QuotaRest,
+    ReplyUsage,
     ServedModel,
     Usage,
 )
@@ -39,7 +39,7 @@ from chargehand.models.metering import (
 
 _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-_UNKNOWN = MeteredUsage(usage=Usage())
+_UNKNOWN = ReplyUsage(usage=Usage())
 _MOST_REFUSED = 20
 _PLENTY = 1e9
 _MOST_NOTES, _LONGEST_NOTE = 8, 200
@@ -293,7 +293,7 @@ class MeteredCall:
             await asyncio.shield(self.on_disk)
 
     async def close(
-        self, status: CallStatus, http_status: int, *, metered: MeteredUsage = _UNKNOWN, reason: str = ""
+        self, status: CallStatus, http_status: int, *, metered: ReplyUsage = _UNKNOWN, reason: str = ""
     ) -> None:
         """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
 

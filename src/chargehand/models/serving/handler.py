@@ -14,11 +14,11 @@ from chargehand.models.contract import (
     REPLY_BYTES,
     GatewayFault,
     LostReply,
-    MeteredUsage,
     ModelCall,
     ModelUpstream,
     NextModel,
     Operation,
+    ReplyUsage,
     ServedModel,
     UpstreamReply,
 )
@@ -156,7 +156,7 @@ class RequestHandler:
         self._retries = retries
         self._redact = redact
         self._meter: StreamMeter | None = None
-        self._provider_meter: Callable[[], MeteredUsage] | None = None
+        self._provider_meter: Callable[[], ReplyUsage] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cut: GatewayFault | None = None
 
@@ -306,7 +306,7 @@ class RequestHandler:
                 if request.health is not None:
                     request.health.note_failure()
 
-    def _partial_usage(self) -> MeteredUsage:
+    def _partial_usage(self) -> ReplyUsage:
         """Return the usage of a reply that is not whole: what it wrote is not known.
 
         The provider's own word counts where the reply is translated.
@@ -319,7 +319,7 @@ class RequestHandler:
             return self._meter.metered
         else:
             known = self._meter.metered
-        return MeteredUsage(usage=replace(known.usage, output=None, cost_usd=None))
+        return ReplyUsage(usage=replace(known.usage, output=None, cost_usd=None))
 
     def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Remember what an error reply says of its provider."""
@@ -410,7 +410,7 @@ class RequestHandler:
         reply: UpstreamReply,
         headers: Mapping[str, str],
         body: bytes,
-        metered: MeteredUsage,
+        metered: ReplyUsage,
     ) -> None:
         """Keep and book a whole reply; then no power cut takes it or its reserve, and its client may have its end.
 

@@ -31,7 +31,7 @@ class Refused(Exception):
     """The client answered with an error."""
 
 
-class ClientConnection:
+class AcpPeer:
     """The connection, from the agent's side: one request at a time."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class FakeAgent:
 
     def __init__(self, act: str) -> None:
         self._act = act
-        self._line = ClientConnection()
+        self._line = AcpPeer()
         self._used = (11, 3)
         self._turns = 0
 

@@ -1,0 +1,77 @@
+"""One meaning for each class name, none of the pictures that the glossary ruled out, and a short glossary."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src/chargehand").rglob("*.py"))
+GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text()
+RULED_OUT = {
+    "Desk",
+    "Shelf",
+    "Tape",
+    "Bill",
+    "Clerk",
+    "Yard",
+    "Meeting",
+    "Cast",
+    "Sight",
+    "Spot",
+    "Look",
+    "Keeper",
+}
+PARTICIPLE = re.compile(r"_+[a-z]*(?:ed|told|kept|said|found|made|shown|left)_*")
+PARTICIPLES_LEFT = 140
+"""Private functions whose name is a lone participle: fewer each time this number is touched, never more."""
+
+
+def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[Path, ast.AST]]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, kind):
+                yield path, node
+
+
+def class_names() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        # Programs that run inside a sandbox import nothing of ours, so each has its own small parts.
+        if "/inside/" not in str(path) and not path.name.endswith("relay.py"):
+            found[node.name].append(str(path.relative_to(ROOT / "src/chargehand")))
+    return found
+
+
+def test_no_class_name_has_two_meanings() -> None:
+    assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
+
+
+def test_no_class_is_named_by_a_picture_of_our_own() -> None:
+    assert sorted(RULED_OUT & set(class_names())) == []
+
+
+def test_lone_participles_become_fewer() -> None:
+    names = [
+        f"{path.name}:{node.name}"
+        for path, node in nodes((ast.FunctionDef, ast.AsyncFunctionDef))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and PARTICIPLE.fullmatch(node.name)
+    ]
+    assert len(names) <= PARTICIPLES_LEFT, sorted(names)
+
+
+def test_the_glossary_is_short_and_says_each_word_once() -> None:
+    words = re.findall(r"^\| ([a-z -]+) \|", GLOSSARY, re.MULTILINE)[1:]
+    assert words == sorted(set(words))
+    assert 40 <= len(words) <= 80
+
+
+@pytest.mark.parametrize(("name", "lone"), [("_told", True), ("_asked", True), ("_request_model", False)])
+def test_what_a_lone_participle_is(name: str, lone: bool) -> None:
+    assert bool(PARTICIPLE.fullmatch(name)) is lone
