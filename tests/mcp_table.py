@@ -23,7 +23,7 @@ class Table:
     def sit(self) -> None:
         """Begin as a worker does."""
         box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
-        self.tools = McpTools(self._servers, self.desk, bounded=box.bounded)
+        self.tools = McpTools(self._servers, self.desk, shorten=box.shorten)
 
     @property
     def names(self) -> list[str]:

@@ -24,6 +24,7 @@ BROAD_EXCEPTS = {
     "network/mirror/server.py": 3,
     "models/serving/admission.py": 1,
 }
+BEHIND_FACES = 0
 IO_MODULES = {"socket", "subprocess", "sqlite3", "sqlalchemy", "asyncio", "shutil", "tempfile", "httpx"}
 
 
@@ -104,3 +105,24 @@ def test_links_of_the_docs_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     local = [target for target in targets if "://" not in target]
     assert not [target for target in local if not (page.parent / target).exists()]
+
+
+def test_the_modules_that_the_architecture_names_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", page)
+    assert len(named) > 25
+    assert [path for path in named if not (ROOT / "src/chargehand" / path).exists()] == []
+
+
+def test_nobody_reaches_behind_the_face_of_a_package() -> None:
+    """Its face is the modules directly in its folder without an underscore."""
+    behind = []
+    for path in SOURCES:
+        own = path.relative_to(ROOT / "src/chargehand").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.module.split(".") if isinstance(node, ast.ImportFrom) and node.module else []
+            if parts[:1] != ["chargehand"] or len(parts) < 3 or parts[1] in (own, "testing") or own == "testing":
+                continue
+            if len(parts) > 3 or parts[2].startswith("_"):
+                behind.append(f"{name(path)}: {node.module}")
+    assert len(behind) <= BEHIND_FACES, behind

@@ -17,8 +17,8 @@ from tests.conftest import git
 from tests.native_kit import ModelServer, NativeShop, says
 
 from chargehand.agents.contract import Endpoint
+from chargehand.app.documents import mission_document, to_json
 from chargehand.app.wiring.gateways import AttemptGateways
-from chargehand.cli.terminal.rendering import result_document
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
@@ -121,7 +121,7 @@ told(first=first, wrong=wrong, other=other, stream=stream)
     calls = shop.calls(state)
     assert [(call.model, call.status, call.turn) for call in calls] == [("served", "ok", 1), ("served", "ok", 2)]
     assert all(call.attempt == state.attempts[0].id for call in calls)
-    result = result_document(state)
+    result = to_json(mission_document(state))
     assert result["cost_usd"] == pytest.approx(2 * COST)
     assert result["cost_known"] is True
     with shop.opened() as app:
@@ -223,7 +223,7 @@ told(statuses=[status for status, _ in answers], codes=[body.get("error", {}).ge
     assert [call.status for call in calls] == ["ok"] * paid + ["refused"] * (20 - paid)
     with shop.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd <= COST * 4
-    assert result_document(state)["cost_usd"] == pytest.approx(paid * COST)
+    assert to_json(mission_document(state))["cost_usd"] == pytest.approx(paid * COST)
 
 
 def test_a_revoked_token_gets_401_and_then_nothing_listens(tmp_path: Path, server: ModelServer) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Scripted
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.contract import CallRecord, GatewayFault, Price, ServedModel, Usage
-from chargehand.models.dialects.base import MeteredUsage
+from chargehand.models.contract import CallRecord, GatewayFault, Price, ReplyUsage, ServedModel, Usage
 from chargehand.models.metering import CallBound
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.store.ledger import SpendingLimits
@@ -92,7 +91,7 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
         usage = Usage(input=read, output=wrote, cost_usd=scene.word) if scene.tells else Usage()
         invoices[bill.id] = scene.word if scene.word is not None else (read + wrote * 10.0) / 1e6
         tells[bill.id] = scene.tells
-        await bill.close("ok", 200, metered=MeteredUsage(usage=usage))
+        await bill.close("ok", 200, metered=ReplyUsage(usage=usage))
 
     refused: set[str] = set()
     invoices: dict[str, float] = {}

@@ -143,7 +143,7 @@ class MissionMachine(RuleBasedStateMachine):
         stack = contextlib.ExitStack()
         epoch = stack.enter_context(claim_mission(self.store.log, mission, worker=worker, look=self.look))
         journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
-        journal.note(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
+        journal.record(MissionClaimed(worker=worker, role="worker", epoch=epoch, version="1"))
         self.tasks.append(self.loop.create_task(asyncio.Event().wait()))
         control = Control(self.tasks[-1], journal)
         return Hand(mission=mission, worker=worker, epoch=epoch, journal=journal, control=control, let_go=stack)
@@ -175,11 +175,11 @@ class MissionMachine(RuleBasedStateMachine):
         hand = data.draw(st.sampled_from(self.unpaused()))
         running = running_attempt(hand.journal.state)
         if running:
-            hand.journal.note(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
+            hand.journal.record(AttemptFinished(attempt=running.id, status=status, seconds=1.0))
         else:
             number = len(hand.journal.state.attempts) + 1
             name = new_id("attempt")
-            hand.journal.note(AttemptStarted(attempt=name, number=number, agent="a", workspace="w", tree="t"))
+            hand.journal.record(AttemptStarted(attempt=name, number=number, agent="a", workspace="w", tree="t"))
 
     @rule(data=st.data(), status=st.sampled_from(ENDED[:-1]))
     @precondition(lambda self: self.unpaused())
@@ -191,7 +191,7 @@ class MissionMachine(RuleBasedStateMachine):
     def end(self, hand: Hand, finished: MissionFinished) -> None:
         running = running_attempt(hand.journal.state)
         lost = [AttemptFinished(attempt=running.id, status="lost", seconds=0.0)] if running else []
-        hand.journal.note(*lost, finished)
+        hand.journal.record(*lost, finished)
         hand.let_go.close()
 
     @rule(data=st.data())
@@ -213,7 +213,7 @@ class MissionMachine(RuleBasedStateMachine):
         if row.epoch == hand.epoch:
             return
         finished = MissionFinished(status="failed")
-        for write in (lambda: hand.journal.note(finished), lambda: self.one_step(hand)):
+        for write in (lambda: hand.journal.record(finished), lambda: self.one_step(hand)):
             with pytest.raises(FencedError):
                 write()
         hand.let_go.close()
@@ -240,7 +240,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.hands)
     def tell(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.hands)).control.tell("me", "hurry")
+        data.draw(st.sampled_from(self.hands)).control.send("me", "hurry")
 
     @rule(data=st.data(), dies=st.booleans())
     @precondition(lambda self: self.hands)
