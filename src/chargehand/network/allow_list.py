@@ -13,7 +13,7 @@ from chargehand.core.errors import ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
-BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
+GRANTED_BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
 """Kinds that a private grant by name covers; `link-local` and `reserved` need the very address."""
 
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
@@ -27,7 +27,7 @@ _RESERVED = (
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-def inner(address: Address) -> Address:
+def unwrap_ipv4(address: Address) -> Address:
     """Return the IPv4 address within an IPv4-mapped or NAT64 (64:ff9b::/96, RFC 6052) one, else the same."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -38,9 +38,9 @@ def inner(address: Address) -> Address:
     return address
 
 
-def kind_of(address: Address) -> AddressKind:
+def classify_address(address: Address) -> AddressKind:
     """Return what an address is by itself; what is not known to be public is not."""
-    address = inner(address)
+    address = unwrap_ipv4(address)
     if address.is_loopback:
         return "loopback"
     if address.is_link_local:
@@ -62,7 +62,7 @@ def _by_registry(address: Address) -> AddressKind:
     return "public" if address.is_global else "private"
 
 
-def is_own(address: Address) -> bool:
+def is_local_address(address: Address) -> bool:
     """Tell whether an address is this machine's: the kernel would speak to it from that very address.
 
     Asked without a packet: connecting a datagram socket only looks the route up.
@@ -77,7 +77,7 @@ def is_own(address: Address) -> bool:
 
 
 DEFAULT_PORTS = frozenset({80, 443})
-PRIVATE = "private:"
+PRIVATE_PREFIX = "private:"
 _LONGEST_NAME = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -102,7 +102,7 @@ class HostRule:
     @property
     def address(self) -> Address | None:
         """The address that the rule names, `None` where it names a host."""
-        return literal(self.host)
+        return parse_address(self.host)
 
     def matches(self, host: str, port: int) -> bool:
         """Tell whether a normal host and port are the rule's."""
@@ -112,7 +112,7 @@ class HostRule:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = ":*" if self.ports is None else "" if self.ports == DEFAULT_PORTS else f":{min(self.ports)}"
-        return f"{PRIVATE if self.private else ''}{'*.' if self.below else ''}{host}{port}"
+        return f"{PRIVATE_PREFIX if self.private else ''}{'*.' if self.below else ''}{host}{port}"
 
 
 def parse_rule(text: str) -> HostRule:
@@ -123,16 +123,16 @@ def parse_rule(text: str) -> HostRule:
     addresses.
     """
     rest = text.strip()
-    private = rest.lower().startswith(PRIVATE)
-    rest = rest[len(PRIVATE) :] if private else rest
+    private = rest.lower().startswith(PRIVATE_PREFIX)
+    rest = rest[len(PRIVATE_PREFIX) :] if private else rest
     try:
         name, port = split_port(rest)
-        ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({port_of(port)})
+        ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({parse_port(port)})
         below = name.startswith("*.")
-        host = normal_host(name.removeprefix("*."))
+        host = normalise_host(name.removeprefix("*."))
     except ValueError as error:
         raise ConfigError(f"no rule for the network: {text!r}: {error}", hint=_HINT) from None
-    if below and literal(host) is not None:
+    if below and parse_address(host) is not None:
         raise ConfigError(f"no rule for the network: {text!r}: an address has no subdomains", hint=_HINT)
     if below and "." not in host:
         raise ConfigError(
@@ -158,14 +158,14 @@ def split_port(text: str) -> tuple[str, str | None]:
     return host, port if colon else None
 
 
-def port_of(text: str) -> int:
+def parse_port(text: str) -> int:
     """Return a port from 1 to 65535; raises `ValueError`."""
     if not _PORT.fullmatch(text) or int(text) > 65_535:
         raise ValueError(f"{text!r} is no port")
     return int(text)
 
 
-def normal_host(name: str) -> str:
+def normalise_host(name: str) -> str:
     """Return a host as it is compared: lower case, A-labels, no dot at the end; raises `ValueError`.
 
     Numbers that only some resolvers take for an address (127.1, 0x7f000001) are refused.
@@ -182,7 +182,7 @@ def normal_host(name: str) -> str:
     return host
 
 
-def literal(host: str) -> Address | None:
+def parse_address(host: str) -> Address | None:
     """Return the address that a normal host is, `None` for a name."""
     return _address(host)
 
@@ -243,7 +243,7 @@ def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
 
 def _grants(rule: HostRule) -> bool:
     address = rule.address
-    return rule.private or (address is not None and kind_of(address) != "public")
+    return rule.private or (address is not None and classify_address(address) != "public")
 
 
 def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:

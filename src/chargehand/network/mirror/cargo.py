@@ -21,9 +21,9 @@ from chargehand.network.mirror.settings import (
     Proxies,
     environment_proxies,
     exempt_hosts,
-    shown_host,
+    expand_home,
+    host_for_log,
     split_login,
-    under_home,
 )
 from chargehand.network.mirror.upstream import RegistryClient
 
@@ -81,7 +81,7 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
 
 
 def _cargo_home(environ: Mapping[str, str]) -> Path:
-    return under_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
+    return expand_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
 
 
 def _tables(home: Path, stem: str) -> dict[str, Any]:
@@ -213,14 +213,14 @@ def _access(table: object, home: Path, environ: Mapping[str, str]) -> ClientAcce
     return ClientAccess(
         # A relative path is read from the directory that holds the .cargo directory.
         roots=(home.parent / _path(authority, environ),) if isinstance(authority, str) else (),
-        extra_roots=(under_home(added, environ),) if added else (),
+        extra_roots=(expand_home(added, environ),) if added else (),
         proxies=_proxies(environ.get("CARGO_HTTP_PROXY") or http.get("proxy"), environ),
         timeout=_timeout(environ.get("CARGO_HTTP_TIMEOUT") or http.get("timeout")),
     )
 
 
 def _path(value: str, environ: Mapping[str, str]) -> Path:
-    return under_home(value, environ) if value.startswith(("/", "~")) else Path(value)
+    return expand_home(value, environ) if value.startswith(("/", "~")) else Path(value)
 
 
 def _proxies(proxy: object, environ: Mapping[str, str]) -> Proxies:
@@ -319,7 +319,7 @@ class CrateRegistry:
             try:
                 service = decode_as(page.body if page else b"", _Service)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                raise MirrorRefusal(502, f"{shown_host(url)!r} has no usable config.json") from None
+                raise MirrorRefusal(502, f"{host_for_log(url)!r} has no usable config.json") from None
             self._services[source.name] = service
         return self._services[source.name]
 

@@ -19,10 +19,10 @@ from chargehand.network.mirror.settings import (
     Proxies,
     environment_proxies,
     exempt_hosts,
+    expand_home,
     netrc_logins,
     origin_of,
     split_login,
-    under_home,
 )
 from chargehand.network.mirror.upstream import RegistryClient, disk_file, local_path
 
@@ -101,9 +101,9 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
     named = environ.get("GOENV", "")
     if named == _OFF:
         return {}
-    default = Path(environ.get("XDG_CONFIG_HOME") or under_home("~/.config", environ)) / "go/env"
+    default = Path(environ.get("XDG_CONFIG_HOME") or expand_home("~/.config", environ)) / "go/env"
     try:
-        text = (under_home(named, environ) if named else default).read_text("utf-8", errors="replace")
+        text = (expand_home(named, environ) if named else default).read_text("utf-8", errors="replace")
     except OSError:
         return {}
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -150,7 +150,7 @@ def _access(urls: list[str], settings: Mapping[str, str], environ: Mapping[str, 
         if header:
             by_prefix[origin_of(bare) + parts.path.rstrip("/") + "/"] = header
     return ClientAccess(
-        roots=tuple(under_home(place, environ) for place in replaced),
+        roots=tuple(expand_home(place, environ) for place in replaced),
         proxies=Proxies(by_scheme=environment_proxies(environ), exempt=exempt),
         logins=Logins(by_prefix=by_prefix),
     )

@@ -37,7 +37,7 @@ class FileLink:
     upload_time: str = ""
 
 
-def normalised(name: str) -> str:
+def normalise_project(name: str) -> str:
     """Return the project's name as indexes write it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -47,11 +47,11 @@ def is_archive(filename: str) -> bool:
     return bool(FILENAME.fullmatch(filename)) and filename.lower().endswith(_ARCHIVES)
 
 
-def belongs(filename: str, project: str) -> bool:
+def may_belong_to(filename: str, project: str) -> bool:
     """Say whether a file may be of `project`; one that merely begins like it is left to the client to sort out."""
     if filename.endswith(".whl"):
-        return normalised(filename.partition("-")[0]) == project
-    return normalised(filename).startswith(project + "-")
+        return normalise_project(filename.partition("-")[0]) == project
+    return normalise_project(filename).startswith(project + "-")
 
 
 class _Anchors(HTMLParser):
@@ -68,7 +68,7 @@ class _Anchors(HTMLParser):
             self.found.append(values)
 
 
-def html_links(text: str, *, url: str) -> list[FileLink]:
+def parse_html_links(text: str, *, url: str) -> list[FileLink]:
     """Return the archives that an HTML page at `url` links to."""
     parser = _Anchors()
     parser.feed(text)
@@ -125,7 +125,7 @@ class _JsonPage(msgspec.Struct):
     files: list[_JsonFile]
 
 
-def json_links(body: bytes, *, url: str) -> list[FileLink]:
+def parse_json_links(body: bytes, *, url: str) -> list[FileLink]:
     """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
     found = decode_as(body, _JsonPage).files
     return [link for item in found if (link := _json_link(item, base=url)) is not None]
@@ -148,7 +148,7 @@ def _json_link(item: _JsonFile, *, base: str) -> FileLink | None:
     )
 
 
-def as_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
+def render_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as HTML, each link where `rewrite` says."""
     title = html.escape(project)
     lines = [
@@ -174,7 +174,7 @@ def _anchor(link: FileLink, href: str) -> str:
     return f"<a {written}>{html.escape(link.filename)}</a><br/>"
 
 
-def as_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
+def render_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as JSON, each link where `rewrite` says."""
     files = [_json_file(link, rewrite(link)) for link in links]
     return msgspec.json.encode({"meta": {"api-version": "1.0"}, "name": project, "files": files})

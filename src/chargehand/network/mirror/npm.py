@@ -23,14 +23,14 @@ from chargehand.network.mirror.settings import (
     Logins,
     NpmConfig,
     Proxies,
-    basic,
-    checked_url,
+    basic_auth,
+    check_url,
     environment_proxies,
     exempt_hosts,
+    expand_home,
+    host_for_log,
     origin_of,
-    shown_host,
     split_login,
-    under_home,
 )
 from chargehand.network.mirror.upstream import RegistryClient, UpstreamPage
 
@@ -94,7 +94,7 @@ class NodeRegistry:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = None
         if not isinstance(document, dict):
-            raise MirrorRefusal(502, f"{shown_host(page.url)!r} answered what is not a package document")
+            raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not a package document")
         for version, dist in _dists(document):
             dist["tarball"] = self._public_tarball(package, version, dist["tarball"], base=page.url)
         return msgspec.json.encode(document)
@@ -126,7 +126,7 @@ def _absolute(base: str, tarball: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise MirrorRefusal(502, f"{shown_host(base)!r} names a tarball that is not on the web")
+        raise MirrorRefusal(502, f"{host_for_log(base)!r} names a tarball that is not on the web")
     return url
 
 
@@ -142,7 +142,7 @@ def read_npm_config(environ: Mapping[str, str]) -> NpmConfig:
     """
     settings = _settings(environ)
     raw = {"": settings.get("registry") or NPM, **_scopes(settings)}
-    urls = {scope: checked_url(url, option=f"{scope}:registry".lstrip(":")) for scope, url in raw.items()}
+    urls = {scope: check_url(url, option=f"{scope}:registry".lstrip(":")) for scope, url in raw.items()}
     bare = {scope: split_login(url)[0].rstrip("/") + "/" for scope, url in urls.items()}
     return NpmConfig(
         registry=bare[""],
@@ -156,10 +156,10 @@ def _settings(environ: Mapping[str, str]) -> Settings:
     variables = _from_environment(environ)
     builtin = _from_file(_builtin_file(environ), environ)
     named = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"
-    user = _from_file(under_home(named, environ), environ)
+    user = _from_file(expand_home(named, environ), environ)
     near = {**builtin, **user, **variables}
     prefix = near.get("prefix") or environ.get("PREFIX") or _node_prefix(environ)
-    shared = _from_file(under_home(near.get("globalconfig") or f"{prefix}/etc/npmrc", environ), environ)
+    shared = _from_file(expand_home(near.get("globalconfig") or f"{prefix}/etc/npmrc", environ), environ)
     return {**builtin, **shared, **user, **variables}
 
 
@@ -289,7 +289,7 @@ def _header(values: Mapping[str, str]) -> str:
             password = base64.b64decode(values["_password"]).decode()
         except (binascii.Error, UnicodeDecodeError):
             return ""
-        return basic(values["username"], password)
+        return basic_auth(values["username"], password)
     return ""
 
 
@@ -298,9 +298,9 @@ def _access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -
     text = settings.get("ca", "").replace("\\n", "\n")
     extra = environ.get("NODE_EXTRA_CA_CERTS")
     return ClientAccess(
-        roots=(under_home(roots, environ),) if roots and roots != "null" else (),
+        roots=(expand_home(roots, environ),) if roots and roots != "null" else (),
         root_text=text if "BEGIN CERTIFICATE" in text else "",
-        extra_roots=(under_home(extra, environ),) if extra else (),
+        extra_roots=(expand_home(extra, environ),) if extra else (),
         verify=settings.get("strict-ssl", "true").lower() != "false",
         proxies=_proxies(settings, environ),
         logins=logins,

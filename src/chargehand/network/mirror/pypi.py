@@ -20,13 +20,13 @@ from chargehand.network.mirror.links import (
     HTML_MEDIA,
     JSON_MEDIA,
     FileLink,
-    as_html,
-    as_json,
-    belongs,
-    html_links,
     is_archive,
-    json_links,
-    normalised,
+    may_belong_to,
+    normalise_project,
+    parse_html_links,
+    parse_json_links,
+    render_html,
+    render_json,
 )
 from chargehand.network.mirror.memory import NamedFiles, PageCache
 from chargehand.network.mirror.settings import (
@@ -35,14 +35,14 @@ from chargehand.network.mirror.settings import (
     Logins,
     PipConfig,
     Proxies,
-    checked_url,
+    check_url,
     environment_proxies,
     exempt_hosts,
+    expand_home,
+    host_for_log,
     netrc_logins,
     origin_of,
-    shown_host,
     split_login,
-    under_home,
 )
 from chargehand.network.mirror.upstream import RegistryClient, UpstreamPage, disk_file, local_path
 
@@ -66,7 +66,7 @@ class PythonRegistry:
 
         A source that fails is never left out in silence: another one may serve a wrong package of that name.
         """
-        name = normalised(project)
+        name = normalise_project(project)
         sources = [self._find_links(url, name, trace=trace) for url in self._config.find_links]
         sources += [self._index(url, name, trace=trace) for url in self._config.indexes]
         answers = await asyncio.gather(*sources, return_exceptions=True)
@@ -78,7 +78,7 @@ class PythonRegistry:
                 links.setdefault((link.filename, link.hashes.get("sha256", "")), link)
         if not links:
             raise MirrorRefusal(404, f"no configured index has a project {name!r}")
-        render, media = (as_json, JSON_MEDIA) if JSON_MEDIA in accept else (as_html, HTML_MEDIA)
+        render, media = (render_json, JSON_MEDIA) if JSON_MEDIA in accept else (render_html, HTML_MEDIA)
         return MirrorReply(media=media, body=render(name, links.values(), rewrite=self._rewritten))
 
     def _rewritten(self, link: FileLink) -> str:
@@ -109,7 +109,7 @@ class PythonRegistry:
             links = await asyncio.to_thread(_local_links, url)
         else:
             links = await self._web_page(url, trace=trace)
-        return [link for link in links if belongs(link.filename, name)]
+        return [link for link in links if may_belong_to(link.filename, name)]
 
     async def _web_page(self, url: str, *, trace: MirrorTrace) -> list[FileLink]:
         kept = self._cache.get(url)
@@ -135,10 +135,10 @@ def _wanted(link: FileLink, filename: str) -> str | None:
 def _page_links(page: UpstreamPage) -> list[FileLink]:
     try:
         if "json" in page.media:
-            return json_links(page.body, url=page.url)
+            return parse_json_links(page.body, url=page.url)
     except msgspec.MsgspecError:
-        raise MirrorRefusal(502, f"{shown_host(page.url)!r} answered what is not an index page") from None
-    return html_links(page.body.decode("utf-8", "replace"), url=page.url)
+        raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not an index page") from None
+    return parse_html_links(page.body.decode("utf-8", "replace"), url=page.url)
 
 
 def _directory_links(url: str) -> list[FileLink]:
@@ -172,7 +172,7 @@ def _file_page_links(url: str) -> list[FileLink]:
         text = path.read_text("utf-8", errors="replace")
     except OSError:
         return []
-    return html_links(text, url=url)
+    return parse_html_links(text, url=url)
 
 
 # Later sections win, as for `pip install`.
@@ -191,8 +191,8 @@ def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
     options = _options(environ)
     raw_indexes = _raw_indexes(options)
     raw_links = options.get("find-links", "").split()
-    indexes = [checked_url(_as_url(item, environ), option="index-url") for item in raw_indexes]
-    links = [checked_url(_as_url(item, environ), option="find-links") for item in raw_links]
+    indexes = [check_url(_as_url(item, environ), option="index-url") for item in raw_indexes]
+    links = [check_url(_as_url(item, environ), option="find-links") for item in raw_links]
     return PipConfig(
         indexes=tuple(dict.fromkeys(split_login(url)[0] for url in indexes)),
         find_links=tuple(dict.fromkeys(split_login(url)[0] for url in links)),
@@ -209,7 +209,7 @@ def _raw_indexes(options: Mapping[str, str]) -> list[str]:
 def _as_url(item: str, environ: Mapping[str, str]) -> str:
     if "://" in item or item.startswith("file:"):
         return item
-    return under_home(item, environ).as_uri()
+    return expand_home(item, environ).as_uri()
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -317,9 +317,9 @@ def _access(options: Mapping[str, str], environ: Mapping[str, str], *, logins: L
     added = environ.get("SSL_CERT_FILE")
     client = options.get("client-cert")
     return ClientAccess(
-        roots=(under_home(replaced, environ),) if replaced else (),
-        extra_roots=(under_home(added, environ),) if added else (),
-        client_certificate=under_home(client, environ) if client else None,
+        roots=(expand_home(replaced, environ),) if replaced else (),
+        extra_roots=(expand_home(added, environ),) if added else (),
+        client_certificate=expand_home(client, environ) if client else None,
         unverified=frozenset(options.get("trusted-host", "").split()),
         proxies=_proxies(options.get("proxy", ""), environ),
         logins=logins,

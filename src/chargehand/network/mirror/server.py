@@ -11,8 +11,8 @@ from pathlib import Path
 
 import h11
 
+from chargehand.network._unix_socket import bound_socket, cannot_listen
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorRequest, MirrorTrace
-from chargehand.network.unix_socket import bound_socket, cannot_listen
 
 Handler = Callable[[h11.Request, MirrorTrace], Awaitable[MirrorReply]]
 _log = logging.getLogger(__name__)

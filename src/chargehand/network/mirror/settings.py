@@ -18,7 +18,7 @@ NPM = "https://registry.npmjs.org/"
 _PORTS = {"http": 80, "https": 443}
 
 
-def basic(user: str, password: str) -> str:
+def basic_auth(user: str, password: str) -> str:
     """Return the value of an Authorization header for `user` and `password`."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
 
@@ -28,11 +28,11 @@ def split_login(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    header = basic(unquote(user), unquote(password)) if userinfo else ""
+    header = basic_auth(unquote(user), unquote(password)) if userinfo else ""
     return urlunsplit(parts._replace(netloc=host)), header
 
 
-def shown_host(url: str) -> str:
+def host_for_log(url: str) -> str:
     """Return the host and port of `url` as it may be logged: never userinfo, path or query."""
     try:
         parts = urlsplit(url)
@@ -41,7 +41,7 @@ def shown_host(url: str) -> str:
     return parts.netloc.rpartition("@")[2] if parts.scheme in _PORTS else f"{parts.scheme}:"
 
 
-def checked_url(url: str, *, option: str) -> str:
+def check_url(url: str, *, option: str) -> str:
     """Return `url`; raise `ConfigError` that names `option` unless it is one we can fetch."""
     try:
         parts = urlsplit(url)
@@ -57,13 +57,13 @@ def checked_url(url: str, *, option: str) -> str:
     return url
 
 
-def under_home(value: str, environ: Mapping[str, str]) -> Path:
+def expand_home(value: str, environ: Mapping[str, str]) -> Path:
     """Return the path `value`, a `~` at its start read as the home that `environ` names."""
     home = environ.get("HOME") or "/"
     return Path(home + value[1:] if value == "~" or value.startswith("~/") else value).absolute()
 
 
-def port_of(parts: SplitResult) -> int:
+def url_port(parts: SplitResult) -> int:
     """Return the port of a split URL, the scheme's own where none is written."""
     return parts.port or _PORTS.get(parts.scheme, 0)
 
@@ -94,7 +94,7 @@ def origin_of(url: str) -> str:
     """Return `//host:port` of `url`, with the port always written, as `Logins` keys it."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return f"//{f'[{host}]' if ':' in host else host}:{port_of(parts)}"
+    return f"//{f'[{host}]' if ':' in host else host}:{url_port(parts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Proxies:
         """Return the URL of the proxy for `url`, None where it is reached directly."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
-        if any(_exempts(entry, host, port_of(parts)) for entry in self.exempt):
+        if any(_exempts(entry, host, url_port(parts)) for entry in self.exempt):
             return None
         return self.by_scheme.get(parts.scheme)
 
@@ -153,7 +153,7 @@ class ClientAccess:
     def verifies(self, url: str) -> bool:
         """Say whether the certificate of `url`'s host is checked."""
         parts = urlsplit(url)
-        names = {parts.hostname or "", f"{parts.hostname}:{port_of(parts)}"}
+        names = {parts.hostname or "", f"{parts.hostname}:{url_port(parts)}"}
         return self.verify and not names & self.unverified
 
 
@@ -215,7 +215,7 @@ def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
         except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
             continue
         return {
-            host: basic(login or account, password)
+            host: basic_auth(login or account, password)
             for host, (login, account, password) in hosts.items()
             if host != "default"
         }

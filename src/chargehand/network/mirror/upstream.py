@@ -14,9 +14,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 
-from chargehand.network.allow_list import Address, AddressKind, inner, kind_of
+from chargehand.network.allow_list import Address, AddressKind, classify_address, unwrap_ipv4
 from chargehand.network.contract import FILE_MEDIA, MirrorRefusal, MirrorReply, MirrorTrace, Resolve
-from chargehand.network.mirror.settings import ClientAccess, origin_of, port_of, shown_host, split_login
+from chargehand.network.mirror.settings import ClientAccess, host_for_log, origin_of, split_login, url_port
 
 _ZERO = ipaddress.ip_network("0.0.0.0/8")
 _NEVER: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
@@ -32,7 +32,7 @@ class AddressPolicy:
     """
 
     def __init__(self, urls: Iterable[str], *, resolve: Resolve | None = None) -> None:
-        self._own = {host: port_of(urlsplit(url)) for url in urls if (host := _host(url))}
+        self._own = {host: url_port(urlsplit(url)) for url in urls if (host := _host(url))}
         self._resolve = resolve or _system
         self._kinds: frozenset[AddressKind] | None = None
 
@@ -44,13 +44,13 @@ class AddressPolicy:
         host = _host(url)
         if host in self._own:
             return None
-        found = await self._lookup(host, port_of(urlsplit(url)))
+        found = await self._lookup(host, url_port(urlsplit(url)))
         for each in found:
             kind = _kind(each)
             if kind != "public" and kind not in await self._granted():
                 raise MirrorRefusal(
                     403,
-                    f"{shown_host(url)!r} leads to an address that is not public ({kind})",
+                    f"{host_for_log(url)!r} leads to an address that is not public ({kind})",
                     hint="only a registry that your own configuration names may be there",
                 )
         return found[0]
@@ -92,9 +92,9 @@ async def _system(host: str, port: int) -> Sequence[Address]:
 
 def _kind(address: Address) -> AddressKind:
     # Connecting to 0.0.0.0/8 or :: reaches this very machine.
-    here = inner(address)
+    here = unwrap_ipv4(address)
     zero = here.is_unspecified or (isinstance(here, ipaddress.IPv4Address) and here in _ZERO)
-    return "loopback" if zero else kind_of(address)
+    return "loopback" if zero else classify_address(address)
 
 
 def _host(url: str) -> str:
@@ -154,7 +154,7 @@ class RegistryClient:
         response, final = await self._open(url, headers=headers, trace=trace, login=login)
         try:
             if response.status_code in absent:
-                trace.problems.append(f"{shown_host(final)} answered {response.status_code}")
+                trace.problems.append(f"{host_for_log(final)} answered {response.status_code}")
                 return None
             _check_status(response, final)
             body = await self._whole(response, final)
@@ -169,7 +169,7 @@ class RegistryClient:
                 body += piece
                 if len(body) > self._page_bytes:
                     raise MirrorRefusal(
-                        502, f"the answer of {shown_host(url)!r} is larger than {self._page_bytes} B"
+                        502, f"the answer of {host_for_log(url)!r} is larger than {self._page_bytes} B"
                     )
         except httpx.HTTPError as error:
             raise _failure(error, url) from None
@@ -181,7 +181,7 @@ class RegistryClient:
         response, final = await self._open(url, headers=headers, trace=trace, login=login)
         try:
             if response.status_code in (404, 410):
-                raise MirrorRefusal(404, f"{shown_host(final)!r} does not have this file")
+                raise MirrorRefusal(404, f"{host_for_log(final)!r} does not have this file")
             _check_status(response, final)
         except BaseException:
             await response.aclose()
@@ -202,7 +202,7 @@ class RegistryClient:
         secure, first = urlsplit(url).scheme == "https", origin_of(url)
         for _ in range(_HOPS):
             bare, own = split_login(url)
-            trace.asked(shown_host(bare))
+            trace.asked(host_for_log(bare))
             plain_now = secure and urlsplit(bare).scheme != "https"
             given = own or (login if origin_of(bare) == first else "") or self._access.logins.header(bare)
             sent = {"authorization": given} if given and not plain_now else {}
@@ -212,7 +212,7 @@ class RegistryClient:
                 return response, bare
             await response.aclose()
             url = _next_url(bare, location)
-        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects too often")
+        raise MirrorRefusal(502, f"{host_for_log(url)!r} redirects too often")
 
     async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:
         try:
@@ -285,7 +285,7 @@ def _next_url(url: str, location: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects to what is not a web address")
+        raise MirrorRefusal(502, f"{host_for_log(url)!r} redirects to what is not a web address")
     return following
 
 
@@ -293,7 +293,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
     if response.status_code != 200:
         raise MirrorRefusal(
             502,
-            f"the registry at {shown_host(url)!r} answered {response.status_code}",
+            f"the registry at {host_for_log(url)!r} answered {response.status_code}",
             hint="check the login for it in your own configuration of the package client"
             if response.status_code in (401, 403)
             else "",
@@ -302,7 +302,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
 
 def _failure(error: Exception, url: str) -> MirrorRefusal:
     """Say what went wrong in our own words: a library's message may hold paths, URLs or proxy logins."""
-    return MirrorRefusal(502, f"the registry at {shown_host(url)!r} could not be reached: {_reason(error)}")
+    return MirrorRefusal(502, f"the registry at {host_for_log(url)!r} could not be reached: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from chargehand.network.allow_list import BY_NAME, PRIVATE, Address, AllowList, HostRule, is_own, kind_of, literal
+from chargehand.network.allow_list import (
+    GRANTED_BY_NAME,
+    PRIVATE_PREFIX,
+    Address,
+    AllowList,
+    HostRule,
+    classify_address,
+    is_local_address,
+    parse_address,
+)
 from chargehand.network.contract import EgressLimits, EgressRefusal, Resolve
 
 _READ_BYTES = 65_536
@@ -65,7 +74,7 @@ class Dialer:
         *,
         resolve: Resolve,
         limits: EgressLimits,
-        own: Callable[[Address], bool] = is_own,
+        own: Callable[[Address], bool] = is_local_address,
     ) -> None:
         self._allowed = allowed
         self._resolve = resolve
@@ -84,7 +93,7 @@ class Dialer:
 
         Names are looked up only after a rule let them through: what is not allowed leaves no trace in a DNS.
         """
-        address = literal(host)
+        address = parse_address(host)
         found = [address] if address is not None else await self._lookup(host, port)
         for each in found:
             self._judge(rule, host, port, each)
@@ -115,14 +124,14 @@ class Dialer:
         return found
 
     def _judge(self, rule: HostRule, host: str, port: int, address: Address) -> None:
-        kind = kind_of(address)
+        kind = classify_address(address)
         if kind in ("public", "private") and self._own(address):
             kind = "this machine"
         very = rule.address == address and not (address.is_unspecified or address.is_multicast)
-        if kind == "public" or very or (rule.private and kind in BY_NAME):
+        if kind == "public" or very or (rule.private and kind in GRANTED_BY_NAME):
             return
         shown = f"[{host}]" if ":" in host else host
-        grant = f"{PRIVATE}{shown}:{port}" if kind in BY_NAME else "the very address"
+        grant = f"{PRIVATE_PREFIX}{shown}:{port}" if kind in GRANTED_BY_NAME else "the very address"
         raise EgressRefusal(
             403,
             f"{_place(host, port)} leads to {address} ({kind})",

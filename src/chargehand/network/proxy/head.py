@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from chargehand.network.allow_list import normal_host, port_of, split_port
+from chargehand.network.allow_list import normalise_host, parse_port, split_port
 from chargehand.network.contract import EgressRefusal
 
 _METHOD = re.compile(rb"[A-Z]{1,16}")
@@ -158,7 +158,7 @@ def _authority(text: str, *, default: int | None) -> tuple[str, int]:
         host, port = split_port(text)
         if port is None and default is None:
             raise ValueError("no port")
-        return normal_host(host), default if port is None and default else port_of(port or "")
+        return normalise_host(host), default if port is None and default else parse_port(port or "")
     except ValueError:
         raise _bad("the address names no host and port") from None
 

@@ -8,12 +8,19 @@ from http import HTTPStatus
 
 import h11
 
-from chargehand.network.allow_list import literal, normal_host
+from chargehand.network.allow_list import normalise_host, parse_address
 from chargehand.network.contract import EgressRefusal, RequestPacer
 from chargehand.network.proxy.connection import CHUNK, ClientConnection, both, pump
 from chargehand.network.proxy.dial import Dialer, HostConnection
 from chargehand.network.proxy.head import RequestHead, kept_headers, read_head
-from chargehand.network.proxy.tls import HANDSHAKE, LARGEST_HELLO, REFUSED, BadHelloError, hello_of, server_name
+from chargehand.network.proxy.tls import (
+    HANDSHAKE,
+    LARGEST_HELLO,
+    REFUSED,
+    BadHelloError,
+    read_client_hello,
+    read_server_name,
+)
 
 _HEAD_BYTES = 65_536
 
@@ -147,9 +154,9 @@ async def _opening(line: ClientConnection, head: RequestHead) -> bytes:
             data += piece
             if head.port != _TLS_PORT and data[0] != HANDSHAKE:
                 return data
-            hello = hello_of(data)
+            hello = read_client_hello(data)
             if hello is not None:
-                _check_name(head, server_name(hello))
+                _check_name(head, read_server_name(hello))
                 return data
             if len(data) > LARGEST_HELLO + CHUNK:
                 raise BadHelloError("its ClientHello has no end")
@@ -166,11 +173,11 @@ async def _opening(line: ClientConnection, head: RequestHead) -> bytes:
 
 def _check_name(head: RequestHead, name: str | None) -> None:
     if name is None:
-        if literal(head.host) is None:
+        if parse_address(head.host) is None:
             raise BadHelloError("TLS names no server")
         return
     try:
-        same = normal_host(name) == head.host
+        same = normalise_host(name) == head.host
     except ValueError:
         same = False
     if not same:

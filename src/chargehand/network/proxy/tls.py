@@ -38,7 +38,7 @@ class _Cursor:
         return self.take(self.number(size))
 
 
-def hello_of(data: bytes) -> bytes | None:
+def read_client_hello(data: bytes) -> bytes | None:
     """Return the body of the ClientHello that `data` begins with, `None` while more is needed.
 
     `data` are TLS records, over several of which a hello may be spread. Raises `BadHelloError`.
@@ -62,7 +62,7 @@ def hello_of(data: bytes) -> bytes | None:
     return message[4 : 4 + int.from_bytes(message[1:4], "big")]
 
 
-def server_name(hello: bytes) -> str | None:
+def read_server_name(hello: bytes) -> str | None:
     """Return the one host name that a ClientHello asks for, `None` where it names none; raises `BadHelloError`."""
     cursor = _Cursor(hello)
     cursor.take(2 + 32)  # version, random
