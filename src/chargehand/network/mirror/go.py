@@ -247,7 +247,7 @@ class ModuleProxy:
 
     async def _page(self, url: str, trace: MirrorTrace) -> bytes:
         if url.startswith("file:"):
-            trace.asked("file:")
+            trace.add_host("file:")
             return await asyncio.to_thread(_local_page, url)
         page = await self._upstream.page(url, accept="*/*", trace=trace)
         if page is None:
@@ -256,7 +256,7 @@ class ModuleProxy:
 
     async def _file(self, url: str, trace: MirrorTrace) -> MirrorReply:
         if url.startswith("file:"):
-            trace.asked("file:")
+            trace.add_host("file:")
             return await disk_file(url)
         return await self._upstream.file(url, trace=trace)
 

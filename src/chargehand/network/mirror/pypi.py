@@ -92,20 +92,20 @@ class PythonRegistry:
             raise MirrorRefusal(404, "no index page of this mirror names this file")
         trace.project = filename
         if url.startswith("file:"):
-            trace.asked("file:")
+            trace.add_host("file:")
             return await disk_file(url)
         return await self._upstream.file(url, trace=trace)
 
     async def _index(self, index: str, name: str, *, trace: MirrorTrace) -> list[FileLink]:
         url = urljoin(index.rstrip("/") + "/", f"{name}/")
         if url.startswith("file:"):
-            trace.asked("file:")
+            trace.add_host("file:")
             return await asyncio.to_thread(_directory_links, url)
         return await self._web_page(url, trace=trace)
 
     async def _find_links(self, url: str, name: str, *, trace: MirrorTrace) -> list[FileLink]:
         if url.startswith("file:"):
-            trace.asked("file:")
+            trace.add_host("file:")
             links = await asyncio.to_thread(_local_links, url)
         else:
             links = await self._web_page(url, trace=trace)

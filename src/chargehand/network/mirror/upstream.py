@@ -202,7 +202,7 @@ class RegistryClient:
         secure, first = urlsplit(url).scheme == "https", origin_of(url)
         for _ in range(_HOPS):
             bare, own = split_login(url)
-            trace.asked(host_for_log(bare))
+            trace.add_host(host_for_log(bare))
             plain_now = secure and urlsplit(bare).scheme != "https"
             given = own or (login if origin_of(bare) == first else "") or self._access.logins.header(bare)
             sent = {"authorization": given} if given and not plain_now else {}
