@@ -8,7 +8,7 @@ import netrc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from chargehand.core.errors import ConfigError
 
@@ -16,6 +16,7 @@ from chargehand.core.errors import ConfigError
 PYPI = "https://pypi.org/simple/"
 NPM = "https://registry.npmjs.org/"
 _PORTS = {"http": 80, "https": 443}
+_LEAST_TIMEOUT = 60.0
 
 
 def basic_auth(user: str, password: str) -> str:
@@ -41,6 +42,24 @@ def host_for_log(url: str) -> str:
     return parts.netloc.rpartition("@")[2] if parts.scheme in _PORTS else f"{parts.scheme}:"
 
 
+def is_web_url(url: str) -> bool:
+    """Say whether `url` is an http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _PORTS and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def join_web_url(base: str, reference: str) -> str:
+    """Return `reference` as seen from `base`, "" where that is not an http or https URL."""
+    try:
+        url = urljoin(base, reference)
+    except ValueError:
+        return ""
+    return url if is_web_url(url) else ""
+
+
 def check_url(url: str, *, option: str) -> str:
     """Return `url`; raise `ConfigError` that names `option` unless it is one we can fetch."""
     try:
@@ -52,7 +71,7 @@ def check_url(url: str, *, option: str) -> str:
         shown = url.rpartition("@")[2] if "@" in url else url
         raise ConfigError(
             f"{option} is set to {shown!r}, which is not an http, https or file URL",
-            hint=f"mend {option} in your pip or npm configuration",
+            hint=f"correct {option} in your pip or npm configuration",
         )
     return url
 
@@ -114,22 +133,19 @@ class Proxies:
 
 
 def _exempts(entry: str, host: str, port: int) -> bool:
+    """Match an entry of NO_PROXY: `*`, a network, or a name (with all names below it) and perhaps a port."""
     if entry == "*":
         return True
     if "/" in entry:
-        return _in_network(entry, host)
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
     name, colon, wanted = entry.lower().partition(":")
     if colon and wanted.isdecimal() and int(wanted) != port:
         return False
     name = name.removeprefix("*").lstrip(".")
     return bool(name) and (host == name or host.endswith("." + name))
-
-
-def _in_network(entry: str, host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,21 +204,35 @@ class NpmConfig:
         return self.scopes.get(scope, self.registry)
 
 
-def environment_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxies that HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name, lower case first, by scheme."""
-    found = {}
+def environment_proxies(environ: Mapping[str, str]) -> Proxies:
+    """Return what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, lower case first."""
+    by_scheme = {}
     for scheme in _PORTS:
         for name in (f"{scheme}_proxy", "all_proxy"):
             value = environ.get(name) or environ.get(name.upper())
             if value:
-                found[scheme] = value if "://" in value else f"http://{value}"
+                by_scheme[scheme] = proxy_url(value)
                 break
-    return found
+    exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    return Proxies(by_scheme=by_scheme, exempt=split_no_proxy(exempt))
 
 
-def exempt_hosts(value: str) -> tuple[str, ...]:
+def proxy_url(value: str) -> str:
+    """Return the URL of a proxy, http where its setting names no scheme."""
+    return value if "://" in value else f"http://{value}"
+
+
+def split_no_proxy(value: str) -> tuple[str, ...]:
     """Return the entries of a NO_PROXY value."""
     return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+
+
+def read_timeout(value: object) -> float:
+    """Return the time-out in seconds that a client's setting says, at least a minute."""
+    try:
+        return max(_LEAST_TIMEOUT, float(str(value)))
+    except ValueError:
+        return _LEAST_TIMEOUT
 
 
 def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
