@@ -115,6 +115,7 @@ def _bind(path: Path) -> socket.socket:
         finally:
             os.close(directory)
         path.chmod(0o666)
+        # asyncio takes only sockets that do not block.
         listener.setblocking(False)
     except BaseException:
         listener.close()

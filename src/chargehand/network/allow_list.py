@@ -30,6 +30,7 @@ _RESERVED = (
 _MAX_NAME = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# No zero in front: some parsers would read it as octal.
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 # IDNA 2003 and IDNA 2008 map these four differently: what a rule allows must not depend on who reads it.
 _AMBIGUOUS = frozenset("ßς\u200c\u200d")
@@ -78,6 +79,7 @@ class AllowList:
     def find(self, host: str, port: int) -> HostRule | None:
         """Return the rule that lets a normalised host and port through, a private grant first, `None` for none."""
         matching = [rule for rule in self.rules if rule.matches(host, port)]
+        # A rule that also grants private addresses must not lose to one that does not.
         return next((rule for rule in matching if rule.private), matching[0] if matching else None)
 
 
@@ -129,6 +131,7 @@ def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:
         ports = ours.ports & theirs.ports
     if narrow is None or ports == frozenset():
         return None
+    # Only our own list can grant private addresses: theirs may come with a repository.
     return replace(narrow, ports=ports, private=ours.private)
 
 
@@ -233,6 +236,7 @@ def is_local_address(address: Address) -> bool:
     family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
+            # Any port does; 9 is the discard service.
             probe.connect((str(address), 9))
         except OSError:
             return False

@@ -84,6 +84,7 @@ class RequestPacer:
     def __init__(self, rate: int, now: Callable[[], float]) -> None:
         self._interval = 1 / rate
         self._now = now
+        # A second in the past: the first burst is there from the start.
         self._next = now() - 1.0
 
     async def wait_turn(self, *, patience: float) -> None:

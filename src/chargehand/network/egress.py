@@ -59,6 +59,7 @@ class EgressProxy:
 
     async def start(self) -> None:
         """Listen; raises `InfrastructureError` (`network_socket`) where the socket cannot be made."""
+        # Not in the constructor: the pacer needs the clock of the loop that serves.
         self._pacer = RequestPacer(self._limits.requests_per_second, asyncio.get_running_loop().time)
         await self._server.start(error_code="network_socket")
 

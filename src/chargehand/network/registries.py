@@ -40,6 +40,7 @@ PUBLIC_URL = "http://127.0.0.1:8870"
 # Longer than the mirror's own patience with an upstream, so that its message is what the client shows.
 _CLIENT_SECONDS = "180"
 _MAX_TARGET = 2_048
+# Names are matched strictly, for they become part of an upstream's URL.
 _PROJECT = r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,212}[A-Za-z0-9])?)"
 _PACKAGE = r"(?P<project>(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212}/)?(?!-/)[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212})"
 _FILE = r"(?P<filename>[A-Za-z0-9][A-Za-z0-9._+!~-]{0,260})"
@@ -86,7 +87,7 @@ class RegistryConfig:
 
         Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
         cargo and go; without configuration the public registries. Raises `ConfigError` for an unusable registry
-        URL of pip or npm; what cargo or go name and cannot be served is told when it is asked for.
+        URL of pip or npm; what cargo or go name and cannot be served is refused when it is requested.
         """
         variables = os.environ if environ is None else environ
         return cls(
@@ -118,6 +119,7 @@ class RegistryMirror:
         self.socket_path = socket_path
         self.public_url = public_url.rstrip("/")
         self._config = config
+        # A client for each: logins, proxies and authorities of one ecosystem are none of another's business.
         self._upstreams = [
             RegistryClient(
                 client.access, policy=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
@@ -163,32 +165,27 @@ class RegistryMirror:
         route = parse_route(request.target)
         trace.kind, trace.project = route.kind, route.project
         accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
-        if route.kind == "pypi-index":
-            return await self._python.index(route.project, accept=accept, trace=trace)
-        if route.kind == "pypi-file":
-            return await self._python.file(route.identity, route.filename, trace=trace)
-        if route.kind == "npm-index":
-            return await self._node.document(route.project, accept=accept, trace=trace)
-        if route.kind == "npm-file" and route.identity:
-            return await self._node.file(route.project, route.identity, route.filename, trace=trace)
-        if route.kind == "npm-file":
-            return await self._node.tarball(route.project, route.filename, trace=trace)
-        return await self._reply_to_compiler(route, trace=trace)
-
-    async def _reply_to_compiler(self, route: MirrorRoute, *, trace: MirrorTrace) -> MirrorReply:
-        """Answer cargo and go."""
+        project, filename = route.project, route.filename
         match route.kind:
+            case "pypi-index":
+                return await self._python.index(project, accept=accept, trace=trace)
+            case "pypi-file":
+                return await self._python.file(route.identity, filename, trace=trace)
+            case "npm-index":
+                return await self._node.document(project, accept=accept, trace=trace)
+            case "npm-file":
+                return await self._node.tarball(project, filename, identity=route.identity, trace=trace)
             case "cargo-config":
                 return self._crates.settings(route.registry, trace=trace)
             case "cargo-index":
-                return await self._crates.entries(route.registry, route.project, route.filename, trace=trace)
+                return await self._crates.entries(route.registry, project, filename, trace=trace)
             case "cargo-file":
-                return await self._crates.crate(route.registry, route.project, route.filename, trace=trace)
+                return await self._crates.crate(route.registry, project, filename, trace=trace)
             case "go-sums":
-                return await self._modules.sums(route.project, route.filename, trace=trace)
+                return await self._modules.sums(project, filename, trace=trace)
             case "go-file":
-                return await self._modules.archive(route.project, route.filename, trace=trace)
-        return await self._modules.page(route.project, route.filename, trace=trace)
+                return await self._modules.archive(project, filename, trace=trace)
+        return await self._modules.page(project, filename, trace=trace)
 
 
 def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
@@ -240,12 +237,14 @@ def parse_route(target: bytes) -> MirrorRoute:
     """Return what the target asks for; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
     if len(target) > _MAX_TARGET:
         raise MirrorRefusal(414, f"the path is longer than {_MAX_TARGET} B")
+    # An absolute target, or `//host`, would ask the mirror to be a proxy.
     if not target.startswith(b"/") or target.startswith(b"//"):
         raise MirrorRefusal(400, "the request target must be a path: this is not a proxy")
     try:
         path = unquote_to_bytes(target.partition(b"?")[0]).decode("ascii")
     except UnicodeDecodeError:
         raise MirrorRefusal(400, "the path is not ASCII") from None
+    # Judged after decoding: %2e%2e is as good as ".." to many servers.
     if not path.isprintable() or "\\" in path or any(part in (".", "..") for part in path.split("/")):
         raise MirrorRefusal(400, "the path is not plain")
     for kind, pattern in _ROUTES:

@@ -33,7 +33,9 @@ CRATES_IO = "crates-io"
 CRATES_INDEX = "https://index.crates.io/"
 _SPARSE = "sparse+"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# cargo refuses circles too, when it runs; here the number only ends the search.
 _MAX_REPLACEMENTS = 16
+# What the Cargo book has a sparse index answer for a crate that it does not have.
 _ABSENT = (404, 410, 451)
 _MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
 _HINT = "a sparse+https index in your own cargo configuration can be served"
@@ -106,12 +108,14 @@ class CrateRegistry:
 
     async def entries(self, registry: str, crate: str, path: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return the index file of a crate as it is upstream, checksums included; 404 where there is none."""
+        # cargo derives the path from the name, so any other is not for an index file.
         if path != index_path(crate.lower()):
             raise MirrorRefusal(404, "no index has a file at this path")
         return MirrorReply(body=await self._index_file(self._source(registry), crate, trace=trace))
 
     async def crate(self, registry: str, crate: str, version: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return a crate that its index names; 404 for any other."""
+        # The index comes first: a path here must not lead to just any file of the download host.
         source = self._source(registry)
         for line in (await self._index_file(source, crate, trace=trace)).splitlines():
             try:

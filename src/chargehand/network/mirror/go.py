@@ -124,9 +124,11 @@ class ModuleProxy:
         """Return a page of the checksum database that the user has configured, and of no other."""
         if not self._config.sums_name or database != self._config.sums_name:
             raise MirrorRefusal(404, f"your go configuration does not use the checksum database {database!r}")
+        # go asks this first, to learn whether it may send its look-ups here.
         if path == "supported":
             return MirrorReply()
         module = path.removeprefix("lookup/").rpartition("@")[0] if path.startswith("lookup/") else ""
+        # The database is public, so it must not learn the names of private modules either.
         if module:
             self._refuse_private(module)
         if self._sums_base is None:
@@ -207,6 +209,7 @@ def go_environment(config: GoConfig, public_url: str) -> Mapping[str, str]:
         "GONOSUMDB": config.no_sums,
         # go makes its module cache read-only, and an ordinary user could not delete those directories.
         "GOFLAGS": f"{config.flags} -modcacherw".strip(),
+        # The host's `go env -w` file may be visible inside, and names what is not reachable there.
         "GOENV": "off",
         # Private modules are refused by the mirror, with a reason; go would look for version control instead.
         "GONOPROXY": "none",

@@ -61,23 +61,26 @@ class NodeRegistry:
         body = await self._document(package, media=media, trace=trace)
         return MirrorReply(media=media, body=body)
 
-    async def tarball(self, package: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a tarball by its usual name, as lock files hold it; only what the package's document names."""
+    async def tarball(self, package: str, filename: str, *, identity: str = "", trace: MirrorTrace) -> MirrorReply:
+        """Return a tarball by its usual name, as lock files hold it, or by its id where its name is unusual.
+
+        404 for one that the package's document does not name.
+        """
+        if identity:
+            link = self._files.get(identity)
+            if link is None or link.filename != f"{package}/{filename}":
+                raise MirrorRefusal(404, "no package document of this mirror names this file")
+            return await self._upstream.file(link.url, trace=trace)
         key = f"{package}/{filename}"
+        # A lock file names tarballs of packages whose document nobody has asked for yet.
         if key not in self._tarballs:
             await self._document(package, media=INSTALL_MEDIA, trace=trace)
         if key not in self._tarballs:
             raise MirrorRefusal(404, f"package {package!r} has no file {filename!r}")
         return await self._upstream.file(self._tarballs[key], trace=trace)
 
-    async def file(self, package: str, identity: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a tarball of unusual name by its id; 404 for one that no document of this mirror named."""
-        link = self._files.get(identity)
-        if link is None or link.filename != f"{package}/{filename}":
-            raise MirrorRefusal(404, "no package document of this mirror names this file")
-        return await self._upstream.file(link.url, trace=trace)
-
     async def _document(self, package: str, *, media: str, trace: MirrorTrace) -> bytes:
+        # Registries know a scoped package by one element of the path.
         url = self._config.registry_of(package) + package.replace("/", "%2f")
         key = f"{media} {url}"
         cached = self._cache.get(key)
@@ -154,6 +157,7 @@ def _read_settings(environ: Mapping[str, str]) -> Settings:
             variables[key if key.startswith(("//", "_")) else key.lower()] = value
     npm, node = shutil.which("npm", path=path), shutil.which("node", path=path)
     builtin = _read_npmrc(Path(npm).resolve().parents[1] / "npmrc", environ) if npm else {}
+    # A project's own .npmrc is left out: a repository must not say where the host looks, or with what login.
     user_file = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"
     user = _read_npmrc(expand_home(user_file, environ), environ)
     known = {**builtin, **user, **variables}

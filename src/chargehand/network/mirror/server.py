@@ -133,6 +133,7 @@ class _Connection:
             request = await self._read_request()
             if request is None:
                 return None
+            # Spending nothing refuses where earlier requests have passed the limit.
             self._spend(0)
             return await handler(request, self.trace)
         except MirrorRefusal as error:
@@ -155,6 +156,7 @@ class _Connection:
             raise MirrorRefusal(error.error_status_hint, "the request is not valid HTTP/1.1") from None
         if not isinstance(event, h11.Request):
             return None
+        # Noted before it is judged, so that a refused one is in the log, but not at any length.
         self.trace.method = event.method[:_METHOD_LENGTH].decode("ascii")
         if event.method.decode("ascii") not in _METHODS:
             raise MirrorRefusal(405, "this mirror answers only GET and HEAD")

@@ -68,6 +68,7 @@ def check_url(url: str, *, option: str) -> str:
     except ValueError:
         usable = False
     if not usable:
+        # The message reaches logs and terminals, and a login may stand before the @.
         shown = url.rpartition("@")[2] if "@" in url else url
         raise ConfigError(
             f"{option} is set to {shown!r}, which is not an http, https or file URL",
@@ -99,6 +100,7 @@ class Logins:
         """Return the Authorization header value for `url`, "" if the user has none for it."""
         parts = urlsplit(url)
         origin = origin_of(url)
+        # The nearest path wins: repositories of one host may have logins of their own.
         path = parts.path or "/"
         while path:
             found = self.by_prefix.get(origin + (path if path.endswith("/") else path + "/"))
@@ -244,6 +246,7 @@ def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
             hosts = netrc.netrc(str(path)).hosts
         except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
             continue
+        # The `default` entry is left out: it would give a login to every host that a page names.
         return {
             host: basic_auth(login or account, password)
             for host, (login, account, password) in hosts.items()

@@ -87,6 +87,7 @@ class AddressPolicy:
                     kinds.update(map(_classify, await self._look_up(host, port)))
                 except MirrorRefusal:
                     continue
+            # Asked once, so that a name which changes later grants nothing more.
             self._granted = frozenset(kinds) - _NEVER_GRANTED
         return self._granted
 
@@ -255,6 +256,8 @@ class RegistryClient:
             if key.verify not in self._contexts:
                 self._contexts[key.verify] = ssl_context(self._access, verify=key.verify)
             limits = httpx.Limits(max_connections=100, max_keepalive_connections=0 if host == _ANY_HOST else 20)
+            # httpx is not let read this process's environment: proxies and logins are those of the package client.
+            # Its retries are of connecting alone, so no request is sent twice.
             self._clients[key] = httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(
                     verify=self._contexts[key.verify], proxy=key.proxy, retries=2, trust_env=False, limits=limits
@@ -275,6 +278,7 @@ def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
     for path in (*access.roots, *access.extra_roots):
         if path.is_dir():
             context.load_verify_locations(capath=path)
+        # What replaces all trust must be readable, so a missing file fails here; a missing addition is left out.
         elif path in access.roots or path.is_file():
             context.load_verify_locations(cafile=path)
     if access.root_text:

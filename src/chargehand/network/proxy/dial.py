@@ -149,6 +149,7 @@ async def _connect(address: Address, port: int, *, patience: float | None) -> Up
     family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
+        # Pieces of a tunnel are passed on as they come, and must not wait for one another.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(patience):
             await asyncio.get_running_loop().sock_connect(connection, (str(address), port))

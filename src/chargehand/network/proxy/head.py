@@ -60,7 +60,10 @@ def read_head(data: bytes) -> RequestHead:
     method = name.decode()
     fields = _read_fields(lines)
     if method == "CONNECT":
-        return _read_connect(target.decode("ascii"), fields)
+        host, port = _read_authority(target.decode("ascii"), default_port=None)
+        # Clients of HTTP/1.0, Python's own among them, send no Host; the target says it all.
+        _check_host(_values(fields, b"host"), host, port, default_port=port, required=False)
+        return RequestHead(method="CONNECT", host=host, port=port)
     if version != b"HTTP/1.1":
         raise EgressRefusal(505, "only requests of HTTP/1.1 are forwarded")
     if method in _REFUSED_METHODS:
@@ -87,13 +90,6 @@ def _read_fields(lines: Sequence[bytes]) -> Headers:
             raise EgressRefusal(400, "a header line is malformed")
         fields.append((match[1].lower(), match[2]))
     return fields
-
-
-def _read_connect(target: str, fields: Headers) -> RequestHead:
-    host, port = _read_authority(target, default_port=None)
-    # Clients of HTTP/1.0, Python's own among them, send no Host; the target says it all.
-    _check_host(_values(fields, b"host"), host, port, default_port=port, required=False)
-    return RequestHead(method="CONNECT", host=host, port=port)
 
 
 def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:

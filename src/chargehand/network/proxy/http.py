@@ -48,6 +48,7 @@ class ProxiedRequest:
                 async with client.idle_timeout():
                     await (tunnel if head.tunnel else forward)(client, head, upstream)
             finally:
+                # Not closed: that would wait for an upstream that does not read.
                 upstream.writer.transport.abort()
         except asyncio.CancelledError:
             client.abort("the sandbox's network was closed")
@@ -92,6 +93,7 @@ class ProxiedRequest:
         client, dialer = self.client, self.dialer
         if self.full:
             raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
+        # Spending nothing refuses where earlier requests have passed the limit.
         client.meter.spend()
         await self.pacer.wait_turn(patience=client.limits.head_seconds)
         # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
@@ -116,6 +118,7 @@ async def tunnel(client: ClientConnection, head: RequestHead, upstream: Upstream
         else:
             upstream.writer.write_eof()
 
+    # A client sends its ClientHello only after this line, so the server name can be checked only then.
     client.trace.status = HTTPStatus.OK
     client.writer.write(_ESTABLISHED)
     await run_both_ways(send(), copy_stream(upstream.reader, client.writer, count=client.count_in))
@@ -207,6 +210,7 @@ class _PlainExchange:
         head = self._head
         headers = [*head.headers, *self._framing, (b"connection", b"close")]
         await self._write_upstream(h11.Request(method=head.method, target=head.target, headers=headers))
+        # `Expect` is not passed on, so it is the proxy that tells the client to send its body.
         if head.expects:
             await self._write_client(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
         while True:
