@@ -86,7 +86,7 @@ class PythonRegistry:
             if isinstance(answer, BaseException):
                 raise answer
             for link in answer:
-                # The first source of a file wins; the same name with another hash stays too, as pip would see both.
+                # The first source of a file wins; the same name with another hash stays too: pip would see both.
                 links.setdefault((link.filename, link.hashes.get("sha256", "")), link)
         if not links:
             raise MirrorRefusal(404, f"no configured index has a project {name!r}")
