@@ -126,7 +126,7 @@ def _bind(path: Path) -> socket.socket:
 async def end_writing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """End the reply and discard what the client still sends, for at most a second.
 
-    Closing a socket over unread bytes resets it, and a reset takes the reply from who has yet to read it.
+    Closing a socket over unread bytes resets it, and after a reset a client may lose a reply it has yet to read.
     """
     left = _LINGER_BYTES
     with contextlib.suppress(OSError):  # TimeoutError is one

@@ -184,7 +184,7 @@ async def nothing_to_close() -> None:
 class MirrorReply:
     """A whole body or a stream of pieces; `length` in bytes, None where it is not known beforehand.
 
-    `reason` takes the place of the usual reason phrase, `encoding` is the content coding of the body. Who sends it
+    `reason` takes the place of the usual reason phrase, `encoding` is the content coding of the body. The sender
     awaits `close` afterwards, whether that worked or not.
     """
 
