@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from chargehand.network.allow_list import Address, AllowList, is_own
+from chargehand.network.allow_list import Address, AllowList, is_local_address
 from chargehand.network.contract import EgressLimits, EgressRequest
 from chargehand.network.egress import EgressProxy
 
@@ -75,7 +75,7 @@ async def proxy(
         log=made.log.append,
         limits=limits,
         resolve=names or Names(),
-        own=is_own if own else lambda _: False,
+        own=is_local_address if own else lambda _: False,
     )
     async with running:
         made.running = running

@@ -12,11 +12,11 @@ from chargehand.core.errors import ConfigError
 from chargehand.network.allow_list import (
     AllowList,
     HostRule,
-    inner,
-    is_own,
-    kind_of,
+    classify_address,
+    is_local_address,
     meet_rules,
     parse_rule,
+    unwrap_ipv4,
     without_grants,
 )
 
@@ -63,7 +63,7 @@ def test_a_meet_is_what_both_allow_and_grants_what_ours_does(ours: list[str], th
 def test_without_grants_nothing_private_is_left(rules: list[str]) -> None:
     kept = [parse_rule(text) for text in without_grants(rules)]
     assert not [rule for rule in kept if rule.private]
-    assert not [rule for rule in kept if rule.address is not None and kind_of(rule.address) != "public"]
+    assert not [rule for rule in kept if rule.address is not None and classify_address(rule.address) != "public"]
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z0-9.*:\[\]_-]{0,30}", fullmatch=True))
@@ -157,7 +157,7 @@ _ADDRESSES = st.ip_addresses()
 def test_only_what_the_library_calls_global_is_public(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
-    judged, kind = inner(address), kind_of(address)
+    judged, kind = unwrap_ipv4(address), classify_address(address)
     if kind == "public":
         assert judged.is_global
     elsewhere = (judged.is_loopback, judged.is_link_local, judged.is_multicast, judged.is_reserved)
@@ -169,8 +169,8 @@ def test_only_what_the_library_calls_global_is_public(
 def test_an_address_in_another_coat_is_judged_as_itself(address: ipaddress.IPv4Address) -> None:
     for network in ("::ffff:0:0", "64:ff9b::"):
         coat = ipaddress.IPv6Address(int(ipaddress.IPv6Address(network)) | int(address))
-        assert kind_of(coat) == kind_of(address)
-    assert kind_of(ipaddress.IPv6Address(0x2002 << 112 | int(address) << 80)) == "reserved"
+        assert classify_address(coat) == classify_address(address)
+    assert classify_address(ipaddress.IPv6Address(0x2002 << 112 | int(address) << 80)) == "reserved"
 
 
 def test_public_addresses_are_public() -> None:
@@ -182,9 +182,9 @@ def test_public_addresses_are_public() -> None:
         "2a04:4e42::223",
         "64:ff9b::808:808",
     ):
-        assert kind_of(ipaddress.ip_address(text)) == "public"
+        assert classify_address(ipaddress.ip_address(text)) == "public"
 
 
 def test_this_machine_knows_itself() -> None:
-    assert is_own(ipaddress.ip_address("127.0.0.1"))
-    assert not is_own(ipaddress.ip_address("1.1.1.1"))
+    assert is_local_address(ipaddress.ip_address("127.0.0.1"))
+    assert not is_local_address(ipaddress.ip_address("1.1.1.1"))

@@ -13,7 +13,7 @@ from tests.egress_kit import Names, get, proxy, upstream
 
 from chargehand.network.contract import EgressLimits, EgressRefusal
 from chargehand.network.proxy.head import read_head
-from chargehand.network.proxy.tls import BadHelloError, hello_of, server_name
+from chargehand.network.proxy.tls import BadHelloError, read_client_hello, read_server_name
 
 A = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n"
 BAD_HEADS = {
@@ -211,22 +211,22 @@ def split(records: bytes, size: int) -> bytes:
 
 def test_a_hello_over_many_records_is_read() -> None:
     for size in (1, 7, 100):
-        found = hello_of(split(hello("a.test"), size))
+        found = read_client_hello(split(hello("a.test"), size))
         assert found is not None
-        assert server_name(found) == "a.test"
+        assert read_server_name(found) == "a.test"
 
 
 def test_a_hello_is_not_judged_before_it_is_whole() -> None:
     data = hello("a.test")
-    assert {hello_of(data[:size]) for size in range(len(data))} == {None}
+    assert {read_client_hello(data[:size]) for size in range(len(data))} == {None}
 
 
 def test_a_hello_that_is_none_is_refused() -> None:
-    whole = hello_of(hello("a.test"))
+    whole = read_client_hello(hello("a.test"))
     assert whole is not None
     for size in range(len(whole)):
         with contextlib.suppress(BadHelloError):
-            assert server_name(whole[:size]) is None
+            assert read_server_name(whole[:size]) is None
     for data in (
         b"GET / HTTP/1.1",
         b"\x16\x02\x00",
@@ -235,9 +235,9 @@ def test_a_hello_that_is_none_is_refused() -> None:
         b"\x80\x2e\x01",
     ):
         with pytest.raises(BadHelloError):
-            hello_of(data)
+            read_client_hello(data)
     with pytest.raises(BadHelloError):
-        hello_of(b"\x16\x03\x01\x00\x04\x02\x00\x00\x00")  # a ServerHello
+        read_client_hello(b"\x16\x03\x01\x00\x04\x02\x00\x00\x00")  # a ServerHello
 
 
 def test_two_names_in_a_hello_are_refused() -> None:
@@ -245,10 +245,10 @@ def test_two_names_in_a_hello_are_refused() -> None:
     entry = b"\0\0\x06a.test"
     once = b"\0\0" + (len(entry) + 2).to_bytes(2, "big") + len(entry).to_bytes(2, "big") + entry
     twice = b"\0\0" + (2 * len(entry) + 2).to_bytes(2, "big") + (2 * len(entry)).to_bytes(2, "big") + 2 * entry
-    assert server_name(start + len(once).to_bytes(2, "big") + once) == "a.test"
+    assert read_server_name(start + len(once).to_bytes(2, "big") + once) == "a.test"
     for extensions in (once + once, twice):
         with pytest.raises(BadHelloError):
-            server_name(start + len(extensions).to_bytes(2, "big") + extensions)
+            read_server_name(start + len(extensions).to_bytes(2, "big") + extensions)
 
 
 def test_no_refusal_repeats_what_it_refuses_with_a_secret() -> None:

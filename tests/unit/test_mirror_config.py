@@ -10,7 +10,7 @@ import pytest
 from chargehand.core.errors import ConfigError
 from chargehand.network.mirror.npm import parse_npmrc
 from chargehand.network.mirror.pypi import parse_config_list
-from chargehand.network.mirror.settings import NPM, PYPI, Logins, Proxies, basic, shown_host
+from chargehand.network.mirror.settings import NPM, PYPI, Logins, Proxies, basic_auth, host_for_log
 from chargehand.network.registries import RegistryConfig
 
 SECRET = "s3cret"
@@ -99,10 +99,10 @@ def test_logins_of_pip_come_from_urls_and_netrc(home: Path) -> None:
         )
     ).pip
     header = config.access.logins.header
-    assert header("https://one.invalid/simple/six/") == basic("us@er", SECRET)
-    assert header("https://one.invalid/packages/six.whl") == basic("us@er", SECRET)
+    assert header("https://one.invalid/simple/six/") == basic_auth("us@er", SECRET)
+    assert header("https://one.invalid/packages/six.whl") == basic_auth("us@er", SECRET)
     assert header("https://one.invalid:8443/simple/six/") == ""
-    assert header("https://files.invalid/six.whl") == basic("n", SECRET)
+    assert header("https://files.invalid/six.whl") == basic_auth("n", SECRET)
     assert header("https://two.invalid/six/") == ""
     assert config.indexes == ("https://one.invalid/simple", "https://two.invalid/")
 
@@ -163,13 +163,13 @@ def test_logins_of_npm(home: Path) -> None:
         "registry=https://one.invalid/team/\n@b:registry=http://b.invalid:4873\n"
         "//one.invalid/team/:_authToken=${TOKEN}\n"
         f"//b.invalid:4873/:username=me\n//b.invalid:4873/:_password={password}\n"
-        f"//c.invalid/x/:_auth={basic('u', SECRET).removeprefix('Basic ')}\n"
+        f"//c.invalid/x/:_auth={basic_auth('u', SECRET).removeprefix('Basic ')}\n"
     )
     header = RegistryConfig.from_user(environ(home, TOKEN=SECRET)).npm.access.logins.header
     assert header("https://one.invalid/team/pkg") == f"Bearer {SECRET}"
     assert header("https://one.invalid/files/pkg.tgz") == f"Bearer {SECRET}"
-    assert header("http://b.invalid:4873/pkg") == basic("me", SECRET)
-    assert header("https://c.invalid/x/y/z.tgz") == basic("u", SECRET)
+    assert header("http://b.invalid:4873/pkg") == basic_auth("me", SECRET)
+    assert header("https://c.invalid/x/y/z.tgz") == basic_auth("u", SECRET)
     assert header("https://c.invalid/xy/z.tgz") == ""
     assert header("https://d.invalid/") == ""
 
@@ -235,6 +235,6 @@ def test_hosts_reached_without_the_proxy(exempt: str, url: str, direct: bool) ->
 
 
 def test_a_shown_host_is_nothing_but_the_host() -> None:
-    assert shown_host(f"https://u:{SECRET}@h.invalid:8443/{SECRET}?{SECRET}") == "h.invalid:8443"
-    assert shown_host("file:///home/me/x") == "file:"
-    assert shown_host("http://[") == "?"
+    assert host_for_log(f"https://u:{SECRET}@h.invalid:8443/{SECRET}?{SECRET}") == "h.invalid:8443"
+    assert host_for_log("file:///home/me/x") == "file:"
+    assert host_for_log("http://[") == "?"

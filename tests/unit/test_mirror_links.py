@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.network.mirror.links import FileLink, as_html, as_json, belongs, html_links, json_links
+from chargehand.network.mirror.links import (
+    FileLink,
+    may_belong_to,
+    parse_html_links,
+    parse_json_links,
+    render_html,
+    render_json,
+)
 
 BASE = "https://index.invalid/simple/a/"
 DIGEST = "ab" * 32
@@ -24,7 +31,7 @@ HTML = f"""<!DOCTYPE html><html><head><base href="../../"></head><body>
 
 
 def test_html_page_is_read_with_its_attributes() -> None:
-    wheel, sdist = html_links(HTML, url=BASE)
+    wheel, sdist = parse_html_links(HTML, url=BASE)
     assert wheel.url == "https://index.invalid/packages/a-1.0-py3-none-any.whl"
     assert (wheel.hashes, wheel.requires_python, wheel.metadata) == (
         {"sha256": DIGEST},
@@ -37,29 +44,31 @@ def test_html_page_is_read_with_its_attributes() -> None:
 
 def test_only_a_page_on_disk_names_files_of_this_machine() -> None:
     page = '<a href="file:///srv/a-1.0.tar.gz">a</a>'
-    assert html_links(page, url=BASE) == []
-    assert [link.url for link in html_links(page, url="file:///srv/index.html")] == ["file:///srv/a-1.0.tar.gz"]
+    assert parse_html_links(page, url=BASE) == []
+    assert [link.url for link in parse_html_links(page, url="file:///srv/index.html")] == [
+        "file:///srv/a-1.0.tar.gz"
+    ]
     listing = json.dumps({"files": [{"filename": "a-1.0.tar.gz", "url": "file:///srv/a-1.0.tar.gz"}]}).encode()
-    assert json_links(listing, url=BASE) == []
+    assert parse_json_links(listing, url=BASE) == []
 
 
 @pytest.mark.parametrize("name", ["../a-1.zip", "a/b-1.zip", "a\n-1.zip", "-a-1.zip", ".a-1.zip", "a-1.exe", ""])
 def test_json_names_that_are_no_archive_are_dropped(name: str) -> None:
     listing = json.dumps({"files": [{"filename": name, "url": "x.zip"}]}).encode()
-    assert json_links(listing, url=BASE) == []
+    assert parse_json_links(listing, url=BASE) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"files": [1]}', b"\xff", b"<html>"])
 def test_what_is_no_json_page_raises(body: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
-        json_links(body, url=BASE)
+        parse_json_links(body, url=BASE)
 
 
 def test_a_find_links_file_belongs_to_its_project_alone() -> None:
-    assert belongs("zope_interface-5.0-py3-none-any.whl", "zope-interface")
-    assert belongs("zope.interface-5.0.tar.gz", "zope-interface")
-    assert not belongs("six_evil-1.0-py3-none-any.whl", "six")
-    assert not belongs("sixer-1.0.tar.gz", "six")
+    assert may_belong_to("zope_interface-5.0-py3-none-any.whl", "zope-interface")
+    assert may_belong_to("zope.interface-5.0.tar.gz", "zope-interface")
+    assert not may_belong_to("six_evil-1.0-py3-none-any.whl", "six")
+    assert not may_belong_to("sixer-1.0.tar.gz", "six")
 
 
 hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -88,15 +97,15 @@ def test_both_forms_keep_every_link_whole(given_links: list[FileLink]) -> None:
     def rewrite(link: FileLink) -> str:
         return f"/files/{link.filename}"
 
-    read = html_links(as_html("a", given_links, rewrite=rewrite).decode(), url="http://mirror.invalid/")
+    read = parse_html_links(render_html("a", given_links, rewrite=rewrite).decode(), url="http://mirror.invalid/")
     assert len(read) == len(given_links)
     assert all(_same(one, other) for one, other in zip(read, given_links, strict=True))
-    read = json_links(as_json("a", given_links, rewrite=rewrite), url="http://mirror.invalid/")
+    read = parse_json_links(render_json("a", given_links, rewrite=rewrite), url="http://mirror.invalid/")
     assert len(read) == len(given_links)
     assert all(_same(one, other) for one, other in zip(read, given_links, strict=True))
 
 
 @given(st.lists(links, max_size=4))
 def test_pages_never_show_the_upstream_address(given_links: list[FileLink]) -> None:
-    for render in (as_html, as_json):
+    for render in (render_html, render_json):
         assert b"files.invalid" not in render("a", given_links, rewrite=lambda link: f"/files/{link.filename}")

@@ -71,4 +71,4 @@ async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked
     ("url", "literal"), [("http://10.0.0.1/", True), ("http://[::1]:80/", True), ("http://a/", False)]
 )
 def test_an_address_is_known_as_one(url: str, literal: bool) -> None:
-    assert AddressPolicy([]).literal(url) == literal
+    assert AddressPolicy([]).names_address(url) == literal

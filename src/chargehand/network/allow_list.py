@@ -13,10 +13,13 @@ from chargehand.core.errors import ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
-BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
+GRANTED_BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
 """Kinds that a private grant by name covers; `link-local` and `reserved` need the very address."""
+DEFAULT_PORTS = frozenset({80, 443})
+PRIVATE_PREFIX = "private:"
 
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _RESERVED = (
     # Documentation, benchmarks, protocol assignments, 6to4 relays: RFC 6890 and the IANA special registries.
     *map(ipaddress.ip_network, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15")),
@@ -24,66 +27,13 @@ _RESERVED = (
     # Tunnels and translations into networks that nobody here can judge: Teredo, 6to4, local NAT64, v4-compatible.
     *map(ipaddress.ip_network, ("2001::/23", "2002::/16", "64:ff9b:1::/48", "::/96", "2001:db8::/32")),
 )
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-def inner(address: Address) -> Address:
-    """Return the IPv4 address within an IPv4-mapped or NAT64 (64:ff9b::/96, RFC 6052) one, else the same."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address
-
-
-def kind_of(address: Address) -> AddressKind:
-    """Return what an address is by itself; what is not known to be public is not."""
-    address = inner(address)
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if address.is_multicast:
-        return "multicast"
-    if address.is_unspecified or any(address in network for network in _RESERVED):
-        return "reserved"
-    if isinstance(address, ipaddress.IPv4Address) and address in _SHARED:
-        return "private"
-    return _by_registry(address)
-
-
-def _by_registry(address: Address) -> AddressKind:
-    if address.is_reserved:
-        return "reserved"
-    if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
-        return "private"
-    return "public" if address.is_global else "private"
-
-
-def is_own(address: Address) -> bool:
-    """Tell whether an address is this machine's: the kernel would speak to it from that very address.
-
-    Asked without a packet: connecting a datagram socket only looks the route up.
-    """
-    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as asked:
-        try:
-            asked.connect((str(address), 9))
-        except OSError:
-            return False
-        return ipaddress.ip_address(asked.getsockname()[0]) == address
-
-
-DEFAULT_PORTS = frozenset({80, 443})
-PRIVATE = "private:"
-_LONGEST_NAME = 253
+_MAX_NAME = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# No zero in front: some parsers would read it as octal.
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
-# Two standards map these four differently: what a rule allows must not depend on who reads it.
-_DEVIATING = frozenset("ßς\u200c\u200d")
+# IDNA 2003 and IDNA 2008 map these four differently: what a rule allows must not depend on who reads it.
+_AMBIGUOUS = frozenset("ßς\u200c\u200d")
 _HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:*' or '[2001:db8::1]:443'"
 
 
@@ -102,112 +52,17 @@ class HostRule:
     @property
     def address(self) -> Address | None:
         """The address that the rule names, `None` where it names a host."""
-        return literal(self.host)
+        return parse_address(self.host)
 
     def matches(self, host: str, port: int) -> bool:
-        """Tell whether a normal host and port are the rule's."""
+        """Tell whether the rule covers a host, as `normalise_host` returns it, and a port."""
         same = host.endswith(f".{self.host}") if self.below else host == self.host
         return same and (self.ports is None or port in self.ports)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = ":*" if self.ports is None else "" if self.ports == DEFAULT_PORTS else f":{min(self.ports)}"
-        return f"{PRIVATE if self.private else ''}{'*.' if self.below else ''}{host}{port}"
-
-
-def parse_rule(text: str) -> HostRule:
-    """Return the rule that `text` says; raises `ConfigError` that names the value.
-
-    `HOST`, `HOST:PORT` or `HOST:*`; without a port 80 and 443. HOST is a name, `*.NAME` (every name below it, not
-    itself), an IPv4 address, or an IPv6 address in brackets. `private:` before it lets it lead to private
-    addresses.
-    """
-    rest = text.strip()
-    private = rest.lower().startswith(PRIVATE)
-    rest = rest[len(PRIVATE) :] if private else rest
-    try:
-        name, port = split_port(rest)
-        ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({port_of(port)})
-        below = name.startswith("*.")
-        host = normal_host(name.removeprefix("*."))
-    except ValueError as error:
-        raise ConfigError(f"no rule for the network: {text!r}: {error}", hint=_HINT) from None
-    if below and literal(host) is not None:
-        raise ConfigError(f"no rule for the network: {text!r}: an address has no subdomains", hint=_HINT)
-    if below and "." not in host:
-        raise ConfigError(
-            f"no rule for the network: {text!r}: it would allow a whole top level", hint="name what lies below it"
-        )
-    return HostRule(host=host, below=below, ports=ports, private=private)
-
-
-def split_port(text: str) -> tuple[str, str | None]:
-    """Return host and port of `HOST:PORT`, the port `None` where there is none; raises `ValueError`."""
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError("a bracket without its end")
-        if not isinstance(_address(host), ipaddress.IPv6Address):
-            raise ValueError("brackets hold an IPv6 address")
-        return host, rest[1:] if rest else None
-    if text.count(":") > 1:
-        raise ValueError("an IPv6 address stands in brackets")
-    host, colon, port = text.partition(":")
-    if _address(host) is not None and not _plain_ipv4(host):
-        raise ValueError("an IPv6 address stands in brackets")
-    return host, port if colon else None
-
-
-def port_of(text: str) -> int:
-    """Return a port from 1 to 65535; raises `ValueError`."""
-    if not _PORT.fullmatch(text) or int(text) > 65_535:
-        raise ValueError(f"{text!r} is no port")
-    return int(text)
-
-
-def normal_host(name: str) -> str:
-    """Return a host as it is compared: lower case, A-labels, no dot at the end; raises `ValueError`.
-
-    Numbers that only some resolvers take for an address (127.1, 0x7f000001) are refused.
-    """
-    address = _address(name)
-    if address is not None:
-        return str(address)
-    host = _ascii(name).lower().removesuffix(".")
-    labels = host.split(".")
-    if len(host) > _LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError(f"{name[:80]!r} is no host name")
-    if _NUMBER.fullmatch(labels[-1]):
-        raise ValueError(f"{name[:80]!r} is no address in the usual form")
-    return host
-
-
-def literal(host: str) -> Address | None:
-    """Return the address that a normal host is, `None` for a name."""
-    return _address(host)
-
-
-def _ascii(name: str) -> str:
-    if name.isascii():
-        return name
-    if _DEVIATING & set(name):
-        raise ValueError(f"{name[:80]!r} has more than one form: write it with xn--")
-    try:
-        return name.encode("idna").decode("ascii")
-    except UnicodeError:
-        raise ValueError(f"{name[:80]!r} is no host name") from None
-
-
-def _address(text: str) -> Address | None:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    return None if "%" in text else address
-
-
-def _plain_ipv4(text: str) -> bool:
-    return isinstance(_address(text), ipaddress.IPv4Address)
+        return f"{PRIVATE_PREFIX if self.private else ''}{'*.' if self.below else ''}{host}{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +73,41 @@ class AllowList:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> AllowList:
-        """Return the list that the texts say; raises `ConfigError` as `parse_rule` does."""
+        """Return the list of the rules that `texts` are; raises `ConfigError` as `parse_rule` does."""
         return cls(tuple(map(parse_rule, texts)))
 
     def find(self, host: str, port: int) -> HostRule | None:
-        """Return the rule that lets a normal host and port through, a private grant first, `None` for none."""
-        fitting = [rule for rule in self.rules if rule.matches(host, port)]
-        return next((rule for rule in fitting if rule.private), fitting[0] if fitting else None)
+        """Return the rule that lets a normalised host and port through, a private grant first, `None` for none."""
+        matching = [rule for rule in self.rules if rule.matches(host, port)]
+        # A rule that also grants private addresses must not lose to one that does not.
+        return next((rule for rule in matching if rule.private), matching[0] if matching else None)
+
+
+def parse_rule(text: str) -> HostRule:
+    """Return the rule that `text` says; raises `ConfigError` that names the value.
+
+    `HOST`, `HOST:PORT` or `HOST:*`; without a port 80 and 443. HOST is a name, `*.NAME` (every name below it, not
+    itself), an IPv4 address, or an IPv6 address in brackets. `private:` before it lets it lead to private
+    addresses.
+    """
+    rest = text.strip()
+    private = rest.lower().startswith(PRIVATE_PREFIX)
+    rest = rest[len(PRIVATE_PREFIX) :] if private else rest
+    try:
+        name, port = split_port(rest)
+        ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({parse_port(port)})
+        below = name.startswith("*.")
+        host = normalise_host(name.removeprefix("*."))
+    except ValueError as error:
+        raise ConfigError(f"invalid network rule {text!r}: {error}", hint=_HINT) from None
+    if below and parse_address(host) is not None:
+        raise ConfigError(f"invalid network rule {text!r}: an address has no subdomains", hint=_HINT)
+    if below and "." not in host:
+        raise ConfigError(
+            f"invalid network rule {text!r}: it would allow a whole top-level domain",
+            hint="name a domain below it, such as '*.example.org'",
+        )
+    return HostRule(host=host, below=below, ports=ports, private=private)
 
 
 def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
@@ -232,38 +115,129 @@ def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
 
     Raises `ConfigError` for what is no rule.
     """
-    found = (_meet(mine, other) for mine in map(parse_rule, ours) for other in map(parse_rule, theirs))
-    return tuple(dict.fromkeys(str(rule) for rule in found if rule is not None))
+    met = (_meet(mine, other) for mine in map(parse_rule, ours) for other in map(parse_rule, theirs))
+    return tuple(dict.fromkeys(str(rule) for rule in met if rule is not None))
+
+
+def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:
+    narrow: HostRule | None = None
+    if (ours.host, ours.below) == (theirs.host, theirs.below):
+        narrow = ours
+    for wide, other in ((ours, theirs), (theirs, ours)):
+        if narrow is None and wide.below and other.host.endswith(f".{wide.host}"):
+            narrow = other
+    ports = theirs.ports if ours.ports is None else ours.ports
+    if ours.ports is not None and theirs.ports is not None:
+        ports = ours.ports & theirs.ports
+    if narrow is None or ports == frozenset():
+        return None
+    # Only our own list can grant private addresses: theirs may come with a repository.
+    return replace(narrow, ports=ports, private=ours.private)
 
 
 def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
     """Return the rules less those that can lead to an address that is not public."""
-    return tuple(text for text in rules if not _grants(parse_rule(text)))
+    parsed = [(text, parse_rule(text)) for text in rules]
+    return tuple(
+        text
+        for text, rule in parsed
+        if not rule.private and (rule.address is None or classify_address(rule.address) == "public")
+    )
 
 
-def _grants(rule: HostRule) -> bool:
-    address = rule.address
-    return rule.private or (address is not None and kind_of(address) != "public")
+def split_port(text: str) -> tuple[str, str | None]:
+    """Return host and port of `HOST:PORT`, the port `None` where there is none; raises `ValueError`."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError("a bracket without its end")
+        if not isinstance(parse_address(host), ipaddress.IPv6Address):
+            raise ValueError("brackets hold an IPv6 address")
+        return host, rest[1:] if rest else None
+    if text.count(":") > 1:
+        raise ValueError("an IPv6 address must stand in brackets")
+    host, colon, port = text.partition(":")
+    if isinstance(parse_address(host), ipaddress.IPv6Address):
+        raise ValueError("an IPv6 address must stand in brackets")
+    return host, port if colon else None
 
 
-def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:
-    narrow = _narrower(ours, theirs)
-    ports = _common(ours.ports, theirs.ports)
-    if narrow is None or ports == frozenset():
+def parse_port(text: str) -> int:
+    """Return a port from 1 to 65535; raises `ValueError`."""
+    if not _PORT.fullmatch(text) or int(text) > 65_535:
+        raise ValueError(f"{text!r} is not a port")
+    return int(text)
+
+
+def normalise_host(name: str) -> str:
+    """Return a host as it is compared: lower case, A-labels, no dot at the end; raises `ValueError`.
+
+    Numbers that only some resolvers take for an address (127.1, 0x7f000001) are refused.
+    """
+    address = parse_address(name)
+    if address is not None:
+        return str(address)
+    if _AMBIGUOUS & set(name):
+        raise ValueError(f"{name[:80]!r} has more than one ASCII form: write it with xn--")
+    try:
+        host = name if name.isascii() else name.encode("idna").decode("ascii")
+    except UnicodeError:
+        raise ValueError(f"{name[:80]!r} is not a host name") from None
+    host = host.lower().removesuffix(".")
+    labels = host.split(".")
+    if len(host) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ValueError(f"{name[:80]!r} is not a host name")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise ValueError(f"{name[:80]!r} is not an address in the usual form")
+    return host
+
+
+def parse_address(text: str) -> Address | None:
+    """Return the IP address that `text` is, `None` for a name, and for an address with a zone (`fe80::1%lo`)."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
         return None
-    return replace(narrow, ports=ports, private=ours.private)
+    return None if "%" in text else address
 
 
-def _narrower(left: HostRule, right: HostRule) -> HostRule | None:
-    if (left.host, left.below) == (right.host, right.below):
-        return left
-    for wide, narrow in ((left, right), (right, left)):
-        if wide.below and narrow.host.endswith(f".{wide.host}"):
-            return narrow
-    return None
+def unwrap_ipv4(address: Address) -> Address:
+    """Return the IPv4 address within an IPv4-mapped or NAT64 (64:ff9b::/96, RFC 6052) one, else the same."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
 
 
-def _common(left: frozenset[int] | None, right: frozenset[int] | None) -> frozenset[int] | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return left & right
+def classify_address(address: Address) -> AddressKind:
+    """Return what an address is by itself; what is not known to be public is not."""
+    address = unwrap_ipv4(address)
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.is_multicast:
+        return "multicast"
+    # Our own list as well as Python's: what `ipaddress` knows differs from one Python release to the next.
+    if address.is_unspecified or address.is_reserved or any(address in network for network in _RESERVED):
+        return "reserved"
+    site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local
+    return "private" if site_local or address in _SHARED or not address.is_global else "public"
+
+
+def is_local_address(address: Address) -> bool:
+    """Tell whether an address is this machine's: the kernel would speak to it from that very address.
+
+    Asked without a packet: connecting a datagram socket only looks the route up.
+    """
+    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Any port does; 9 is the discard service.
+            probe.connect((str(address), 9))
+        except OSError:
+            return False
+        return ipaddress.ip_address(probe.getsockname()[0]) == address

@@ -12,6 +12,20 @@ from chargehand.network.allow_list import Address
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 """Returns the addresses of a name; raises `OSError` where it has none."""
+RequestKind = Literal[
+    "pypi-index",
+    "pypi-file",
+    "npm-index",
+    "npm-file",
+    "cargo-config",
+    "cargo-index",
+    "cargo-file",
+    "go-page",
+    "go-file",
+    "go-sums",
+    "other",
+]
+FILE_MEDIA = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +48,7 @@ class EgressLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressRequest:
-    """One request as it ended, never with a path, a query, a header or a body.
+    """The log record of one request through the proxy, never with a path, a query, a header or a body.
 
     `status` is what the sandbox was answered, 0 for nothing; `entry` is the rule that its host fits, "" for none;
     `reason` says why it was refused or cut. `address` is where it went, "" for nowhere. Bytes are those of the
@@ -68,19 +82,21 @@ class RequestPacer:
     """Lets a burst of `rate` through at once, then `rate` a second; whoever comes too early waits in order."""
 
     def __init__(self, rate: int, now: Callable[[], float]) -> None:
-        self._each = 1 / rate
+        self._interval = 1 / rate
         self._now = now
+        # A second in the past: the first burst is there from the start.
         self._next = now() - 1.0
 
-    async def turn(self, *, patience: float) -> None:
-        """Wait for one's turn; raises `EgressRefusal` where that is further off than `patience` seconds."""
+    async def wait_turn(self, *, patience: float) -> None:
+        """Wait until the request may go; raises `EgressRefusal` where that takes over `patience` seconds."""
         now = self._now()
-        at = max(self._next + self._each, now - 1.0 + self._each)
-        if at - now > patience:
-            raise EgressRefusal(429, "too many requests at once", hint="ask for less, later")
-        self._next = at
-        if at > now:
-            await asyncio.sleep(at - now)
+        # A second of unused turns is all that may be saved up: that is the burst.
+        turn = max(self._next + self._interval, now - 1.0 + self._interval)
+        if turn - now > patience:
+            raise EgressRefusal(429, "too many requests at once", hint="send fewer requests, or retry later")
+        self._next = turn
+        if turn > now:
+            await asyncio.sleep(turn - now)
 
 
 def egress_environment(port: int) -> Mapping[str, str]:
@@ -89,25 +105,9 @@ def egress_environment(port: int) -> Mapping[str, str]:
     In both cases, since curl reads `http_proxy` in lower case only and others the upper one; what is asked of the
     sandbox itself (the gateway, a test's own server) does not go to the proxy.
     """
-    address, own = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
-    named = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "ALL_PROXY": address, "NO_PROXY": own}
+    proxy, exempt = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    named = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": exempt}
     return {**named, **{name.lower(): value for name, value in named.items()}, "NODE_USE_ENV_PROXY": "1"}
-
-
-RequestKind = Literal[
-    "pypi-index",
-    "pypi-file",
-    "npm-index",
-    "npm-file",
-    "cargo-config",
-    "cargo-index",
-    "cargo-file",
-    "go-page",
-    "go-file",
-    "go-sums",
-    "other",
-]
-FILE_MEDIA = "application/octet-stream"
 
 
 class MirrorRefusal(RefusedError):
@@ -135,7 +135,7 @@ class MirrorLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRequest:
-    """One request as it ended: `hosts` are the upstreams asked (no credentials), `status` 0 if none was sent."""
+    """The log record of a request: `hosts` are the upstreams asked (no credentials), `status` 0 for no reply."""
 
     method: str
     kind: RequestKind
@@ -148,7 +148,7 @@ class MirrorRequest:
 
 @dataclass(slots=True)
 class MirrorTrace:
-    """What is noted while one request is answered, for its log record."""
+    """The log record of one request to the mirror while it is answered."""
 
     method: str = ""
     kind: RequestKind = "other"
@@ -158,13 +158,13 @@ class MirrorTrace:
     status: int = 0
     bytes_sent: int = 0
 
-    def asked(self, host: str) -> None:
-        """Note an upstream that was contacted."""
+    def add_host(self, host: str) -> None:
+        """Note an upstream that was asked."""
         if host not in self.hosts:
             self.hosts.append(host)
 
     def record(self) -> MirrorRequest:
-        """Return what was noted as the record for the log."""
+        """Return the finished record."""
         return MirrorRequest(
             method=self.method,
             kind=self.kind,
@@ -182,7 +182,11 @@ async def nothing_to_close() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorReply:
-    """An answer: a whole body or a stream of pieces. `length` in bytes, None where it is not known before."""
+    """A whole body or a stream of pieces; `length` in bytes, None where it is not known beforehand.
+
+    `reason` takes the place of the usual reason phrase, `encoding` is the content coding of the body. The sender
+    awaits `close` afterwards, whether that worked or not.
+    """
 
     status: int = 200
     media: str = "text/plain; charset=utf-8"

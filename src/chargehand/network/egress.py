@@ -12,17 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chargehand.network.allow_list import Address, AllowList, is_own
+from chargehand.network._unix_socket import UnixServer
+from chargehand.network.allow_list import Address, AllowList, is_local_address
 from chargehand.network.contract import EgressLimits, EgressRequest, RequestPacer, Resolve
 from chargehand.network.proxy.connection import ByteMeter, ClientConnection
 from chargehand.network.proxy.dial import Dialer, SystemResolver
 from chargehand.network.proxy.http import ProxiedRequest
-from chargehand.network.unix_socket import bound_socket, cannot_listen
 
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""
-_MOST = 4
-"""Connections beyond the limit get an answer, up to so many times as many: files are the whole worker's."""
+_ANSWERED_FACTOR = 4
+"""Up to so many times the limit of connections get an answer: file descriptors are the whole worker's."""
 
 
 class EgressProxy:
@@ -40,38 +40,32 @@ class EgressProxy:
         log: Callable[[EgressRequest], None],
         limits: EgressLimits | None = None,
         resolve: Resolve | None = None,
-        own: Callable[[Address], bool] = is_own,
+        own: Callable[[Address], bool] = is_local_address,
     ) -> None:
         self.socket_path = socket_path
         self._log = log
         self._limits = limits or EgressLimits()
         self._system = SystemResolver()
-        self._dialler = Dialer(allowed, resolve=resolve or self._system, limits=self._limits, own=own)
+        self._dialer = Dialer(allowed, resolve=resolve or self._system, limits=self._limits, own=own)
         self._meter = ByteMeter(bytes_out=self._limits.bytes_out, bytes_in=self._limits.bytes_in)
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._server = UnixServer(
+            socket_path,
+            self._serve,
+            connections=self._limits.connections,
+            most=_ANSWERED_FACTOR * self._limits.connections,
+            read_limit=self._limits.head_bytes,
+            backlog=_BACKLOG,
+        )
 
     async def start(self) -> None:
         """Listen; raises `InfrastructureError` (`network_socket`) where the socket cannot be made."""
-        try:
-            listener = bound_socket(self.socket_path)
-        except OSError as error:
-            raise cannot_listen(self.socket_path, error, code="network_socket") from error
-        self._pace = RequestPacer(self._limits.requests_per_second, asyncio.get_running_loop().time)
-        self._server = await asyncio.start_unix_server(
-            self._connected, sock=listener, limit=self._limits.head_bytes, backlog=_BACKLOG
-        )
+        # Not in the constructor: the pacer needs the clock of the loop that serves.
+        self._pacer = RequestPacer(self._limits.requests_per_second, asyncio.get_running_loop().time)
+        await self._server.start(error_code="network_socket")
 
     async def close(self) -> None:
         """Stop listening, cut every tunnel, and return once each request is logged. Idempotent."""
-        if self._server is None:
-            return
-        self._server.close()
-        self._server = None
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        self.socket_path.unlink(missing_ok=True)
+        await self._server.close()
         self._system.close()
 
     async def __aenter__(self) -> Self:
@@ -83,23 +77,13 @@ class EgressProxy:
     ) -> None:
         await self.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        most = _MOST * self._limits.connections
-        if task is None or self._server is None or len(self._connections) >= most:
-            # More than can be answered, or accepted while the proxy was being closed: nobody would cut it later.
-            writer.transport.abort()
-            return
-        self._connections.add(task)
-        line = ClientConnection(reader=reader, writer=writer, limits=self._limits, meter=self._meter)
-        full = len(self._connections) > self._limits.connections
-        began = asyncio.get_running_loop().time()
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool) -> None:
+        client = ClientConnection(reader=reader, writer=writer, limits=self._limits, meter=self._meter)
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
-            await ProxiedRequest(line=line, dialler=self._dialler, pace=self._pace, full=full).run()
-        except asyncio.CancelledError:
-            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
-            pass
+            await ProxiedRequest(client=client, dialer=self._dialer, pacer=self._pacer, full=full).run()
         finally:
-            self._connections.discard(task)
-            if line.trace.asked:
-                self._log(line.trace.record(asyncio.get_running_loop().time() - began))
+            # A client that connects and leaves without a word has asked for nothing, so there is nothing to log.
+            if client.trace.began:
+                self._log(client.trace.record(now() - began))

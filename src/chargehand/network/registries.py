@@ -35,34 +35,12 @@ from chargehand.network.mirror.server import SocketServer
 from chargehand.network.mirror.settings import NpmConfig, PipConfig
 from chargehand.network.mirror.upstream import AddressPolicy, RegistryClient
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryConfig:
-    """Where packages come from, with what credentials and trust; its repr shows no secret."""
-
-    pip: PipConfig = field(default_factory=PipConfig)
-    npm: NpmConfig = field(default_factory=NpmConfig)
-    cargo: CargoConfig = field(default_factory=CargoConfig)
-    go: GoConfig = field(default_factory=GoConfig)
-
-    @classmethod
-    def from_user(cls, environ: Mapping[str, str] | None = None) -> RegistryConfig:
-        """Return the configuration of the user whose environment is `environ` (default: this process's).
-
-        Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
-        cargo and go; without configuration the public registries. Raises `ConfigError` for an unusable registry
-        URL of pip or npm; what cargo or go name and cannot be served is told when it is asked for.
-        """
-        variables = os.environ if environ is None else environ
-        return cls(
-            pip=read_pip_config(variables),
-            npm=read_npm_config(variables),
-            cargo=read_cargo_config(variables),
-            go=read_go_config(variables),
-        )
-
-
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PUBLIC_URL = "http://127.0.0.1:8870"
+# Longer than the mirror's own patience with an upstream, so that its message is what the client shows.
+_CLIENT_SECONDS = "180"
 _MAX_TARGET = 2_048
+# Names are matched strictly, for they become part of an upstream's URL.
 _PROJECT = r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,212}[A-Za-z0-9])?)"
 _PACKAGE = r"(?P<project>(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212}/)?(?!-/)[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212})"
 _FILE = r"(?P<filename>[A-Za-z0-9][A-Za-z0-9._+!~-]{0,260})"
@@ -95,41 +73,29 @@ _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRoute:
-    """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
+class RegistryConfig:
+    """Where packages come from, with what credentials and trust; its repr shows no secret."""
 
-    `registry` is the name of a cargo registry.
-    """
+    pip: PipConfig = field(default_factory=PipConfig)
+    npm: NpmConfig = field(default_factory=NpmConfig)
+    cargo: CargoConfig = field(default_factory=CargoConfig)
+    go: GoConfig = field(default_factory=GoConfig)
 
-    kind: RequestKind
-    project: str = ""
-    identity: str = ""
-    filename: str = ""
-    registry: str = ""
+    @classmethod
+    def from_user(cls, environ: Mapping[str, str] | None = None) -> RegistryConfig:
+        """Return the configuration of the user whose environment is `environ` (default: this process's).
 
-
-def parse_route(target: bytes) -> MirrorRoute:
-    """Return what the target asks for; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
-    if len(target) > _MAX_TARGET:
-        raise MirrorRefusal(414, f"the path is longer than {_MAX_TARGET} B")
-    if not target.startswith(b"/") or target.startswith(b"//"):
-        raise MirrorRefusal(400, "the request target must be a path: this is not a proxy")
-    try:
-        path = unquote_to_bytes(target.partition(b"?")[0]).decode("ascii")
-    except UnicodeDecodeError:
-        raise MirrorRefusal(400, "the path is not ASCII") from None
-    if not path.isprintable() or "\\" in path or any(part in (".", "..") for part in path.split("/")):
-        raise MirrorRefusal(400, "the path is not plain")
-    for kind, pattern in _ROUTES:
-        if match := pattern.fullmatch(path):
-            return MirrorRoute(kind=kind, **match.groupdict())
-    raise MirrorRefusal(404, "this mirror has no such page")
-
-
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-PUBLIC_URL = "http://127.0.0.1:8870"
-# Longer than the mirror's own patience with an upstream, so that its message is what the client shows.
-_CLIENT_SECONDS = "180"
+        Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
+        cargo and go; without configuration the public registries. Raises `ConfigError` for an unusable registry
+        URL of pip or npm; what cargo or go name and cannot be served is refused when it is requested.
+        """
+        variables = os.environ if environ is None else environ
+        return cls(
+            pip=read_pip_config(variables),
+            npm=read_npm_config(variables),
+            cargo=read_cargo_config(variables),
+            go=read_go_config(variables),
+        )
 
 
 class RegistryMirror:
@@ -153,9 +119,10 @@ class RegistryMirror:
         self.socket_path = socket_path
         self.public_url = public_url.rstrip("/")
         self._config = config
+        # A client for each: logins, proxies and authorities of one ecosystem are none of another's business.
         self._upstreams = [
             RegistryClient(
-                client.access, reach=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
+                client.access, policy=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
             )
             for client in (config.pip, config.npm, config.cargo, config.go)
         ]
@@ -198,40 +165,27 @@ class RegistryMirror:
         route = parse_route(request.target)
         trace.kind, trace.project = route.kind, route.project
         accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
-        match route.kind.partition("-")[0]:
-            case "pypi":
-                return await self._python_reply(route, accept=accept, trace=trace)
-            case "cargo":
-                return await self._cargo_reply(route, trace=trace)
-            case "go":
-                return await self._go_reply(route, trace=trace)
-        return await self._node_reply(route, accept=accept, trace=trace)
-
-    async def _python_reply(self, route: MirrorRoute, *, accept: str, trace: MirrorTrace) -> MirrorReply:
-        if route.kind == "pypi-file":
-            return await self._python.file(route.identity, route.filename, trace=trace)
-        return await self._python.index(route.project, accept=accept, trace=trace)
-
-    async def _cargo_reply(self, route: MirrorRoute, *, trace: MirrorTrace) -> MirrorReply:
-        if route.kind == "cargo-config":
-            return self._crates.settings(route.registry, trace=trace)
-        if route.kind == "cargo-index":
-            return await self._crates.entries(route.registry, route.project, route.filename, trace=trace)
-        return await self._crates.crate(route.registry, route.project, route.filename, trace=trace)
-
-    async def _go_reply(self, route: MirrorRoute, *, trace: MirrorTrace) -> MirrorReply:
-        if route.kind == "go-sums":
-            return await self._modules.sums(route.project, route.filename, trace=trace)
-        if route.kind == "go-file":
-            return await self._modules.archive(route.project, route.filename, trace=trace)
-        return await self._modules.page(route.project, route.filename, trace=trace)
-
-    async def _node_reply(self, route: MirrorRoute, *, accept: str, trace: MirrorTrace) -> MirrorReply:
-        if route.kind == "npm-index":
-            return await self._node.document(route.project, accept=accept, trace=trace)
-        if route.identity:
-            return await self._node.file(route.project, route.identity, route.filename, trace=trace)
-        return await self._node.tarball(route.project, route.filename, trace=trace)
+        project, filename = route.project, route.filename
+        match route.kind:
+            case "pypi-index":
+                return await self._python.index(project, accept=accept, trace=trace)
+            case "pypi-file":
+                return await self._python.file(route.identity, filename, trace=trace)
+            case "npm-index":
+                return await self._node.document(project, accept=accept, trace=trace)
+            case "npm-file":
+                return await self._node.tarball(project, filename, identity=route.identity, trace=trace)
+            case "cargo-config":
+                return self._crates.settings(route.registry, trace=trace)
+            case "cargo-index":
+                return await self._crates.entries(route.registry, project, filename, trace=trace)
+            case "cargo-file":
+                return await self._crates.crate(route.registry, project, filename, trace=trace)
+            case "go-sums":
+                return await self._modules.sums(project, filename, trace=trace)
+            case "go-file":
+                return await self._modules.archive(project, filename, trace=trace)
+        return await self._modules.page(project, filename, trace=trace)
 
 
 def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
@@ -263,3 +217,37 @@ def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
         "npm_config_fund": "false",
         "npm_config_update_notifier": "false",
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRoute:
+    """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
+
+    `registry` is the name of a cargo registry.
+    """
+
+    kind: RequestKind
+    project: str = ""
+    identity: str = ""
+    filename: str = ""
+    registry: str = ""
+
+
+def parse_route(target: bytes) -> MirrorRoute:
+    """Return what the target asks for; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
+    if len(target) > _MAX_TARGET:
+        raise MirrorRefusal(414, f"the path is longer than {_MAX_TARGET} B")
+    # An absolute target, or `//host`, would ask the mirror to be a proxy.
+    if not target.startswith(b"/") or target.startswith(b"//"):
+        raise MirrorRefusal(400, "the request target must be a path: this is not a proxy")
+    try:
+        path = unquote_to_bytes(target.partition(b"?")[0]).decode("ascii")
+    except UnicodeDecodeError:
+        raise MirrorRefusal(400, "the path is not ASCII") from None
+    # Judged after decoding: %2e%2e is as good as ".." to many servers.
+    if not path.isprintable() or "\\" in path or any(part in (".", "..") for part in path.split("/")):
+        raise MirrorRefusal(400, "the path is not plain")
+    for kind, pattern in _ROUTES:
+        if match := pattern.fullmatch(path):
+            return MirrorRoute(kind=kind, **match.groupdict())
+    raise MirrorRefusal(404, "this mirror has no such page")

@@ -20,10 +20,12 @@ from chargehand.network.mirror.settings import (
     ClientAccess,
     Proxies,
     environment_proxies,
-    exempt_hosts,
-    shown_host,
+    expand_home,
+    host_for_log,
+    is_web_url,
+    proxy_url,
+    read_timeout,
     split_login,
-    under_home,
 )
 from chargehand.network.mirror.upstream import RegistryClient
 
@@ -31,8 +33,12 @@ CRATES_IO = "crates-io"
 CRATES_INDEX = "https://index.crates.io/"
 _SPARSE = "sparse+"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REPLACEMENTS = 16
-_LEAST_TIMEOUT = 60.0
+# cargo refuses circles too, when it runs; here the number only ends the search.
+_MAX_REPLACEMENTS = 16
+# What the Cargo book has a sparse index answer for a crate that it does not have.
+_ABSENT = (404, 410, 451)
+_MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
+_HINT = "a sparse+https index in your own cargo configuration can be served"
 _Tables = dict[str, dict[str, Any]]
 
 
@@ -66,190 +72,17 @@ class CargoConfig:
         return next((source for source in self.sources if source.name == name), None)
 
 
-def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
-    """Return the registries of the user with `environ`; what cannot be served is a `problem` of its source.
+class _IndexEntry(msgspec.Struct):
+    """One line of a crate's index file."""
 
-    Never raises: whoever has no cargo project is not held up by a cargo configuration.
-    """
-    home = _cargo_home(environ)
-    config = _tables(home, "config")
-    registries, sources = _named(config.get("registries")), _named(config.get("source"))
-    _from_environment(registries, environ)
-    tokens = _tokens(registries, _named(_tables(home, "credentials").get("registries")))
-    names = _Names(registries=registries, sources=sources, tokens=tokens)
-    return CargoConfig(sources=tuple(names.served()), access=_access(config.get("http"), home, environ))
-
-
-def _cargo_home(environ: Mapping[str, str]) -> Path:
-    return under_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
-
-
-def _tables(home: Path, stem: str) -> dict[str, Any]:
-    # Where both exist cargo reads the one without the suffix.
-    for path in (home / stem, home / f"{stem}.toml"):
-        try:
-            return tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            continue
-    return {}
-
-
-def _named(value: object) -> _Tables:
-    tables = value if isinstance(value, dict) else {}
-    return {name: table for name, table in tables.items() if isinstance(table, dict)}
-
-
-def _from_environment(registries: _Tables, environ: Mapping[str, str]) -> None:
-    """Put CARGO_REGISTRIES_NAME_INDEX and _TOKEN over the files, as cargo writes names there."""
-    spelled = {_spelled(name): name for name in registries}
-    for variable, value in environ.items():
-        for key in ("INDEX", "TOKEN"):
-            written = variable.removeprefix("CARGO_REGISTRIES_").removesuffix(f"_{key}")
-            if value and variable == f"CARGO_REGISTRIES_{written}_{key}":
-                name = spelled.setdefault(written, written.lower().replace("_", "-"))
-                registries[name] = {**registries.get(name, {}), key.lower(): value}
-
-
-def _spelled(name: str) -> str:
-    return name.upper().replace("-", "_")
-
-
-def _tokens(registries: _Tables, credentials: _Tables) -> dict[str, str]:
-    found = {}
-    for name in {**registries, **credentials}:
-        # cargo prefers what stands in the configuration or the environment.
-        token = registries.get(name, {}).get("token") or credentials.get(name, {}).get("token")
-        if isinstance(token, str) and token.isprintable():
-            found[name] = token
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Names:
-    """The two tables in which cargo looks names up."""
-
-    registries: _Tables
-    sources: _Tables
-    tokens: Mapping[str, str]
-
-    def served(self) -> Iterator[CargoSource]:
-        """Yield crates.io, then each registry that a project of the user's may name."""
-        yield self._resolved(CRATES_IO, CRATES_IO, known_as="")
-        seen = {CRATES_IO}
-        for name, table in (*self.registries.items(), *self.sources.items()):
-            known_as = _bare(table.get("index") or table.get("registry"))
-            if name in seen or not known_as or not _NAME.fullmatch(name):
-                continue
-            seen.add(name)
-            yield self._resolved(name, self._replaced(known_as) or name, known_as=known_as)
-
-    def _replaced(self, known_as: str) -> str:
-        """Return the source that the configuration itself puts in place of an index."""
-        alike = (name for name, table in self.sources.items() if _bare(table.get("registry")) == known_as)
-        return next((name for name in alike if self.sources[name].get("replace-with")), "")
-
-    def _resolved(self, name: str, start: str, *, known_as: str) -> CargoSource:
-        at, source = start, self.sources.get(start, {})
-        for _ in range(_REPLACEMENTS):
-            following = source.get("replace-with")
-            if not isinstance(following, str):
-                return self._at(name, at, source, known_as=known_as)
-            at, source = following, self.sources.get(following, {})
-        return CargoSource(name=name, known_as=known_as, problem="its replace-with entries go round in a circle")
-
-    def _at(self, name: str, at: str, source: Mapping[str, Any], *, known_as: str) -> CargoSource:
-        local = next((key for key in ("directory", "local-registry", "git") if key in source), "")
-        if local:
-            return CargoSource(name=name, known_as=known_as, problem=f"it is replaced by a {local} source")
-        written = source.get("registry") or self.registries.get(at, {}).get("index")
-        # What [registries.crates-io] may say is a protocol, not a place.
-        public = at == CRATES_IO and not source.get("registry")
-        index = _SPARSE + CRATES_INDEX if public else _bare(written)
-        problem = _index_problem(index)
-        token = self._token(at, index)
-        return CargoSource(
-            name=name,
-            known_as=known_as,
-            index="" if problem else index.removeprefix(_SPARSE).rstrip("/") + "/",
-            problem=problem,
-            token="" if problem else token,
-        )
-
-    def _token(self, name: str, index: str) -> str:
-        # crates.io reads need none, and its token lets one publish: it is never sent.
-        alike = (each for each, table in self.registries.items() if index and _bare(table.get("index")) == index)
-        return next(
-            (self.tokens[each] for each in (name, *alike) if each != CRATES_IO and each in self.tokens), ""
-        )
-
-
-def _bare(url: object) -> str:
-    """Return an index without userinfo, query and fragment, "" for what is no text."""
-    if not isinstance(url, str) or not url.isprintable():
-        return ""
-    sparse = _SPARSE if url.startswith(_SPARSE) else ""
-    try:
-        parts = urlsplit(split_login(url.removeprefix(_SPARSE))[0])
-    except ValueError:
-        return ""
-    return sparse + parts._replace(query="", fragment="").geturl()
-
-
-def _index_problem(index: str) -> str:
-    parts = urlsplit(index.removeprefix(_SPARSE))
-    if not index:
-        return "the configuration does not say where its index is"
-    if not index.startswith(_SPARSE):
-        return "its index is a git repository, and a sandbox has no git over the network"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "its index is not an http or https URL"
-    return ""
-
-
-def _access(table: object, home: Path, environ: Mapping[str, str]) -> ClientAccess:
-    http = table if isinstance(table, dict) else {}
-    authority = environ.get("CARGO_HTTP_CAINFO") or http.get("cainfo")
-    added = environ.get("SSL_CERT_FILE")
-    return ClientAccess(
-        # A relative path is read from the directory that holds the .cargo directory.
-        roots=(home.parent / _path(authority, environ),) if isinstance(authority, str) else (),
-        extra_roots=(under_home(added, environ),) if added else (),
-        proxies=_proxies(environ.get("CARGO_HTTP_PROXY") or http.get("proxy"), environ),
-        timeout=_timeout(environ.get("CARGO_HTTP_TIMEOUT") or http.get("timeout")),
-    )
-
-
-def _path(value: str, environ: Mapping[str, str]) -> Path:
-    return under_home(value, environ) if value.startswith(("/", "~")) else Path(value)
-
-
-def _proxies(proxy: object, environ: Mapping[str, str]) -> Proxies:
-    exempt = exempt_hosts(environ.get("no_proxy") or environ.get("NO_PROXY") or "")
-    if isinstance(proxy, str) and proxy:
-        url = proxy if "://" in proxy else f"http://{proxy}"
-        return Proxies(by_scheme={"http": url, "https": url}, exempt=exempt)
-    return Proxies(by_scheme=environment_proxies(environ), exempt=exempt)
-
-
-def _timeout(value: object) -> float:
-    try:
-        return max(_LEAST_TIMEOUT, float(str(value)))
-    except ValueError:
-        return _LEAST_TIMEOUT
-
-
-_ABSENT = (404, 410, 451)
-_MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
-_WAY_OUT = "a sparse+https index in your own cargo configuration can be served"
-
-
-class _Entry(msgspec.Struct):
     name: str
     vers: str
     cksum: str
 
 
-class _Service(msgspec.Struct, rename="kebab"):
+class _IndexConfig(msgspec.Struct, rename="kebab"):
+    """The config.json of an index: `dl` is where its crates are."""
+
     dl: str
     auth_required: bool = False
 
@@ -263,65 +96,103 @@ class CrateRegistry:
         self._config = config
         self._upstream = upstream
         self._public_url = public_url.rstrip("/")
-        self._services: dict[str, _Service] = {}
+        self._index_configs: dict[str, _IndexConfig] = {}
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
     def settings(self, registry: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return the index's config.json: crates come from here, and no login is asked for."""
         source = self._source(registry)
         trace.project = source.name
-        place = f"{self._public_url}/cargo/{source.name}/crates/{{crate}}/{{version}}/download"
-        return MirrorReply(media="application/json", body=json.dumps({"dl": place}).encode())
+        download = f"{self._public_url}/cargo/{source.name}/crates/{{crate}}/{{version}}/download"
+        return MirrorReply(media="application/json", body=json.dumps({"dl": download}).encode())
 
     async def entries(self, registry: str, crate: str, path: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return the index file of a crate as it is upstream, checksums included; 404 where there is none."""
+        # cargo derives the path from the name, so any other is not for an index file.
         if path != index_path(crate.lower()):
             raise MirrorRefusal(404, "no index has a file at this path")
-        return MirrorReply(body=await self._page(self._source(registry), crate, trace=trace))
+        return MirrorReply(body=await self._index_file(self._source(registry), crate, trace=trace))
 
     async def crate(self, registry: str, crate: str, version: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return a crate that its index names; 404 for any other."""
+        # The index comes first: a path here must not lead to just any file of the download host.
         source = self._source(registry)
-        page = await self._page(source, crate, trace=trace)
-        entry = _entry(page, crate, version)
-        if entry is None:
+        for line in (await self._index_file(source, crate, trace=trace)).splitlines():
+            try:
+                entry = decode_as(line, _IndexEntry)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue  # a line of a later format, which cargo too leaves out
+            if entry.name == crate and entry.vers == version:
+                break
+        else:
             raise MirrorRefusal(404, f"registry {source.name!r} has no crate {crate!r} {version}")
-        service = await self._service(source, trace=trace)
-        url = _download_url(service.dl, entry)
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise MirrorRefusal(502, f"registry {source.name!r} says that its crates are not on the web")
-        return await self._upstream.file(url, trace=trace, login=source.token if service.auth_required else "")
+        config = await self._index_config(source, trace=trace)
+        url = _download_url(config.dl, entry)
+        if not is_web_url(url):
+            raise MirrorRefusal(
+                502, f"registry {source.name!r} names a place for its crates that is not on the web"
+            )
+        return await self._upstream.file(url, trace=trace, login=source.token if config.auth_required else "")
 
     def _source(self, registry: str) -> CargoSource:
         source = self._config.source(registry)
         if source is None:
             raise MirrorRefusal(404, f"your cargo configuration has no registry {registry!r}")
         if source.problem:
-            raise MirrorRefusal(502, f"registry {registry!r} is not served: {source.problem}", hint=_WAY_OUT)
+            raise MirrorRefusal(502, f"registry {registry!r} is not served: {source.problem}", hint=_HINT)
         return source
 
-    async def _page(self, source: CargoSource, crate: str, *, trace: MirrorTrace) -> bytes:
-        name = crate.lower()
-        url = source.index + index_path(name)
-        kept = self._cache.get(url)
-        if kept is not None:
-            return kept
+    async def _index_file(self, source: CargoSource, crate: str, *, trace: MirrorTrace) -> bytes:
+        url = source.index + index_path(crate.lower())
+        cached = self._cache.get(url)
+        if cached is not None:
+            return cached
         page = await self._upstream.page(url, accept="text/plain", trace=trace, absent=_ABSENT, login=source.token)
         if page is None:
             raise MirrorRefusal(404, f"registry {source.name!r} has no crate {crate!r}")
         self._cache.put(url, page.body, size=len(page.body))
         return page.body
 
-    async def _service(self, source: CargoSource, *, trace: MirrorTrace) -> _Service:
-        if source.name not in self._services:
+    async def _index_config(self, source: CargoSource, *, trace: MirrorTrace) -> _IndexConfig:
+        if source.name not in self._index_configs:
             url = f"{source.index}config.json"
             page = await self._upstream.page(url, accept="application/json", trace=trace, login=source.token)
             try:
-                service = decode_as(page.body if page else b"", _Service)
+                config = decode_as(page.body if page else b"", _IndexConfig)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                raise MirrorRefusal(502, f"{shown_host(url)!r} has no usable config.json") from None
-            self._services[source.name] = service
-        return self._services[source.name]
+                raise MirrorRefusal(502, f"{host_for_log(url)!r} has no usable config.json") from None
+            self._index_configs[source.name] = config
+        return self._index_configs[source.name]
+
+
+def index_path(name: str) -> str:
+    """Return where an index keeps the file of a crate whose name is in lower case."""
+    return f"{_prefix(name)}/{name}"
+
+
+def _prefix(name: str) -> str:
+    if len(name) <= 3:
+        return str(len(name)) if len(name) < 3 else f"3/{name[0]}"
+    return f"{name[:2]}/{name[2:4]}"
+
+
+def _download_url(template: str, entry: _IndexEntry) -> str:
+    """Return the address of a crate as the Cargo book's "Index Format" makes it of `dl`."""
+    if not any(marker in template for marker in _MARKERS):
+        template += "/{crate}/{version}/download"
+    values: Mapping[str, str] = {
+        "{crate}": quote(entry.name, safe=""),
+        "{version}": quote(entry.vers, safe="+"),
+        "{prefix}": _prefix(entry.name),
+        "{lowerprefix}": _prefix(entry.name.lower()),
+        "{sha256-checksum}": quote(entry.cksum, safe=""),
+    }
+    for marker, value in values.items():
+        template = template.replace(marker, value)
+    try:
+        return split_login(template)[0]
+    except ValueError:
+        return ""
 
 
 def cargo_settings(config: CargoConfig, public_url: str) -> str:
@@ -345,42 +216,150 @@ def cargo_settings(config: CargoConfig, public_url: str) -> str:
     return "\n".join(lines)
 
 
-def index_path(name: str) -> str:
-    """Return where an index keeps the file of a crate whose name is in lower case."""
-    return f"{_prefix(name)}/{name}"
+def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
+    """Return the registries of the user with `environ`; what cannot be served is a `problem` of its source.
+
+    Never raises: whoever has no cargo project is not held up by a cargo configuration.
+    """
+    home = expand_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
+    config = _read_toml(home, "config")
+    credentials = _tables(_read_toml(home, "credentials").get("registries"))
+    registries = _with_environment(_tables(config.get("registries")), environ)
+    tokens = {}
+    for name in {**registries, **credentials}:
+        # cargo prefers what stands in the configuration or the environment.
+        token = registries.get(name, {}).get("token") or credentials.get(name, {}).get("token")
+        if isinstance(token, str) and token.isprintable():
+            tokens[name] = token
+    resolver = _SourceResolver(registries=registries, sources=_tables(config.get("source")), tokens=tokens)
+    return CargoConfig(
+        sources=tuple(resolver.resolve_all()), access=_client_access(config.get("http"), home, environ)
+    )
 
 
-def _prefix(name: str) -> str:
-    if len(name) <= 3:
-        return str(len(name)) if len(name) < 3 else f"3/{name[0]}"
-    return f"{name[:2]}/{name[2:4]}"
-
-
-def _entry(page: bytes, crate: str, version: str) -> _Entry | None:
-    for line in page.splitlines():
+def _read_toml(home: Path, stem: str) -> dict[str, Any]:
+    # Where both exist cargo reads the one without the suffix.
+    for path in (home / stem, home / f"{stem}.toml"):
         try:
-            entry = decode_as(line, _Entry)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # a line of a later format, which cargo too leaves out
-        if entry.name == crate and entry.vers == version:
-            return entry
-    return None
+            return tomllib.loads(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            continue
+    return {}
 
 
-def _download_url(template: str, entry: _Entry) -> str:
-    """Return the address of a crate as the Cargo book's "Index Format" makes it of `dl`."""
-    if not any(marker in template for marker in _MARKERS):
-        template += "/{crate}/{version}/download"
-    values: Mapping[str, str] = {
-        "{crate}": quote(entry.name, safe=""),
-        "{version}": quote(entry.vers, safe="+"),
-        "{prefix}": _prefix(entry.name),
-        "{lowerprefix}": _prefix(entry.name.lower()),
-        "{sha256-checksum}": quote(entry.cksum, safe=""),
-    }
-    for marker, value in values.items():
-        template = template.replace(marker, value)
+def _tables(value: object) -> _Tables:
+    tables = value if isinstance(value, dict) else {}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+def _with_environment(registries: _Tables, environ: Mapping[str, str]) -> _Tables:
+    """Return the registries with CARGO_REGISTRIES_NAME_INDEX and _TOKEN put over the files."""
+    merged = dict(registries)
+    # cargo writes a name in capitals there, with _ for -: only what it is called elsewhere says which it was.
+    names = {name.upper().replace("-", "_"): name for name in registries}
+    for variable, value in environ.items():
+        for key in ("INDEX", "TOKEN"):
+            written = variable.removeprefix("CARGO_REGISTRIES_").removesuffix(f"_{key}")
+            if value and variable == f"CARGO_REGISTRIES_{written}_{key}":
+                name = names.setdefault(written, written.lower().replace("_", "-"))
+                merged[name] = {**merged.get(name, {}), key.lower(): value}
+    return merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceResolver:
+    """Follows names through `[registries]` and `[source]`, the two tables in which cargo looks them up."""
+
+    registries: _Tables
+    sources: _Tables
+    tokens: Mapping[str, str]
+
+    def resolve_all(self) -> Iterator[CargoSource]:
+        """Yield crates.io, then each registry that a project of the user's may name."""
+        yield self._follow(CRATES_IO, CRATES_IO, known_as="")
+        seen = {CRATES_IO}
+        for name, table in (*self.registries.items(), *self.sources.items()):
+            known_as = _bare_index(table.get("index") or table.get("registry"))
+            if name in seen or not known_as or not _NAME.fullmatch(name):
+                continue
+            seen.add(name)
+            # The configuration may itself replace an index, under whatever name that source has.
+            replaced = (
+                source
+                for source, entries in self.sources.items()
+                if _bare_index(entries.get("registry")) == known_as and entries.get("replace-with")
+            )
+            yield self._follow(name, next(replaced, name), known_as=known_as)
+
+    def _follow(self, name: str, start: str, *, known_as: str) -> CargoSource:
+        """Follow `replace-with` from `start` to the source that nothing replaces."""
+        current, table = start, self.sources.get(start, {})
+        for _ in range(_MAX_REPLACEMENTS):
+            following = table.get("replace-with")
+            if not isinstance(following, str):
+                return self._describe(name, current, table, known_as=known_as)
+            current, table = following, self.sources.get(following, {})
+        return CargoSource(name=name, known_as=known_as, problem="its replace-with entries form a circle")
+
+    def _describe(self, name: str, current: str, table: Mapping[str, Any], *, known_as: str) -> CargoSource:
+        local = next((key for key in ("directory", "local-registry", "git") if key in table), "")
+        if local:
+            return CargoSource(name=name, known_as=known_as, problem=f"it is replaced by a {local} source")
+        # What [registries.crates-io] may say is a protocol, not a place.
+        if current == CRATES_IO and not table.get("registry"):
+            index = _SPARSE + CRATES_INDEX
+        else:
+            index = _bare_index(table.get("registry") or self.registries.get(current, {}).get("index"))
+        problem = ""
+        if not index:
+            problem = "the configuration does not say where its index is"
+        elif not index.startswith(_SPARSE):
+            problem = "its index is a git repository, and a sandbox has no git over the network"
+        elif not is_web_url(index.removeprefix(_SPARSE)):
+            problem = "its index is not an http or https URL"
+        if problem:
+            return CargoSource(name=name, known_as=known_as, problem=problem)
+        same_index = (
+            each for each, entries in self.registries.items() if _bare_index(entries.get("index")) == index
+        )
+        # crates.io reads need no token, and its token lets one publish: it is never sent.
+        named = (each for each in (current, *same_index) if each != CRATES_IO and each in self.tokens)
+        return CargoSource(
+            name=name,
+            known_as=known_as,
+            index=index.removeprefix(_SPARSE).rstrip("/") + "/",
+            token=self.tokens.get(next(named, ""), ""),
+        )
+
+
+def _bare_index(url: object) -> str:
+    """Return an index without userinfo, query and fragment, "" for what is no text."""
+    if not isinstance(url, str) or not url.isprintable():
+        return ""
+    sparse = _SPARSE if url.startswith(_SPARSE) else ""
     try:
-        return split_login(template)[0]
+        parts = urlsplit(split_login(url.removeprefix(_SPARSE))[0])
     except ValueError:
         return ""
+    return sparse + parts._replace(query="", fragment="").geturl()
+
+
+def _client_access(table: object, home: Path, environ: Mapping[str, str]) -> ClientAccess:
+    http = table if isinstance(table, dict) else {}
+    roots: tuple[Path, ...] = ()
+    authority = environ.get("CARGO_HTTP_CAINFO") or http.get("cainfo")
+    if isinstance(authority, str):
+        # A relative path is read from the directory that holds the .cargo directory.
+        absolute = authority.startswith(("/", "~"))
+        roots = (expand_home(authority, environ) if absolute else home.parent / authority,)
+    added = environ.get("SSL_CERT_FILE")
+    proxies = environment_proxies(environ)
+    proxy = environ.get("CARGO_HTTP_PROXY") or http.get("proxy")
+    if isinstance(proxy, str) and proxy:
+        proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(proxy)), exempt=proxies.exempt)
+    return ClientAccess(
+        roots=roots,
+        extra_roots=(expand_home(added, environ),) if added else (),
+        proxies=proxies,
+        timeout=read_timeout(environ.get("CARGO_HTTP_TIMEOUT") or http.get("timeout")),
+    )

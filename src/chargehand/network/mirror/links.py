@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import msgspec
 
 from chargehand.core.codec import decode_as
+from chargehand.network.mirror.settings import join_web_url
 
 HTML_MEDIA = "text/html; charset=utf-8"
 JSON_MEDIA = "application/vnd.pypi.simple.v1+json"
@@ -37,78 +38,6 @@ class FileLink:
     upload_time: str = ""
 
 
-def normalised(name: str) -> str:
-    """Return the project's name as indexes write it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def is_archive(filename: str) -> bool:
-    """Say whether a file of this name is something pip could install."""
-    return bool(FILENAME.fullmatch(filename)) and filename.lower().endswith(_ARCHIVES)
-
-
-def belongs(filename: str, project: str) -> bool:
-    """Say whether a file may be of `project`; one that merely begins like it is left to the client to sort out."""
-    if filename.endswith(".whl"):
-        return normalised(filename.partition("-")[0]) == project
-    return normalised(filename).startswith(project + "-")
-
-
-class _Anchors(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.base = ""
-        self.found: list[dict[str, str]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: value or "" for name, value in attrs}
-        if tag == "base" and not self.base:
-            self.base = values.get("href", "")
-        elif tag == "a" and values.get("href"):
-            self.found.append(values)
-
-
-def html_links(text: str, *, url: str) -> list[FileLink]:
-    """Return the archives that an HTML page at `url` links to."""
-    parser = _Anchors()
-    parser.feed(text)
-    parser.close()
-    base = _joined(url, parser.base) or url
-    return [link for anchor in parser.found if (link := _anchor_link(anchor, base=base)) is not None]
-
-
-def _anchor_link(anchor: dict[str, str], *, base: str) -> FileLink | None:
-    target, fragment = urldefrag(_joined(base, anchor["href"].strip()))
-    filename = unquote(urlsplit(target).path.rpartition("/")[2]) if target else ""
-    if not is_archive(filename):
-        return None
-    stated = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
-    return FileLink(
-        filename=filename,
-        url=target,
-        hashes=_hashes(fragment),
-        requires_python=anchor.get("data-requires-python", ""),
-        yanked=anchor.get("data-yanked"),
-        metadata=None if stated in (None, "", "false") else _hashes(stated or ""),
-    )
-
-
-def _hashes(text: str) -> dict[str, str]:
-    return {match[1]: match[2].lower() for match in _HASH.finditer(text)}
-
-
-def _joined(base: str, href: str) -> str:
-    """Return the absolute URL, "" where it is none that we fetch: a web page never names files of this machine."""
-    try:
-        url = urljoin(base, href)
-        scheme, has_host = urlsplit(url).scheme, bool(urlsplit(url).hostname)
-    except ValueError:
-        return ""
-    if scheme == "file":
-        return url if base.startswith("file:") else ""
-    return url if scheme in ("http", "https") and has_host else ""
-
-
 class _JsonFile(msgspec.Struct, rename="kebab"):
     filename: str
     url: str
@@ -125,69 +54,140 @@ class _JsonPage(msgspec.Struct):
     files: list[_JsonFile]
 
 
-def json_links(body: bytes, *, url: str) -> list[FileLink]:
+class _AnchorParser(HTMLParser):
+    """Collects the attributes of the anchors of a page, and the base that it declares."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.base = ""
+        self.anchors: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "base" and not self.base:
+            self.base = values.get("href", "")
+        elif tag == "a" and values.get("href"):
+            self.anchors.append(values)
+
+
+def normalise_project(name: str) -> str:
+    """Return the project's name as indexes write it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def is_archive(filename: str) -> bool:
+    """Say whether a file of this name is something pip could install."""
+    return bool(FILENAME.fullmatch(filename)) and filename.lower().endswith(_ARCHIVES)
+
+
+def may_belong_to(filename: str, project: str) -> bool:
+    """Say whether a file may be of `project`; one that merely begins like it is left to the client to sort out."""
+    if filename.endswith(".whl"):
+        return normalise_project(filename.partition("-")[0]) == project
+    return normalise_project(filename).startswith(project + "-")
+
+
+def parse_html_links(text: str, *, url: str) -> list[FileLink]:
+    """Return the archives that an HTML page at `url` links to."""
+    parser = _AnchorParser()
+    parser.feed(text)
+    parser.close()
+    base = _resolve(url, parser.base) or url
+    links = []
+    for anchor in parser.anchors:
+        target, fragment = urldefrag(_resolve(base, anchor["href"].strip()))
+        filename = unquote(urlsplit(target).path.rpartition("/")[2]) if target else ""
+        if not is_archive(filename):
+            continue
+        # The second name is that of PEP 658, which PEP 714 replaced by the first.
+        metadata = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
+        links.append(
+            FileLink(
+                filename=filename,
+                url=target,
+                hashes=_find_hashes(fragment),
+                requires_python=anchor.get("data-requires-python", ""),
+                yanked=anchor.get("data-yanked"),
+                metadata=None if metadata in (None, "", "false") else _find_hashes(metadata or ""),
+            )
+        )
+    return links
+
+
+def parse_json_links(body: bytes, *, url: str) -> list[FileLink]:
     """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
-    found = decode_as(body, _JsonPage).files
-    return [link for item in found if (link := _json_link(item, base=url)) is not None]
+    links = []
+    for item in decode_as(body, _JsonPage).files:
+        target = urldefrag(_resolve(url, item.url))[0]
+        if not (target and is_archive(item.filename)):
+            continue
+        metadata = item.dist_info_metadata if item.core_metadata is None else item.core_metadata
+        links.append(
+            FileLink(
+                filename=item.filename,
+                url=target,
+                hashes=_find_hashes(" ".join(f"{name}={value}" for name, value in item.hashes.items())),
+                requires_python=item.requires_python or "",
+                yanked=None if item.yanked is False else ("" if item.yanked is True else item.yanked),
+                metadata=(metadata if isinstance(metadata, dict) else {}) if metadata else None,
+                size=item.size,
+                upload_time=item.upload_time or "",
+            )
+        )
+    return links
 
 
-def _json_link(item: _JsonFile, *, base: str) -> FileLink | None:
-    target = urldefrag(_joined(base, item.url))[0]
-    if not (target and is_archive(item.filename)):
-        return None
-    stated = item.dist_info_metadata if item.core_metadata is None else item.core_metadata
-    return FileLink(
-        filename=item.filename,
-        url=target,
-        hashes=_hashes(" ".join(f"{name}={value}" for name, value in item.hashes.items())),
-        requires_python=item.requires_python or "",
-        yanked=None if item.yanked is False else ("" if item.yanked is True else item.yanked),
-        metadata=(stated if isinstance(stated, dict) else {}) if stated else None,
-        size=item.size,
-        upload_time=item.upload_time or "",
-    )
+def _find_hashes(text: str) -> dict[str, str]:
+    return {match[1]: match[2].lower() for match in _HASH.finditer(text)}
 
 
-def as_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
+def _resolve(base: str, reference: str) -> str:
+    """Return the absolute URL, "" where it is none that we fetch: a web page never names files of this machine."""
+    try:
+        url = urljoin(base, reference)
+        if urlsplit(url).scheme == "file":
+            return url if base.startswith("file:") else ""
+    except ValueError:
+        return ""
+    return join_web_url(base, reference)
+
+
+def render_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as HTML, each link where `rewrite` says."""
     title = html.escape(project)
     lines = [
         f'<!DOCTYPE html>\n<html><head><meta name="pypi:repository-version" content="1.0"><title>{title}</title>',
         "</head><body>",
-        *(_anchor(link, rewrite(link)) for link in links),
-        "</body></html>\n",
     ]
-    return "\n".join(lines).encode()
+    for link in links:
+        # A fragment holds one hash, and pip takes sha256 wherever it is offered.
+        algorithm = "sha256" if "sha256" in link.hashes else next(iter(link.hashes), "")
+        fragment = f"#{algorithm}={link.hashes[algorithm]}" if algorithm else ""
+        attributes = {"href": rewrite(link) + fragment}
+        if link.requires_python:
+            attributes["data-requires-python"] = link.requires_python
+        if link.yanked is not None:
+            attributes["data-yanked"] = link.yanked
+        if link.metadata is not None:
+            metadata = next((f"{name}={value}" for name, value in link.metadata.items()), "true")
+            attributes |= {"data-core-metadata": metadata, "data-dist-info-metadata": metadata}
+        written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
+        lines.append(f"<a {written}>{html.escape(link.filename)}</a><br/>")
+    return "\n".join([*lines, "</body></html>\n"]).encode()
 
 
-def _anchor(link: FileLink, href: str) -> str:
-    name = "sha256" if "sha256" in link.hashes else next(iter(link.hashes), "")
-    attributes = {"href": href + (f"#{name}={link.hashes[name]}" if name else "")}
-    if link.requires_python:
-        attributes["data-requires-python"] = link.requires_python
-    if link.yanked is not None:
-        attributes["data-yanked"] = link.yanked
-    if link.metadata is not None:
-        stated = next((f"{name}={value}" for name, value in link.metadata.items()), "true")
-        attributes |= {"data-core-metadata": stated, "data-dist-info-metadata": stated}
-    written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
-    return f"<a {written}>{html.escape(link.filename)}</a><br/>"
-
-
-def as_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
+def render_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
     """Return the page of `project` as JSON, each link where `rewrite` says."""
-    files = [_json_file(link, rewrite(link)) for link in links]
+    files = []
+    for link in links:
+        written: dict[str, Any] = {
+            "filename": link.filename,
+            "url": rewrite(link),
+            "hashes": dict(link.hashes),
+            # Never "dist-info-metadata" too, at which pip 22.3 to 23.1 fails: PEP 714.
+            "core-metadata": False if link.metadata is None else dict(link.metadata) or True,
+            "yanked": (link.yanked or True) if link.yanked is not None else False,
+        }
+        optional = {"requires-python": link.requires_python, "size": link.size, "upload-time": link.upload_time}
+        files.append({**written, **{name: value for name, value in optional.items() if value}})
     return msgspec.json.encode({"meta": {"api-version": "1.0"}, "name": project, "files": files})
-
-
-def _json_file(link: FileLink, url: str) -> dict[str, Any]:
-    stated: Any = False if link.metadata is None else dict(link.metadata) or True
-    written: dict[str, Any] = {
-        "filename": link.filename,
-        "url": url,
-        "hashes": dict(link.hashes),
-        "core-metadata": stated,  # never "dist-info-metadata" too, at which pip 22.3 to 23.1 fails: PEP 714
-        "yanked": (link.yanked or True) if link.yanked is not None else False,
-    }
-    optional = {"requires-python": link.requires_python, "size": link.size, "upload-time": link.upload_time}
-    return {**written, **{name: value for name, value in optional.items() if value}}

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from chargehand.network.mirror.links import FileLink
 
-Kept = TypeVar("Kept")
+Page = TypeVar("Page")
 
 
 class NamedFiles:
@@ -21,6 +21,7 @@ class NamedFiles:
 
     def add(self, link: FileLink) -> str:
         """Return the id of `link`; the same file gets the same id as long as the mirror lives."""
+        # Keyed, so that nobody inside can compute the id of a file that no page has named.
         identity = hashlib.blake2b(link.url.encode(), key=self._key, digest_size=12).hexdigest()
         self._links[identity] = link
         return identity
@@ -30,23 +31,23 @@ class NamedFiles:
         return self._links.get(identity)
 
 
-class PageCache(Generic[Kept]):
+class PageCache(Generic[Page]):
     """Index pages as parsed, for the life of the mirror: one setup sees one state of its registries."""
 
     def __init__(self, capacity: int) -> None:
-        self._room = capacity
-        self._pages: OrderedDict[str, tuple[int, Kept]] = OrderedDict()
+        self._free = capacity
+        self._pages: OrderedDict[str, tuple[int, Page]] = OrderedDict()
 
-    def get(self, url: str) -> Kept | None:
-        """Return what was kept for `url`."""
+    def get(self, url: str) -> Page | None:
+        """Return the page of `url`, None where it is not here."""
         found = self._pages.get(url)
         return found[1] if found else None
 
-    def put(self, url: str, page: Kept, *, size: int) -> None:
+    def put(self, url: str, page: Page, *, size: int) -> None:
         """Keep a page of `size` bytes; the oldest pages make room."""
         if url in self._pages:
-            self._room += self._pages.pop(url)[0]
-        self._room -= size
+            self._free += self._pages.pop(url)[0]
+        self._free -= size
         self._pages[url] = (size, page)
-        while self._room < 0 and self._pages:
-            self._room += self._pages.popitem(last=False)[1][0]
+        while self._free < 0 and self._pages:
+            self._free += self._pages.popitem(last=False)[1][0]

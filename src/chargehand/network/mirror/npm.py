@@ -7,10 +7,9 @@ import base64
 import binascii
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
 import msgspec
 
@@ -23,19 +22,24 @@ from chargehand.network.mirror.settings import (
     Logins,
     NpmConfig,
     Proxies,
-    basic,
-    checked_url,
+    basic_auth,
+    check_url,
     environment_proxies,
-    exempt_hosts,
+    expand_home,
+    host_for_log,
+    join_web_url,
     origin_of,
-    shown_host,
+    proxy_url,
     split_login,
-    under_home,
+    split_no_proxy,
 )
 from chargehand.network.mirror.upstream import RegistryClient, UpstreamPage
 
 INSTALL_MEDIA = "application/vnd.npm.install-v1+json"
 _FULL_MEDIA = "application/json"
+_VARIABLE = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
+_LOGIN_KEYS = ("_authToken", "_auth", "username", "_password")
+Settings = dict[str, str]
 
 
 class NodeRegistry:
@@ -57,52 +61,63 @@ class NodeRegistry:
         body = await self._document(package, media=media, trace=trace)
         return MirrorReply(media=media, body=body)
 
-    async def tarball(self, package: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a tarball by its usual name, as lock files hold it; only what the package's document names."""
+    async def tarball(self, package: str, filename: str, *, identity: str = "", trace: MirrorTrace) -> MirrorReply:
+        """Return a tarball by its usual name, as lock files hold it, or by its id where its name is unusual.
+
+        404 for one that the package's document does not name.
+        """
+        if identity:
+            link = self._files.get(identity)
+            if link is None or link.filename != f"{package}/{filename}":
+                raise MirrorRefusal(404, "no package document of this mirror names this file")
+            return await self._upstream.file(link.url, trace=trace)
         key = f"{package}/{filename}"
+        # A lock file names tarballs of packages whose document nobody has asked for yet.
         if key not in self._tarballs:
             await self._document(package, media=INSTALL_MEDIA, trace=trace)
         if key not in self._tarballs:
             raise MirrorRefusal(404, f"package {package!r} has no file {filename!r}")
         return await self._upstream.file(self._tarballs[key], trace=trace)
 
-    async def file(self, package: str, identity: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a tarball of unusual name by its id; 404 for one that no document of this mirror named."""
-        link = self._files.get(identity)
-        if link is None or link.filename != f"{package}/{filename}":
-            raise MirrorRefusal(404, "no package document of this mirror names this file")
-        return await self._upstream.file(link.url, trace=trace)
-
     async def _document(self, package: str, *, media: str, trace: MirrorTrace) -> bytes:
+        # Registries know a scoped package by one element of the path.
         url = self._config.registry_of(package) + package.replace("/", "%2f")
         key = f"{media} {url}"
-        kept = self._cache.get(key)
-        if kept is not None:
-            return kept
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
         accept = f"{INSTALL_MEDIA}; q=1.0, {_FULL_MEDIA}; q=0.8, */*" if media == INSTALL_MEDIA else _FULL_MEDIA
         page = await self._upstream.page(url, accept=accept, trace=trace)
         if page is None:
             raise MirrorRefusal(404, f"the registry has no package {package!r}")
         # Large documents take a moment to parse, in which other requests go on.
-        body = await asyncio.to_thread(self._moved, page, package)
+        body = await asyncio.to_thread(self._rewrite_document, page, package)
         self._cache.put(key, body, size=len(body))
         return body
 
-    def _moved(self, page: UpstreamPage, package: str) -> bytes:
+    def _rewrite_document(self, page: UpstreamPage, package: str) -> bytes:
+        """Return the document with its tarballs at this mirror; everything else stays as the registry has it."""
         try:
             document = msgspec.json.decode(page.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = None
         if not isinstance(document, dict):
-            raise MirrorRefusal(502, f"{shown_host(page.url)!r} answered what is not a package document")
-        for version, dist in _dists(document):
-            dist["tarball"] = self._public_tarball(package, version, dist["tarball"], base=page.url)
+            raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not a package document")
+        versions = document.get("versions")
+        for version, entry in versions.items() if isinstance(versions, dict) else ():
+            dist = entry.get("dist") if isinstance(entry, dict) else None
+            if isinstance(dist, dict) and isinstance(dist.get("tarball"), str):
+                dist["tarball"] = self._publish_tarball(package, version, dist["tarball"], base=page.url)
         return msgspec.json.encode(document)
 
-    def _public_tarball(self, package: str, version: str, tarball: str, *, base: str) -> str:
-        url = _absolute(base, tarball)
+    def _publish_tarball(self, package: str, version: str, tarball: str, *, base: str) -> str:
+        """Remember where a tarball is, and return where clients find it here."""
+        url = urldefrag(join_web_url(base, tarball))[0]
+        if not url:
+            raise MirrorRefusal(502, f"{host_for_log(base)!r} names a tarball that is not on the web")
         filename = unquote(urlsplit(url).path.rpartition("/")[2])
         prefix = f"{self._public_url}/npm/{package}/-"
+        # A usual name keeps the path that lock files hold. Any other gets an id: it could be another version's.
         if filename == f"{package.rpartition('/')[2]}-{version}.tgz" and FILENAME.fullmatch(filename):
             self._tarballs[f"{package}/{filename}"] = url
             return f"{prefix}/{filename}"
@@ -111,78 +126,48 @@ class NodeRegistry:
         return f"{prefix}/{identity}/{shown}"
 
 
-def _dists(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    versions = document.get("versions")
-    for version, entry in versions.items() if isinstance(versions, dict) else ():
-        dist = entry.get("dist") if isinstance(entry, dict) else None
-        if isinstance(dist, dict) and isinstance(dist.get("tarball"), str):
-            yield version, dist
-
-
-def _absolute(base: str, tarball: str) -> str:
-    try:
-        url = urldefrag(urljoin(base, tarball))[0]
-        usable = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise MirrorRefusal(502, f"{shown_host(base)!r} names a tarball that is not on the web")
-    return url
-
-
-Settings = dict[str, str]
-_VARIABLE = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
-_TOKEN_KEYS = ("_authToken", "_auth", "username", "_password")
-
-
 def read_npm_config(environ: Mapping[str, str]) -> NpmConfig:
     """Return where npm of the user with `environ` looks for packages.
 
     Raises `ConfigError` where a registry is not an http or https URL.
     """
-    settings = _settings(environ)
-    raw = {"": settings.get("registry") or NPM, **_scopes(settings)}
-    urls = {scope: checked_url(url, option=f"{scope}:registry".lstrip(":")) for scope, url in raw.items()}
+    settings = _read_settings(environ)
+    registries = {"": settings.get("registry") or NPM}
+    for name, value in settings.items():
+        if name.startswith("@") and name.endswith(":registry") and value:
+            registries[name.removesuffix(":registry")] = value
+    urls = {scope: check_url(url, option=f"{scope}:registry".lstrip(":")) for scope, url in registries.items()}
     bare = {scope: split_login(url)[0].rstrip("/") + "/" for scope, url in urls.items()}
     return NpmConfig(
         registry=bare[""],
         scopes={scope: url for scope, url in bare.items() if scope},
-        access=_access(settings, environ, logins=_logins(settings, list(urls.values()))),
+        access=_client_access(settings, environ, logins=_read_logins(settings, list(urls.values()))),
     )
 
 
-def _settings(environ: Mapping[str, str]) -> Settings:
+def _read_settings(environ: Mapping[str, str]) -> Settings:
     """Read builtin, global and user files and the environment; later ones win, each may name the next."""
-    variables = _from_environment(environ)
-    builtin = _from_file(_builtin_file(environ), environ)
-    named = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"
-    user = _from_file(under_home(named, environ), environ)
-    near = {**builtin, **user, **variables}
-    prefix = near.get("prefix") or environ.get("PREFIX") or _node_prefix(environ)
-    shared = _from_file(under_home(near.get("globalconfig") or f"{prefix}/etc/npmrc", environ), environ)
-    return {**builtin, **shared, **user, **variables}
-
-
-def _builtin_file(environ: Mapping[str, str]) -> Path:
-    npm = shutil.which("npm", path=environ.get("PATH", ""))
-    return Path(npm).resolve().parents[1] / "npmrc" if npm else Path("/nonexistent")
-
-
-def _node_prefix(environ: Mapping[str, str]) -> str:
-    node = shutil.which("node", path=environ.get("PATH", ""))
-    return str(Path(node).absolute().parents[1]) if node else "/usr/local"
-
-
-def _from_environment(environ: Mapping[str, str]) -> Settings:
-    found = {}
+    path = environ.get("PATH", "")
+    variables: Settings = {}
     for name, value in environ.items():
         if value and name.lower().startswith("npm_config_"):
             key = name[len("npm_config_") :]
-            found[key if key.startswith("//") else key[:1] + key[1:].replace("_", "-").lower()] = value
-    return {(key if key.startswith(("//", "_")) else key.lower()): value for key, value in found.items()}
+            # A leading underscore belongs to the key, and a login's place (`//host/:_authToken`) keeps its case.
+            key = key if key.startswith("//") else key[:1] + key[1:].replace("_", "-").lower()
+            variables[key if key.startswith(("//", "_")) else key.lower()] = value
+    npm, node = shutil.which("npm", path=path), shutil.which("node", path=path)
+    builtin = _read_npmrc(Path(npm).resolve().parents[1] / "npmrc", environ) if npm else {}
+    # A project's own .npmrc is left out: a repository must not say where the host looks, or with what login.
+    user_file = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"
+    user = _read_npmrc(expand_home(user_file, environ), environ)
+    known = {**builtin, **user, **variables}
+    node_prefix = str(Path(node).absolute().parents[1]) if node else "/usr/local"
+    prefix = known.get("prefix") or environ.get("PREFIX") or node_prefix
+    shared = _read_npmrc(expand_home(known.get("globalconfig") or f"{prefix}/etc/npmrc", environ), environ)
+    return {**builtin, **shared, **user, **variables}
 
 
-def _from_file(path: Path, environ: Mapping[str, str]) -> Settings:
+def _read_npmrc(path: Path, environ: Mapping[str, str]) -> Settings:
     try:
         text = path.read_text("utf-8", errors="replace")
     except OSError:
@@ -207,6 +192,8 @@ def parse_npmrc(text: str, environ: Mapping[str, str]) -> Settings:
 
 
 def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Replace `${NAME}` and `${NAME?}`; one that is not set stays as it is, and "" where it ends in `?`."""
+
     def value(match: re.Match[str]) -> str:
         escapes, name, optional = match.groups()
         if len(escapes) % 2:
@@ -217,39 +204,40 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _unquote(value: str) -> str:
+    """Return a key or value as npm's `ini` reads it: quotes hold JSON, elsewhere `;` and `#` begin a comment."""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-        return _unquoted(value)
+        inner = value[1:-1]
+        try:
+            decoded = msgspec.json.decode(value if value[0] == '"' else inner)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return inner if value[0] == "'" else value
+        return decoded if isinstance(decoded, str) else inner
     plain = re.match(r"(?:[^;#\\]|\\.|\\$)*", value)
     return re.sub(r"\\([\\;#])", r"\1", plain[0] if plain else "").strip()
 
 
-def _unquoted(value: str) -> str:
-    inner = value[1:-1]
-    try:
-        decoded = msgspec.json.decode(value if value[0] == '"' else inner)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return inner if value[0] == "'" else value
-    return decoded if isinstance(decoded, str) else inner
-
-
-def _scopes(settings: Settings) -> Settings:
-    return {
-        name.removesuffix(":registry"): value
-        for name, value in settings.items()
-        if name.startswith("@") and name.endswith(":registry") and value
-    }
-
-
-def _logins(settings: Settings, urls: list[str]) -> Logins:
-    by_prefix = dict(_keyed_logins(settings))
-    legacy = _header({key: settings.get(key, "") for key in _TOKEN_KEYS})
+def _read_logins(settings: Settings, urls: list[str]) -> Logins:
+    """Return the logins of `//place/:key` entries, of keys without a place, and of the registries' own URLs."""
+    by_prefix: dict[str, str] = {}
+    by_place: dict[str, dict[str, str]] = {}
+    for name, value in settings.items():
+        place, _, key = name.rpartition(":")
+        if place.startswith("//") and key in _LOGIN_KEYS:
+            by_place.setdefault(place, {})[key] = value
+    for place, values in by_place.items():
+        header = _authorization(values)
+        # The port of a key without one depends on the scheme, which the key does not say.
+        if header:
+            by_prefix |= {_prefix(f"{scheme}:{place}"): header for scheme in ("https", "http")}
+    # Keys without a place, as old versions of npm wrote them, are for the default registry alone.
+    legacy = _authorization({key: settings.get(key, "") for key in _LOGIN_KEYS})
     if legacy:
         by_prefix.setdefault(_prefix(urls[0]), legacy)
-    by_origin: dict[str, str] = {}
     for url in urls:
         bare, header = split_login(url)
         if header:
             by_prefix.setdefault(_prefix(bare), header)
+    by_origin: dict[str, str] = {}
     # A tarball on the registry's host but outside its path gets the registry's login, as npm does.
     for url in reversed(urls):
         bare = split_login(url)[0]
@@ -259,27 +247,14 @@ def _logins(settings: Settings, urls: list[str]) -> Logins:
     return Logins(by_prefix=by_prefix, by_origin=by_origin)
 
 
-def _keyed_logins(settings: Settings) -> Iterator[tuple[str, str]]:
-    keyed: dict[str, dict[str, str]] = {}
-    for name, value in settings.items():
-        place, _, key = name.rpartition(":")
-        if place.startswith("//") and key in _TOKEN_KEYS:
-            keyed.setdefault(place, {})[key] = value
-    for place, values in keyed.items():
-        header = _header(values)
-        # The port of a key without one depends on the scheme, which the key does not say.
-        for scheme in ("https", "http"):
-            if header:
-                yield _prefix(f"{scheme}:{place}"), header
-
-
 def _prefix(url: str) -> str:
     bare = split_login(url)[0]
     path = bare.partition("://")[2].partition("/")[2]
     return origin_of(bare) + "/" + (path.rstrip("/") + "/" if path.strip("/") else "")
 
 
-def _header(values: Mapping[str, str]) -> str:
+def _authorization(values: Mapping[str, str]) -> str:
+    """Return the Authorization header that the keys of a login make, "" where they make none."""
     if values.get("_authToken"):
         return f"Bearer {values['_authToken']}"
     if values.get("_auth"):
@@ -289,36 +264,33 @@ def _header(values: Mapping[str, str]) -> str:
             password = base64.b64decode(values["_password"]).decode()
         except (binascii.Error, UnicodeDecodeError):
             return ""
-        return basic(values["username"], password)
+        return basic_auth(values["username"], password)
     return ""
 
 
-def _access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -> ClientAccess:
+def _client_access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -> ClientAccess:
     roots = settings.get("cafile", "")
-    text = settings.get("ca", "").replace("\\n", "\n")
-    extra = environ.get("NODE_EXTRA_CA_CERTS")
+    root_text = settings.get("ca", "").replace("\\n", "\n")
+    added = environ.get("NODE_EXTRA_CA_CERTS")
+    plain = _proxy(settings, "proxy")
+    secure = _proxy(settings, "https-proxy") or plain
+    proxies = environment_proxies(environ)
+    by_scheme = {
+        **proxies.by_scheme,
+        **({"http": plain} if plain else {}),
+        **({"https": secure} if secure else {}),
+    }
+    exempt = split_no_proxy(settings["noproxy"]) if settings.get("noproxy") else proxies.exempt
     return ClientAccess(
-        roots=(under_home(roots, environ),) if roots and roots != "null" else (),
-        root_text=text if "BEGIN CERTIFICATE" in text else "",
-        extra_roots=(under_home(extra, environ),) if extra else (),
+        roots=(expand_home(roots, environ),) if roots and roots != "null" else (),
+        root_text=root_text if "BEGIN CERTIFICATE" in root_text else "",
+        extra_roots=(expand_home(added, environ),) if added else (),
         verify=settings.get("strict-ssl", "true").lower() != "false",
-        proxies=_proxies(settings, environ),
+        proxies=Proxies(by_scheme=by_scheme, exempt=exempt),
         logins=logins,
     )
 
 
-def _proxies(settings: Settings, environ: Mapping[str, str]) -> Proxies:
-    by_scheme = environment_proxies(environ)
-    plain = _proxy(settings, "proxy")
-    secure = _proxy(settings, "https-proxy") or plain
-    by_scheme |= {"http": plain} if plain else {}
-    by_scheme |= {"https": secure} if secure else {}
-    exempt = settings.get("noproxy") or environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-    return Proxies(by_scheme=by_scheme, exempt=exempt_hosts(exempt))
-
-
 def _proxy(settings: Settings, name: str) -> str:
     value = settings.get(name, "")
-    if value in ("", "null", "false"):
-        return ""
-    return value if "://" in value else f"http://{value}"
+    return "" if value in ("", "null", "false") else proxy_url(value)

@@ -8,7 +8,7 @@ import netrc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from chargehand.core.errors import ConfigError
 
@@ -16,9 +16,10 @@ from chargehand.core.errors import ConfigError
 PYPI = "https://pypi.org/simple/"
 NPM = "https://registry.npmjs.org/"
 _PORTS = {"http": 80, "https": 443}
+_LEAST_TIMEOUT = 60.0
 
 
-def basic(user: str, password: str) -> str:
+def basic_auth(user: str, password: str) -> str:
     """Return the value of an Authorization header for `user` and `password`."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
 
@@ -28,11 +29,11 @@ def split_login(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    header = basic(unquote(user), unquote(password)) if userinfo else ""
+    header = basic_auth(unquote(user), unquote(password)) if userinfo else ""
     return urlunsplit(parts._replace(netloc=host)), header
 
 
-def shown_host(url: str) -> str:
+def host_for_log(url: str) -> str:
     """Return the host and port of `url` as it may be logged: never userinfo, path or query."""
     try:
         parts = urlsplit(url)
@@ -41,7 +42,25 @@ def shown_host(url: str) -> str:
     return parts.netloc.rpartition("@")[2] if parts.scheme in _PORTS else f"{parts.scheme}:"
 
 
-def checked_url(url: str, *, option: str) -> str:
+def is_web_url(url: str) -> bool:
+    """Say whether `url` is an http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _PORTS and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def join_web_url(base: str, reference: str) -> str:
+    """Return `reference` as seen from `base`, "" where that is not an http or https URL."""
+    try:
+        url = urljoin(base, reference)
+    except ValueError:
+        return ""
+    return url if is_web_url(url) else ""
+
+
+def check_url(url: str, *, option: str) -> str:
     """Return `url`; raise `ConfigError` that names `option` unless it is one we can fetch."""
     try:
         parts = urlsplit(url)
@@ -49,21 +68,22 @@ def checked_url(url: str, *, option: str) -> str:
     except ValueError:
         usable = False
     if not usable:
+        # The message reaches logs and terminals, and a login may stand before the @.
         shown = url.rpartition("@")[2] if "@" in url else url
         raise ConfigError(
             f"{option} is set to {shown!r}, which is not an http, https or file URL",
-            hint=f"mend {option} in your pip or npm configuration",
+            hint=f"correct {option} in your pip or npm configuration",
         )
     return url
 
 
-def under_home(value: str, environ: Mapping[str, str]) -> Path:
+def expand_home(value: str, environ: Mapping[str, str]) -> Path:
     """Return the path `value`, a `~` at its start read as the home that `environ` names."""
     home = environ.get("HOME") or "/"
     return Path(home + value[1:] if value == "~" or value.startswith("~/") else value).absolute()
 
 
-def port_of(parts: SplitResult) -> int:
+def url_port(parts: SplitResult) -> int:
     """Return the port of a split URL, the scheme's own where none is written."""
     return parts.port or _PORTS.get(parts.scheme, 0)
 
@@ -80,6 +100,7 @@ class Logins:
         """Return the Authorization header value for `url`, "" if the user has none for it."""
         parts = urlsplit(url)
         origin = origin_of(url)
+        # The nearest path wins: repositories of one host may have logins of their own.
         path = parts.path or "/"
         while path:
             found = self.by_prefix.get(origin + (path if path.endswith("/") else path + "/"))
@@ -94,7 +115,7 @@ def origin_of(url: str) -> str:
     """Return `//host:port` of `url`, with the port always written, as `Logins` keys it."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return f"//{f'[{host}]' if ':' in host else host}:{port_of(parts)}"
+    return f"//{f'[{host}]' if ':' in host else host}:{url_port(parts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,28 +129,25 @@ class Proxies:
         """Return the URL of the proxy for `url`, None where it is reached directly."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
-        if any(_exempts(entry, host, port_of(parts)) for entry in self.exempt):
+        if any(_exempts(entry, host, url_port(parts)) for entry in self.exempt):
             return None
         return self.by_scheme.get(parts.scheme)
 
 
 def _exempts(entry: str, host: str, port: int) -> bool:
+    """Match an entry of NO_PROXY: `*`, a network, or a name (with all names below it) and perhaps a port."""
     if entry == "*":
         return True
     if "/" in entry:
-        return _in_network(entry, host)
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
     name, colon, wanted = entry.lower().partition(":")
     if colon and wanted.isdecimal() and int(wanted) != port:
         return False
     name = name.removeprefix("*").lstrip(".")
     return bool(name) and (host == name or host.endswith("." + name))
-
-
-def _in_network(entry: str, host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +171,7 @@ class ClientAccess:
     def verifies(self, url: str) -> bool:
         """Say whether the certificate of `url`'s host is checked."""
         parts = urlsplit(url)
-        names = {parts.hostname or "", f"{parts.hostname}:{port_of(parts)}"}
+        names = {parts.hostname or "", f"{parts.hostname}:{url_port(parts)}"}
         return self.verify and not names & self.unverified
 
 
@@ -188,21 +206,35 @@ class NpmConfig:
         return self.scopes.get(scope, self.registry)
 
 
-def environment_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxies that HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name, lower case first, by scheme."""
-    found = {}
+def environment_proxies(environ: Mapping[str, str]) -> Proxies:
+    """Return what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, lower case first."""
+    by_scheme = {}
     for scheme in _PORTS:
         for name in (f"{scheme}_proxy", "all_proxy"):
             value = environ.get(name) or environ.get(name.upper())
             if value:
-                found[scheme] = value if "://" in value else f"http://{value}"
+                by_scheme[scheme] = proxy_url(value)
                 break
-    return found
+    exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    return Proxies(by_scheme=by_scheme, exempt=split_no_proxy(exempt))
 
 
-def exempt_hosts(value: str) -> tuple[str, ...]:
+def proxy_url(value: str) -> str:
+    """Return the URL of a proxy, http where its setting names no scheme."""
+    return value if "://" in value else f"http://{value}"
+
+
+def split_no_proxy(value: str) -> tuple[str, ...]:
     """Return the entries of a NO_PROXY value."""
     return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+
+
+def read_timeout(value: object) -> float:
+    """Return the time-out in seconds that a client's setting says, at least a minute."""
+    try:
+        return max(_LEAST_TIMEOUT, float(str(value)))
+    except ValueError:
+        return _LEAST_TIMEOUT
 
 
 def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
@@ -214,8 +246,9 @@ def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
             hosts = netrc.netrc(str(path)).hosts
         except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
             continue
+        # The `default` entry is left out: it would give a login to every host that a page names.
         return {
-            host: basic(login or account, password)
+            host: basic_auth(login or account, password)
             for host, (login, account, password) in hosts.items()
             if host != "default"
         }

@@ -10,17 +10,33 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from chargehand.network.allow_list import Address, AddressKind, inner, kind_of
+from chargehand.network.allow_list import Address, AddressKind, classify_address, unwrap_ipv4
 from chargehand.network.contract import FILE_MEDIA, MirrorRefusal, MirrorReply, MirrorTrace, Resolve
-from chargehand.network.mirror.settings import ClientAccess, origin_of, port_of, shown_host, split_login
+from chargehand.network.mirror.settings import (
+    ClientAccess,
+    host_for_log,
+    join_web_url,
+    origin_of,
+    split_login,
+    url_port,
+)
 
-_ZERO = ipaddress.ip_network("0.0.0.0/8")
-_NEVER: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
+LOCAL_PAGE_BYTES = 64 * 1024 * 1024
+_ZERO_NETWORK = ipaddress.ip_network("0.0.0.0/8")
+_NEVER_GRANTED: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
 """Reached only where the configuration itself names the host: cloud metadata is among them."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MAX_HOPS = 10
+_PIECE_BYTES = 262_144
+_CONNECT_SECONDS = 30.0
+_USER_AGENT = "chargehand-registry-mirror"
+_MAX_CLIENTS = 32
+_ANY_HOST = "*"
+"""Stands for the hosts that have no client of their own: no connection to them is kept."""
 
 
 class AddressPolicy:
@@ -32,9 +48,9 @@ class AddressPolicy:
     """
 
     def __init__(self, urls: Iterable[str], *, resolve: Resolve | None = None) -> None:
-        self._own = {host: port_of(urlsplit(url)) for url in urls if (host := _host(url))}
-        self._resolve = resolve or _system
-        self._kinds: frozenset[AddressKind] | None = None
+        self._configured = {host: url_port(urlsplit(url)) for url in urls if (host := _host(url))}
+        self._resolve = resolve or _resolve_here
+        self._granted: frozenset[AddressKind] | None = None
 
     async def address(self, url: str) -> Address | None:
         """Return the one address to connect to, `None` for a configured host.
@@ -42,20 +58,20 @@ class AddressPolicy:
         Raises `MirrorRefusal`: 403 where it may not be reached, 502 where there is none.
         """
         host = _host(url)
-        if host in self._own:
+        if host in self._configured:
             return None
-        found = await self._lookup(host, port_of(urlsplit(url)))
-        for each in found:
-            kind = _kind(each)
-            if kind != "public" and kind not in await self._granted():
+        addresses = await self._look_up(host, url_port(urlsplit(url)))
+        for each in addresses:
+            kind = _classify(each)
+            if kind != "public" and kind not in await self._granted_kinds():
                 raise MirrorRefusal(
                     403,
-                    f"{shown_host(url)!r} leads to an address that is not public ({kind})",
+                    f"{host_for_log(url)!r} leads to an address that is not public ({kind})",
                     hint="only a registry that your own configuration names may be there",
                 )
-        return found[0]
+        return addresses[0]
 
-    def literal(self, url: str) -> bool:
+    def names_address(self, url: str) -> bool:
         """Say whether the host is an address: judged also where a proxy looks names up."""
         try:
             ipaddress.ip_address(_host(url))
@@ -63,54 +79,46 @@ class AddressPolicy:
             return False
         return True
 
-    async def _granted(self) -> frozenset[AddressKind]:
-        if self._kinds is None:
+    async def _granted_kinds(self) -> frozenset[AddressKind]:
+        if self._granted is None:
             kinds: set[AddressKind] = set()
-            for host, port in self._own.items():
+            for host, port in self._configured.items():
                 try:
-                    kinds.update(map(_kind, await self._lookup(host, port)))
+                    kinds.update(map(_classify, await self._look_up(host, port)))
                 except MirrorRefusal:
                     continue
-            self._kinds = frozenset(kinds) - _NEVER
-        return self._kinds
+            # Asked once, so that a name which changes later grants nothing more.
+            self._granted = frozenset(kinds) - _NEVER_GRANTED
+        return self._granted
 
-    async def _lookup(self, host: str, port: int) -> Sequence[Address]:
+    async def _look_up(self, host: str, port: int) -> Sequence[Address]:
         try:
-            found = await self._resolve(host, port)
+            addresses = await self._resolve(host, port)
         except (OSError, UnicodeError):
-            found = ()
-        if not found:
+            addresses = ()
+        if not addresses:
             raise MirrorRefusal(502, f"{host!r} has no address")
-        return found
+        return addresses
 
 
-async def _system(host: str, port: int) -> Sequence[Address]:
+async def _resolve_here(host: str, port: int) -> Sequence[Address]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     return [ipaddress.ip_address(entry[4][0]) for entry in found]
 
 
-def _kind(address: Address) -> AddressKind:
+def _classify(address: Address) -> AddressKind:
     # Connecting to 0.0.0.0/8 or :: reaches this very machine.
-    here = inner(address)
-    zero = here.is_unspecified or (isinstance(here, ipaddress.IPv4Address) and here in _ZERO)
-    return "loopback" if zero else kind_of(address)
+    inner = unwrap_ipv4(address)
+    zero = inner.is_unspecified or (isinstance(inner, ipaddress.IPv4Address) and inner in _ZERO_NETWORK)
+    return "loopback" if zero else classify_address(address)
 
 
 def _host(url: str) -> str:
     return (urlsplit(url).hostname or "").rstrip(".").lower()
 
 
-_HOPS = 10
-_PIECE = 262_144
-_CONNECT_SECONDS = 30.0
-_AGENT = "chargehand-registry-mirror"
-_CLIENTS = 32
-_ANY = "*"
-"""Stands for the hosts that have no client of their own: no connection to them is kept."""
-
-
-class _Key(NamedTuple):
+class _ClientKey(NamedTuple):
     """What tells clients apart; `host` is empty for the user's own hosts."""
 
     verify: bool
@@ -130,11 +138,11 @@ class UpstreamPage:
 class RegistryClient:
     """One package client's way out. Every failure is a `MirrorRefusal` whose message names the host alone."""
 
-    def __init__(self, access: ClientAccess, *, reach: AddressPolicy, page_bytes: int) -> None:
+    def __init__(self, access: ClientAccess, *, policy: AddressPolicy, page_bytes: int) -> None:
         self._access = access
-        self._reach = reach
+        self._policy = policy
         self._page_bytes = page_bytes
-        self._clients: dict[_Key, httpx.AsyncClient] = {}
+        self._clients: dict[_ClientKey, httpx.AsyncClient] = {}
         self._contexts: dict[bool, ssl.SSLContext] = {}
 
     async def close(self) -> None:
@@ -151,110 +159,114 @@ class RegistryClient:
         `login` is an Authorization header for the host of `url`, and no other.
         """
         headers = {"accept": accept, "accept-encoding": "gzip, deflate"}
-        response, final = await self._open(url, headers=headers, trace=trace, login=login)
-        try:
-            if response.status_code in absent:
-                trace.problems.append(f"{shown_host(final)} answered {response.status_code}")
-                return None
-            _check_status(response, final)
-            body = await self._whole(response, final)
-        finally:
-            await response.aclose()
-        return UpstreamPage(url=final, media=response.headers.get("content-type", ""), body=body)
-
-    async def _whole(self, response: httpx.Response, url: str) -> bytes:
+        response, final_url = await self._open(url, headers=headers, trace=trace, login=login)
         body = bytearray()
         try:
+            if response.status_code in absent:
+                trace.problems.append(f"{host_for_log(final_url)} answered {response.status_code}")
+                return None
+            _check_status(response, final_url)
+            # Counted after decompression: a small answer may hold a very large page.
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > self._page_bytes:
-                    raise MirrorRefusal(
-                        502, f"the answer of {shown_host(url)!r} is larger than {self._page_bytes} B"
-                    )
+                    limit = f"is larger than {self._page_bytes} B"
+                    raise MirrorRefusal(502, f"the answer of {host_for_log(final_url)!r} {limit}")
         except httpx.HTTPError as error:
-            raise _failure(error, url) from None
-        return bytes(body)
+            raise _failure(error, final_url) from None
+        finally:
+            await response.aclose()
+        return UpstreamPage(url=final_url, media=response.headers.get("content-type", ""), body=bytes(body))
 
     async def file(self, url: str, *, trace: MirrorTrace, login: str = "") -> MirrorReply:
         """Return the file at `url` as a stream; the caller closes the reply. `login` as for a page."""
         headers = {"accept": "*/*", "accept-encoding": "identity"}
-        response, final = await self._open(url, headers=headers, trace=trace, login=login)
+        response, final_url = await self._open(url, headers=headers, trace=trace, login=login)
         try:
             if response.status_code in (404, 410):
-                raise MirrorRefusal(404, f"{shown_host(final)!r} does not have this file")
-            _check_status(response, final)
+                raise MirrorRefusal(404, f"{host_for_log(final_url)!r} does not have this file")
+            _check_status(response, final_url)
         except BaseException:
             await response.aclose()
             raise
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            try:
+                async for piece in response.aiter_raw(_PIECE_BYTES):
+                    yield piece
+            except httpx.HTTPError as error:
+                raise _failure(error, final_url) from None
+
+        # Some upstreams compress in spite of `identity`; the bytes go on as they are, so their coding does too.
+        encoding = response.headers.get("content-encoding", "").strip().lower()
         length = response.headers.get("content-length", "")
         return MirrorReply(
             media=FILE_MEDIA,
-            body=_pieces(response, final),
+            body=pieces(),
             length=int(length) if length.isdecimal() and length.isascii() else None,
-            encoding=_encoding(response),
+            encoding=encoding if encoding in ("gzip", "deflate", "br", "zstd") else "",
             close=response.aclose,
         )
 
     async def _open(
         self, url: str, *, headers: dict[str, str], trace: MirrorTrace, login: str
     ) -> tuple[httpx.Response, str]:
-        # Redirects are followed by hand: each hop is judged, and gets the login the user has for it and no other.
+        # httpx is not let follow redirects: each hop is judged, and gets the user's login for it and no other.
         secure, first = urlsplit(url).scheme == "https", origin_of(url)
-        for _ in range(_HOPS):
-            bare, own = split_login(url)
-            trace.asked(shown_host(bare))
-            plain_now = secure and urlsplit(bare).scheme != "https"
-            given = own or (login if origin_of(bare) == first else "") or self._access.logins.header(bare)
-            sent = {"authorization": given} if given and not plain_now else {}
-            response = await self._send(bare, headers={**headers, **sent})
+        for _ in range(_MAX_HOPS):
+            bare, own_login = split_login(url)
+            trace.add_host(host_for_log(bare))
+            downgraded = secure and urlsplit(bare).scheme != "https"
+            header = own_login or (login if origin_of(bare) == first else "") or self._access.logins.header(bare)
+            authorization = {"authorization": header} if header and not downgraded else {}
+            response = await self._send(bare, headers={**headers, **authorization})
             location = response.headers.get("location")
-            if response.status_code not in (301, 302, 303, 307, 308) or not location:
+            if response.status_code not in _REDIRECTS or not location:
                 return response, bare
             await response.aclose()
-            url = _next_url(bare, location)
-        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects too often")
+            url = join_web_url(bare, location)
+            if not url:
+                raise MirrorRefusal(502, f"{host_for_log(bare)!r} redirects to what is not a web address")
+        raise MirrorRefusal(502, f"{host_for_log(url)!r} redirects too often")
 
     async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:
         try:
-            address = await self._judged(url)
+            address = None
+            # The user's own proxy looks names up, and may reach what this machine does not.
+            if not self._access.proxies.proxy(url) or self._policy.names_address(url):
+                address = await self._policy.address(url)
             client = self._client(url, pinned=address is not None)
             request = client.build_request("GET", url, headers=headers)
             if address is not None:
+                # The connection goes to the judged address; certificate and Host stay those of the name.
                 request.extensions["sni_hostname"] = request.url.host
                 request.url = request.url.copy_with(host=str(address))
             return await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:
             raise _failure(error, url) from None
 
-    async def _judged(self, url: str) -> Address | None:
-        """Return the very address to connect to, `None` where it is the user's own host or proxy that decides."""
-        if self._access.proxies.proxy(url) and not self._reach.literal(url):
-            return None  # the user's proxy looks names up, and may reach what this machine does not
-        return await self._reach.address(url)
-
     def _client(self, url: str, *, pinned: bool) -> httpx.AsyncClient:
         # A kept connection is found again by its address: behind one address may be hosts of several names.
         host = urlsplit(url).netloc if pinned else ""
         known = any(key.host == host for key in self._clients)
-        alone = host if known or len(self._clients) < _CLIENTS else _ANY
-        key = _Key(self._access.verifies(url), self._access.proxies.proxy(url), alone)
+        if not known and len(self._clients) >= _MAX_CLIENTS:
+            host = _ANY_HOST
+        key = _ClientKey(self._access.verifies(url), self._access.proxies.proxy(url), host)
         if key not in self._clients:
-            limits = httpx.Limits(max_connections=100, max_keepalive_connections=0 if alone == _ANY else 20)
-            context = self._context(verify=key.verify)
+            if key.verify not in self._contexts:
+                self._contexts[key.verify] = ssl_context(self._access, verify=key.verify)
+            limits = httpx.Limits(max_connections=100, max_keepalive_connections=0 if host == _ANY_HOST else 20)
+            # httpx is not let read this process's environment: proxies and logins are those of the package client.
+            # Its retries are of connecting alone, so no request is sent twice.
             self._clients[key] = httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(
-                    verify=context, proxy=key.proxy, retries=2, trust_env=False, limits=limits
+                    verify=self._contexts[key.verify], proxy=key.proxy, retries=2, trust_env=False, limits=limits
                 ),
-                headers={"user-agent": _AGENT},
+                headers={"user-agent": _USER_AGENT},
                 timeout=httpx.Timeout(self._access.timeout, connect=_CONNECT_SECONDS),
                 trust_env=False,
             )
         return self._clients[key]
-
-    def _context(self, *, verify: bool) -> ssl.SSLContext:
-        if verify not in self._contexts:
-            self._contexts[verify] = ssl_context(self._access, verify=verify)
-        return self._contexts[verify]
 
 
 def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
@@ -266,6 +278,7 @@ def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
     for path in (*access.roots, *access.extra_roots):
         if path.is_dir():
             context.load_verify_locations(capath=path)
+        # What replaces all trust must be readable, so a missing file fails here; a missing addition is left out.
         elif path in access.roots or path.is_file():
             context.load_verify_locations(cafile=path)
     if access.root_text:
@@ -278,22 +291,11 @@ def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
     return context
 
 
-def _next_url(url: str, location: str) -> str:
-    try:
-        following = urljoin(url, location)
-        usable = urlsplit(following).scheme in ("http", "https") and bool(urlsplit(following).hostname)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise MirrorRefusal(502, f"{shown_host(url)!r} redirects to what is not a web address")
-    return following
-
-
 def _check_status(response: httpx.Response, url: str) -> None:
     if response.status_code != 200:
         raise MirrorRefusal(
             502,
-            f"the registry at {shown_host(url)!r} answered {response.status_code}",
+            f"the registry at {host_for_log(url)!r} answered {response.status_code}",
             hint="check the login for it in your own configuration of the package client"
             if response.status_code in (401, 403)
             else "",
@@ -301,46 +303,31 @@ def _check_status(response: httpx.Response, url: str) -> None:
 
 
 def _failure(error: Exception, url: str) -> MirrorRefusal:
-    """Say what went wrong in our own words: a library's message may hold paths, URLs or proxy logins."""
-    return MirrorRefusal(502, f"the registry at {shown_host(url)!r} could not be reached: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
+    """Return a refusal in our own words: a library's message may hold paths, URLs or proxy logins."""
     text = str(error).lower()
     if "certificate" in text and ("verify" in text or "certificate_" in text):
-        return "its certificate is not trusted"
-    if isinstance(error, httpx.ProxyError):
-        return "the proxy refused"
-    if isinstance(error, httpx.TimeoutException):
-        return "it did not answer in time"
-    if isinstance(error, httpx.ConnectError):
-        return "no connection"
-    if isinstance(error, httpx.HTTPError):
-        return "the connection broke"
-    if isinstance(error, OSError):
-        return "a certificate file of the user's configuration cannot be read"
-    if isinstance(error, ImportError):
-        return "this kind of proxy is not supported"
-    return "its address is not valid"
+        reason = "its certificate is not trusted"
+    elif isinstance(error, httpx.ProxyError):
+        reason = "the proxy refused"
+    elif isinstance(error, httpx.TimeoutException):
+        reason = "it did not answer in time"
+    elif isinstance(error, httpx.ConnectError):
+        reason = "no connection"
+    elif isinstance(error, httpx.HTTPError):
+        reason = "the connection broke"
+    elif isinstance(error, OSError):
+        reason = "a certificate file of the user's configuration cannot be read"
+    elif isinstance(error, ImportError):
+        reason = "this kind of proxy is not supported"
+    else:
+        reason = "its address is not valid"
+    return MirrorRefusal(502, f"the registry at {host_for_log(url)!r} could not be reached: {reason}")
 
 
-def _encoding(response: httpx.Response) -> str:
-    value = response.headers.get("content-encoding", "").strip().lower()
-    return value if value in ("gzip", "deflate", "br", "zstd") else ""
-
-
-async def _pieces(response: httpx.Response, url: str) -> AsyncGenerator[bytes, None]:
-    try:
-        async for piece in response.aiter_raw(_PIECE):
-            yield piece
-    except httpx.HTTPError as error:
-        raise _failure(error, url) from None
-
-
-async def disk_file(url: str) -> MirrorReply:
+async def local_file(url: str) -> MirrorReply:
     """Return the regular file at a file: URL as a stream; 404 where there is none."""
 
-    def opened() -> tuple[BinaryIO, int]:
+    def open_file() -> tuple[BinaryIO, int]:
         path = local_path(url)
         # Not a fifo or device: opening one would hang, and none is a package.
         if not path.is_file():
@@ -349,19 +336,18 @@ async def disk_file(url: str) -> MirrorReply:
         return stream, path.stat().st_size
 
     try:
-        stream, size = await asyncio.to_thread(opened)
+        stream, size = await asyncio.to_thread(open_file)
     except OSError:
         raise MirrorRefusal(404, "the local index does not have this file") from None
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        while piece := await asyncio.to_thread(stream.read, _PIECE_BYTES):
+            yield piece
 
     async def close() -> None:
         stream.close()
 
-    return MirrorReply(media=FILE_MEDIA, body=_disk_pieces(stream), length=size, close=close)
-
-
-async def _disk_pieces(stream: BinaryIO) -> AsyncGenerator[bytes, None]:
-    while piece := await asyncio.to_thread(stream.read, _PIECE):
-        yield piece
+    return MirrorReply(media=FILE_MEDIA, body=pieces(), length=size, close=close)
 
 
 def local_path(url: str) -> Path:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from chargehand.network._unix_socket import close_writer, end_writing
 from chargehand.network.contract import EgressLimits, EgressRefusal, EgressRequest
 
 CHUNK = 65_536
-_LINGER_SECONDS = 1.0
-_LINGER_BYTES = 1 << 20
+_CLOSE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -31,14 +31,14 @@ class ByteMeter:
             which = "out" if self.bytes_out < 0 else "in"
             raise EgressRefusal(
                 403,
-                f"this sandbox's limit of bytes {which} is used up",
+                f"this sandbox has used up its limit of bytes {which}",
                 hint=f"a person can raise sandbox.network_mb_{which}",
             )
 
 
 @dataclass(slots=True)
 class RequestTrace:
-    """What is noted of one request while it goes on."""
+    """The log record of one request while it is answered; `began` is false until a client sent any of it."""
 
     method: str = ""
     host: str = ""
@@ -50,10 +50,10 @@ class RequestTrace:
     bytes_out: int = 0
     bytes_in: int = 0
     allowed: bool = False
-    asked: bool = False
+    began: bool = False
 
     def record(self, seconds: float) -> EgressRequest:
-        """Return what was noted as the record for the log."""
+        """Return the finished record of a request that took `seconds`."""
         return EgressRequest(
             method=self.method,
             host=self.host,
@@ -71,7 +71,7 @@ class RequestTrace:
 
 @dataclass(slots=True, kw_only=True)
 class ClientConnection:
-    """A connection from inside."""
+    """A connection from inside the sandbox, its limits, and the trace of the one request that it carries."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -81,29 +81,30 @@ class ClientConnection:
     _timer: asyncio.Timeout | None = None
 
     @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
+    async def idle_timeout(self) -> AsyncIterator[None]:
         """Raise `TimeoutError` once nothing was counted for the idle time."""
         async with asyncio.timeout(self.limits.idle_seconds) as self._timer:
             yield
 
-    def sent(self, size: int) -> None:
-        """Count bytes on their way to the host; raises `EgressRefusal` at the limit."""
+    def count_out(self, size: int) -> None:
+        """Count bytes on their way to the upstream; raises `EgressRefusal` at the limit."""
         self.meter.spend(out=size)
         self.trace.bytes_out += size
-        self._alive()
+        self._restart_timer()
 
-    def got(self, size: int) -> None:
-        """Count bytes that came from the host; raises `EgressRefusal` at the limit."""
+    def count_in(self, size: int) -> None:
+        """Count bytes that came from the upstream; raises `EgressRefusal` at the limit."""
         self.meter.spend(into=size)
         self.trace.bytes_in += size
-        self._alive()
+        self._restart_timer()
 
-    def _alive(self) -> None:
+    def _restart_timer(self) -> None:
+        # asyncio refuses to reschedule a timer that has fired, though its TimeoutError may not be raised yet.
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(asyncio.get_running_loop().time() + self.limits.idle_seconds)
 
     async def refuse(self, refusal: EgressRefusal) -> None:
-        """Answer with a refusal that a person can read, and end."""
+        """Answer with a refusal that a person can read, and end the reply."""
         self.trace.status, self.trace.reason = refusal.status, refusal.message
         hint = f"\n{refusal.hint}" if refusal.hint else ""
         body = f"chargehand: {refusal.message}{hint}\n".encode()
@@ -114,35 +115,26 @@ class ClientConnection:
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.writer.write(head.encode("ascii", "replace") + (b"" if self.trace.method == "HEAD" else body))
-        await self.linger()
+        await self.end_writing()
 
-    async def linger(self) -> None:
-        """Read what the client still sends: closing over unread bytes would take the answer from it."""
-        left = _LINGER_BYTES
-        with contextlib.suppress(OSError):  # TimeoutError is one
-            async with asyncio.timeout(_LINGER_SECONDS):
-                await self.writer.drain()
-                self.writer.write_eof()
-                while left > 0 and (data := await self.reader.read(CHUNK)):
-                    left -= len(data)
+    async def end_writing(self) -> None:
+        """End the reply and discard what the client still sends, for at most a second."""
+        await end_writing(self.reader, self.writer)
 
-    def cut(self, reason: str) -> None:
-        """Break the connection off: once an answer was begun, only that tells that it is not whole."""
+    def abort(self, reason: str) -> None:
+        """Break the connection off: once a reply was begun, only that tells that it is not whole."""
         self.trace.reason = self.trace.reason or reason
         self.writer.transport.abort()
 
     async def close(self) -> None:
         """Close the connection once what was written is out, or after a second."""
-        self.writer.close()
-        try:
-            async with asyncio.timeout(_LINGER_SECONDS):
-                await self.writer.wait_closed()
-        except OSError:
-            self.writer.transport.abort()
+        await close_writer(self.writer, seconds=_CLOSE_SECONDS)
 
 
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
-    """Pass bytes on to their end, each piece counted before it goes."""
+async def copy_stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: Callable[[int], None]
+) -> None:
+    """Copy bytes up to and including their end, each piece counted before it is written."""
     while data := await reader.read(CHUNK):
         count(len(data))
         writer.write(data)
@@ -150,15 +142,18 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count
     writer.write_eof()
 
 
-async def both(up: Coroutine[Any, Any, None], down: Coroutine[Any, Any, None]) -> None:
-    """Run both directions until `down` ends, or `up` fails: the host's end is the end."""
-    sending, getting = asyncio.ensure_future(up), asyncio.ensure_future(down)
+async def run_both_ways(up: Coroutine[Any, Any, None], down: Coroutine[Any, Any, None]) -> None:
+    """Run both directions until `down` ends, or `up` fails.
+
+    A client may close its half and still wait for the reply, so only the end of `down` is the end of the request.
+    """
+    sending, receiving = asyncio.ensure_future(up), asyncio.ensure_future(down)
     try:
-        await asyncio.wait({sending, getting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
             sending.result()
-        await getting
+        await receiving
     finally:
-        for task in (sending, getting):
+        for task in (sending, receiving):
             task.cancel()
-        await asyncio.gather(sending, getting, return_exceptions=True)
+        await asyncio.gather(sending, receiving, return_exceptions=True)

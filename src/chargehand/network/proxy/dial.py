@@ -9,47 +9,56 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from chargehand.network.allow_list import BY_NAME, PRIVATE, Address, AllowList, HostRule, is_own, kind_of, literal
+from chargehand.network.allow_list import (
+    GRANTED_BY_NAME,
+    PRIVATE_PREFIX,
+    Address,
+    AllowList,
+    HostRule,
+    classify_address,
+    is_local_address,
+    parse_address,
+)
 from chargehand.network.contract import EgressLimits, EgressRefusal, Resolve
 
 _READ_BYTES = 65_536
-_RESOLVING = 4
-_ONE_SECONDS = 5.0
-_WAY_OUT = "a person can allow it in [sandbox] network of the configuration"
+_RESOLVER_THREADS = 4
+_ADDRESS_SECONDS = 5.0
 
 
 class SystemResolver:
     """Asks the host's own resolver, in threads of its own: slow names must not hold up the worker."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_RESOLVING, thread_name_prefix="egress-resolver")
+        self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="egress-resolver")
 
     async def __call__(self, host: str, port: int) -> Sequence[Address]:
         """Return the addresses of a name, the best first; raises `OSError`."""
         loop = asyncio.get_running_loop()
 
-        def ask() -> Sequence[Address]:
+        def look_up() -> Sequence[Address]:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
             return [ipaddress.ip_address(entry[4][0]) for entry in found]
 
-        return await loop.run_in_executor(self._threads, ask)
+        return await loop.run_in_executor(self._threads, look_up)
 
     def close(self) -> None:
-        """Let no thread begin anything more."""
+        """Start no further look-up; those under way end by themselves, for nothing can stop `getaddrinfo`."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a request may go: the port and the addresses that were judged."""
+    """Where a request may go: host, port and the addresses that were judged."""
 
+    host: str
     port: int
     addresses: tuple[Address, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostConnection:
-    """A connection to a host, at the address that was judged."""
+class UpstreamConnection:
+    """A connection to a destination, at one of the addresses that were judged."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -57,7 +66,7 @@ class HostConnection:
 
 
 class Dialer:
-    """Judges and connects; nothing is resolved twice, so an answer that changes is never used."""
+    """Resolves, judges, connects; nothing is resolved twice, so a name that changes (rebinding) gains nothing."""
 
     def __init__(
         self,
@@ -65,84 +74,91 @@ class Dialer:
         *,
         resolve: Resolve,
         limits: EgressLimits,
-        own: Callable[[Address], bool] = is_own,
+        own: Callable[[Address], bool] = is_local_address,
     ) -> None:
         self._allowed = allowed
         self._resolve = resolve
         self._limits = limits
         self._own = own
 
-    def rule(self, host: str, port: int) -> HostRule:
+    def find_rule(self, host: str, port: int) -> HostRule:
         """Return the rule that lets a host through; raises `EgressRefusal`."""
         rule = self._allowed.find(host, port)
         if rule is None:
-            raise EgressRefusal(403, f"{_place(host, port)} is not allowed", hint=_WAY_OUT)
+            raise EgressRefusal(
+                403,
+                f"{_authority(host, port)} is not allowed",
+                hint="a person can allow it in [sandbox] network of the configuration",
+            )
         return rule
 
-    async def way(self, rule: HostRule, host: str, port: int) -> Destination:
+    async def resolve(self, rule: HostRule, host: str, port: int) -> Destination:
         """Return where the host lies; raises `EgressRefusal` where any of its addresses may not be reached.
 
-        Names are looked up only after a rule let them through: what is not allowed leaves no trace in a DNS.
+        Call it only with a rule that fits: a look-up is itself a message to whoever answers for the name.
         """
-        address = literal(host)
-        found = [address] if address is not None else await self._lookup(host, port)
+        address = parse_address(host)
+        found: Sequence[Address] = [address] if address is not None else ()
+        if address is None:
+            try:
+                async with asyncio.timeout(self._limits.connect_seconds):
+                    found = await self._resolve(host, port)
+            except (OSError, UnicodeError):  # TimeoutError is an OSError
+                pass
+            if not found:
+                raise EgressRefusal(502, f"{host} has no address", hint="the host's own resolver was asked")
+        # One bad address refuses them all: a name that mixes public and private ones is how rebinding begins.
         for each in found:
             self._judge(rule, host, port, each)
-        return Destination(port=port, addresses=tuple(dict.fromkeys(found)))
+        return Destination(host=host, port=port, addresses=tuple(dict.fromkeys(found)))
 
-    async def open(self, way: Destination, host: str) -> HostConnection:
+    def _judge(self, rule: HostRule, host: str, port: int, address: Address) -> None:
+        kind = classify_address(address)
+        if kind in ("public", "private") and self._own(address):
+            kind = "this machine"
+        named = rule.address == address and not (address.is_unspecified or address.is_multicast)
+        if kind == "public" or named or (rule.private and kind in GRANTED_BY_NAME):
+            return
+        grant = f"{PRIVATE_PREFIX}{_authority(host, port)}" if kind in GRANTED_BY_NAME else "the very address"
+        raise EgressRefusal(
+            403,
+            f"{_authority(host, port)} leads to {address} ({kind})",
+            hint=f"only the user's own configuration can allow it: {grant} in [sandbox] network",
+        )
+
+    async def connect(self, destination: Destination) -> UpstreamConnection:
         """Connect to the first of the addresses that answers; raises `EgressRefusal`."""
         problem = ""
+        addresses, port = destination.addresses, destination.port
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                for address in way.addresses:
+                for address in addresses:
+                    # One address that drops packets must not take the time of the next.
+                    patience = None if address == addresses[-1] else _ADDRESS_SECONDS
                     try:
-                        return await self._connect(address, way.port, last=address == way.addresses[-1])
+                        return await _connect(address, port, patience=patience)
                     except OSError as error:  # TimeoutError is one
                         problem = error.strerror or "it does not answer"
         except TimeoutError:
             problem = "it does not answer"
-        raise EgressRefusal(502, f"cannot connect to {_place(host, way.port)}: {problem}")
-
-    async def _lookup(self, host: str, port: int) -> Sequence[Address]:
-        try:
-            async with asyncio.timeout(self._limits.connect_seconds):
-                found = await self._resolve(host, port)
-        except (OSError, UnicodeError):
-            found = ()
-        if not found:
-            raise EgressRefusal(502, f"{host} has no address", hint="the host's own resolver was asked")
-        return found
-
-    def _judge(self, rule: HostRule, host: str, port: int, address: Address) -> None:
-        kind = kind_of(address)
-        if kind in ("public", "private") and self._own(address):
-            kind = "this machine"
-        very = rule.address == address and not (address.is_unspecified or address.is_multicast)
-        if kind == "public" or very or (rule.private and kind in BY_NAME):
-            return
-        shown = f"[{host}]" if ":" in host else host
-        grant = f"{PRIVATE}{shown}:{port}" if kind in BY_NAME else "the very address"
-        raise EgressRefusal(
-            403,
-            f"{_place(host, port)} leads to {address} ({kind})",
-            hint=f"only the user's own configuration can allow it: {grant} in [sandbox] network",
-        )
-
-    async def _connect(self, address: Address, port: int, *, last: bool) -> HostConnection:
-        family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
-        near = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # One address that drops packets must not take the time of the next.
-            async with asyncio.timeout(None if last else _ONE_SECONDS):
-                await asyncio.get_running_loop().sock_connect(near, (str(address), port))
-            reader, writer = await asyncio.open_connection(sock=near, limit=_READ_BYTES)
-        except BaseException:
-            near.close()
-            raise
-        return HostConnection(reader=reader, writer=writer, address=address)
+        raise EgressRefusal(502, f"cannot connect to {_authority(destination.host, port)}: {problem}")
 
 
-def _place(host: str, port: int) -> str:
+async def _connect(address: Address, port: int, *, patience: float | None) -> UpstreamConnection:
+    # By the address itself: `open_connection(host=...)` would resolve a name again, after it was judged.
+    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
+    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        # Pieces of a tunnel are passed on as they come, and must not wait for one another.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        async with asyncio.timeout(patience):
+            await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_READ_BYTES)
+    except BaseException:
+        connection.close()
+        raise
+    return UpstreamConnection(reader=reader, writer=writer, address=address)
+
+
+def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

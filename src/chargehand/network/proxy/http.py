@@ -8,250 +8,270 @@ from http import HTTPStatus
 
 import h11
 
-from chargehand.network.allow_list import literal, normal_host
+from chargehand.network.allow_list import normalise_host, parse_address
 from chargehand.network.contract import EgressRefusal, RequestPacer
-from chargehand.network.proxy.connection import CHUNK, ClientConnection, both, pump
-from chargehand.network.proxy.dial import Dialer, HostConnection
-from chargehand.network.proxy.head import RequestHead, kept_headers, read_head
-from chargehand.network.proxy.tls import HANDSHAKE, LARGEST_HELLO, REFUSED, BadHelloError, hello_of, server_name
+from chargehand.network.proxy.connection import CHUNK, ClientConnection, copy_stream, run_both_ways
+from chargehand.network.proxy.dial import Dialer, UpstreamConnection
+from chargehand.network.proxy.head import RequestHead, read_head, without_hop_by_hop
+from chargehand.network.proxy.tls import (
+    ACCESS_DENIED,
+    HANDSHAKE,
+    LARGEST_HELLO,
+    BadHelloError,
+    read_client_hello,
+    read_server_name,
+)
 
 _HEAD_BYTES = 65_536
-
-
-async def forward(line: ClientConnection, head: RequestHead, far: HostConnection) -> None:
-    """Send the request, answer with what comes back; raises `EgressRefusal`, `OSError`."""
-    exchange = _PlainRequest(line, head, far)
-    try:
-        await both(exchange.send(), exchange.answer())
-    except h11.ProtocolError:
-        whose = "host's answer" if exchange.asked else "body of the request"
-        raise EgressRefusal(502 if exchange.asked else 400, f"the {whose} is not HTTP/1.1") from None
-
-
-class _PlainRequest:
-    """One request between two connections of HTTP/1.1."""
-
-    def __init__(self, line: ClientConnection, head: RequestHead, far: HostConnection) -> None:
-        self._line, self._head, self._far = line, head, far
-        self.asked = False
-        self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
-        self._host = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
-        # The head was read already, more strictly than h11 would: it learns the method and the framing only.
-        self._client.receive_data(
-            f"{head.method} / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{self._framing()}\r\n".encode()
-        )
-        self._client.next_event()
-
-    def _framing(self) -> str:
-        length = self._head.length
-        if length is None:
-            return "transfer-encoding: chunked\r\n"
-        return f"content-length: {length}\r\n" if length or self._head.has_length else ""
-
-    async def send(self) -> None:
-        """Send the request, its body as it comes."""
-        framing = [line.split(": ", 1) for line in self._framing().splitlines()]
-        headers = [*self._head.headers, *((n.encode(), v.encode()) for n, v in framing), (b"connection", b"close")]
-        request = h11.Request(method=self._head.method, target=self._head.target, headers=headers)
-        await self._out(self._host.send(request))
-        if self._head.expects:
-            await self._back(
-                self._client.send(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
-            )
-        while True:
-            event = self._client.next_event()
-            if event is h11.NEED_DATA:
-                self._client.receive_data(await self._line.reader.read(CHUNK))
-            elif isinstance(event, h11.Data):
-                await self._out(self._host.send(h11.Data(data=event.data)))
-            else:
-                break
-        await self._out(self._host.send(h11.EndOfMessage()))
-        self.asked = True
-
-    async def answer(self) -> None:
-        """Pass the answer on to its end."""
-        while True:
-            event = self._host.next_event()
-            if event is h11.NEED_DATA:
-                data = await self._far.reader.read(CHUNK)
-                self._line.got(len(data))
-                self.asked = True
-                self._host.receive_data(data)
-            elif isinstance(event, h11.Response):
-                await self._begin(event)
-            elif isinstance(event, h11.Data):
-                await self._back(self._client.send(h11.Data(data=event.data)))
-            elif isinstance(event, h11.EndOfMessage):
-                await self._back(self._client.send(h11.EndOfMessage()))
-                return
-            elif not isinstance(event, h11.InformationalResponse):
-                raise EgressRefusal(502, "the host's answer is not whole")
-
-    async def _begin(self, response: h11.Response) -> None:
-        fields = response.headers.raw_items()
-        plain = [(name.lower(), value) for name, value in fields]
-        chunked = any(name == b"transfer-encoding" for name, _ in plain)
-        headers = [
-            (name, value) for name, value in kept_headers(plain) if not (chunked and name == b"content-length")
-        ]
-        self._line.trace.status = response.status_code
-        await self._back(
-            self._client.send(
-                h11.Response(
-                    status_code=response.status_code,
-                    reason=response.reason,
-                    headers=[*headers, (b"connection", b"close")],
-                )
-            )
-        )
-
-    async def _out(self, data: bytes | None) -> None:
-        if data:
-            self._line.sent(len(data))
-            self._far.writer.write(data)
-            await self._far.writer.drain()
-
-    async def _back(self, data: bytes | None) -> None:
-        if data:
-            self._line.writer.write(data)
-            await self._line.writer.drain()
-
-
 _TLS_PORT = 443
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-
-
-async def tunnel(line: ClientConnection, head: RequestHead, far: HostConnection) -> None:
-    """Join the client and the host until the host ends; raises `EgressRefusal`, `OSError`."""
-    line.trace.status = HTTPStatus.OK
-    line.writer.write(_ESTABLISHED)
-    await both(_up(line, head, far), pump(far.reader, line.writer, line.got))
-
-
-async def _up(line: ClientConnection, head: RequestHead, far: HostConnection) -> None:
-    first = await _opening(line, head)
-    if first:
-        line.sent(len(first))
-        far.writer.write(first)
-        await pump(line.reader, far.writer, line.sent)
-    else:
-        far.writer.write_eof()
-
-
-async def _opening(line: ClientConnection, head: RequestHead) -> bytes:
-    """Return the first bytes of a tunnel, those of TLS only with the right server name."""
-    data = b""
-    try:
-        while piece := await line.reader.read(CHUNK):
-            data += piece
-            if head.port != _TLS_PORT and data[0] != HANDSHAKE:
-                return data
-            hello = hello_of(data)
-            if hello is not None:
-                _check_name(head, server_name(hello))
-                return data
-            if len(data) > LARGEST_HELLO + CHUNK:
-                raise BadHelloError("its ClientHello has no end")
-    except BadHelloError as error:
-        line.trace.allowed = False
-        line.trace.reason = f"a tunnel to {head.host}:{head.port}: {error}"
-        line.writer.write(REFUSED)
-        await line.linger()
-        raise EgressRefusal(403, line.trace.reason) from None
-    if data:
-        raise EgressRefusal(403, "the client went away within its ClientHello")
-    return b""
-
-
-def _check_name(head: RequestHead, name: str | None) -> None:
-    if name is None:
-        if literal(head.host) is None:
-            raise BadHelloError("TLS names no server")
-        return
-    try:
-        same = normal_host(name) == head.host
-    except ValueError:
-        same = False
-    if not same:
-        raise BadHelloError(f"TLS asks for {name[:80]!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxiedRequest:
     """Answers the one request of a connection; `full` says that too many are open already."""
 
-    line: ClientConnection
-    dialler: Dialer
-    pace: RequestPacer
+    client: ClientConnection
+    dialer: Dialer
+    pacer: RequestPacer
     full: bool = False
 
     async def run(self) -> None:
-        """Answer and close; what goes wrong is in the line's trace. Raises only for cancellation."""
-        line = self.line
+        """Answer and close; what goes wrong is in the client's trace. Raises only for cancellation."""
+        client = self.client
         try:
-            await self._answer()
+            head = await self._read_head()
+            if head is None:
+                return
+            upstream = await self._admit(head)
+            try:
+                async with client.idle_timeout():
+                    await (tunnel if head.tunnel else forward)(client, head, upstream)
+            finally:
+                # Not closed: that would wait for an upstream that does not read.
+                upstream.writer.transport.abort()
         except asyncio.CancelledError:
-            line.cut("the sandbox's network was closed")
+            client.abort("the sandbox's network was closed")
             raise
         except EgressRefusal as refusal:
-            if line.trace.status:
-                line.cut(refusal.message)
+            # Once a status is out a second one would be read as the body.
+            if client.trace.status:
+                client.abort(refusal.message)
             else:
-                await line.refuse(refusal)
+                await client.refuse(refusal)
         except TimeoutError:
-            line.cut(f"nothing was sent for {line.limits.idle_seconds:g} s")
+            client.abort(f"nothing was sent for {client.limits.idle_seconds:g} s")
         except OSError as error:
-            line.cut(error.strerror or "the connection broke")
+            client.abort(error.strerror or "the connection broke")
         finally:
-            await line.close()
+            await client.close()
 
-    async def _answer(self) -> None:
-        head = await self._head()
-        if head is None:
-            return
-        far = await self._admitted(head)
-        try:
-            async with self.line.watched():
-                await (tunnel(self.line, head, far) if head.tunnel else forward(self.line, head, far))
-        finally:
-            far.writer.transport.abort()
-
-    async def _head(self) -> RequestHead | None:
+    async def _read_head(self) -> RequestHead | None:
         """Return the request, `None` where the client went away without one."""
-        line = self.line
+        client = self.client
         try:
-            async with asyncio.timeout(line.limits.head_seconds):
-                data = await line.reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(client.limits.head_seconds):
+                data = await client.reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
             if not error.partial:
                 return None
-            raise self._asked(EgressRefusal(400, "the request is not whole")) from None
+            client.trace.began = True
+            raise EgressRefusal(400, "the request is incomplete") from None
         except asyncio.LimitOverrunError:
-            message = f"the head is longer than {line.limits.head_bytes} bytes"
-            raise self._asked(EgressRefusal(431, message)) from None
+            client.trace.began = True
+            raise EgressRefusal(431, f"the head is longer than {client.limits.head_bytes} bytes") from None
         except TimeoutError:
-            raise self._asked(EgressRefusal(408, "the request did not come in time")) from None
-        line.trace.asked = True
+            client.trace.began = True
+            raise EgressRefusal(408, "the request did not come in time") from None
+        client.trace.began = True
         head = read_head(data)
-        line.trace.method, line.trace.host, line.trace.port = head.method, head.host, head.port
+        client.trace.method, client.trace.host, client.trace.port = head.method, head.host, head.port
         return head
 
-    def _asked(self, refusal: EgressRefusal) -> EgressRefusal:
-        self.line.trace.asked = True
-        return refusal
-
-    async def _admitted(self, head: RequestHead) -> HostConnection:
-        """Return the connection to the host; raises `EgressRefusal`."""
-        line, dialler = self.line, self.dialler
+    async def _admit(self, head: RequestHead) -> UpstreamConnection:
+        """Hold the request against limits, rules and addresses, and connect; raises `EgressRefusal`."""
+        client, dialer = self.client, self.dialer
         if self.full:
-            raise EgressRefusal(503, f"more than {line.limits.connections} connections at once")
-        line.meter.spend()
-        await self.pace.turn(patience=line.limits.head_seconds)
-        rule = dialler.rule(head.host, head.port)
-        line.trace.entry = str(rule)
-        way = await dialler.way(rule, head.host, head.port)
-        line.trace.allowed = True
-        far = await dialler.open(way, head.host)
-        line.trace.address = str(far.address)
-        return far
+            raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
+        # Spending nothing refuses where earlier requests have passed the limit.
+        client.meter.spend()
+        await self.pacer.wait_turn(patience=client.limits.head_seconds)
+        # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
+        rule = dialer.find_rule(head.host, head.port)
+        client.trace.entry = str(rule)
+        destination = await dialer.resolve(rule, head.host, head.port)
+        client.trace.allowed = True
+        upstream = await dialer.connect(destination)
+        client.trace.address = str(upstream.address)
+        return upstream
+
+
+async def tunnel(client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
+    """Join the client and the upstream until the upstream ends; raises `EgressRefusal`, `OSError`."""
+
+    async def send() -> None:
+        opening = await _read_opening(client, head)
+        if opening:
+            client.count_out(len(opening))
+            upstream.writer.write(opening)
+            await copy_stream(client.reader, upstream.writer, count=client.count_out)
+        else:
+            upstream.writer.write_eof()
+
+    # A client sends its ClientHello only after this line, so the server name can be checked only then.
+    client.trace.status = HTTPStatus.OK
+    client.writer.write(_ESTABLISHED)
+    await run_both_ways(send(), copy_stream(upstream.reader, client.writer, count=client.count_in))
+
+
+async def _read_opening(client: ClientConnection, head: RequestHead) -> bytes:
+    """Return the first bytes of a tunnel, those of TLS only with the right server name.
+
+    Port 443 must speak TLS. On other ports only what looks like TLS is held to it: they carry other protocols too.
+    """
+    data = b""
+    try:
+        while piece := await client.reader.read(CHUNK):
+            data += piece
+            if head.port != _TLS_PORT and data[0] != HANDSHAKE:
+                return data
+            hello = read_client_hello(data)
+            if hello is not None:
+                _check_server_name(head, read_server_name(hello))
+                return data
+            if len(data) > LARGEST_HELLO + CHUNK:
+                raise BadHelloError("its ClientHello has no end")
+    except BadHelloError as error:
+        client.trace.allowed = False
+        client.trace.reason = f"a tunnel to {head.host}:{head.port}: {error}"
+        client.writer.write(ACCESS_DENIED)
+        await client.end_writing()
+        raise EgressRefusal(403, client.trace.reason) from None
+    if data:
+        raise EgressRefusal(403, "the client closed the connection within its ClientHello")
+    return b""
+
+
+def _check_server_name(head: RequestHead, name: str | None) -> None:
+    """Hold the name that TLS asks for to the host of the CONNECT: hosts at one address differ in nothing else.
+
+    A client that connects to an address sends no name (RFC 6066 forbids addresses in it).
+    """
+    if name is None:
+        if parse_address(head.host) is None:
+            raise BadHelloError("TLS names no server")
+        return
+    try:
+        same = normalise_host(name) == head.host
+    except ValueError:
+        same = False
+    if not same:
+        raise BadHelloError(f"TLS asks for {name[:80]!r}")
+
+
+async def forward(client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
+    """Send a plain request upstream and return the response; raises `EgressRefusal`, `OSError`."""
+    exchange = _PlainExchange(client, head, upstream)
+    try:
+        await run_both_ways(exchange.send_request(), exchange.return_response())
+    except h11.ProtocolError:
+        if exchange.answer_expected:
+            raise EgressRefusal(502, "the host's answer is not valid HTTP/1.1") from None
+        raise EgressRefusal(400, "the body of the request is not valid HTTP/1.1") from None
+
+
+class _PlainExchange:
+    """One request and its response, framed anew between two connections of HTTP/1.1.
+
+    Bytes are never passed through as they came: two parsers that differ over where a message ends is what request
+    smuggling lives on.
+    """
+
+    def __init__(self, client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
+        self._client, self._head, self._upstream = client, head, upstream
+        self.answer_expected = False
+        """Whether the request is out or an answer began: from then on a malformed message is the upstream's."""
+        self._framing: list[tuple[bytes, bytes]] = []
+        if head.length is None:
+            self._framing = [(b"transfer-encoding", b"chunked")]
+        elif head.length or head.has_length:
+            self._framing = [(b"content-length", str(head.length).encode())]
+        self._server_side = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
+        self._client_side = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        # The head was read already, more strictly than h11 would: it learns the method and the framing only.
+        framing = b"".join(name + b": " + value + b"\r\n" for name, value in self._framing)
+        self._server_side.receive_data(
+            head.method.encode() + b" / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + framing + b"\r\n"
+        )
+        self._server_side.next_event()
+
+    async def send_request(self) -> None:
+        """Send the request upstream, its body as it comes."""
+        head = self._head
+        headers = [*head.headers, *self._framing, (b"connection", b"close")]
+        await self._write_upstream(h11.Request(method=head.method, target=head.target, headers=headers))
+        # `Expect` is not passed on, so it is the proxy that tells the client to send its body.
+        if head.expects:
+            await self._write_client(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
+        while True:
+            event = self._server_side.next_event()
+            if event is h11.NEED_DATA:
+                self._server_side.receive_data(await self._client.reader.read(CHUNK))
+            elif isinstance(event, h11.Data):
+                await self._write_upstream(h11.Data(data=event.data))
+            else:
+                break
+        await self._write_upstream(h11.EndOfMessage())
+        self.answer_expected = True
+
+    async def return_response(self) -> None:
+        """Pass the response to the client, up to and including its end."""
+        while True:
+            event = self._client_side.next_event()
+            if event is h11.NEED_DATA:
+                data = await self._upstream.reader.read(CHUNK)
+                self._client.count_in(len(data))
+                self.answer_expected = True
+                self._client_side.receive_data(data)
+            elif isinstance(event, h11.Response):
+                await self._start_response(event)
+            elif isinstance(event, h11.Data):
+                await self._write_client(h11.Data(data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await self._write_client(h11.EndOfMessage())
+                return
+            elif not isinstance(event, h11.InformationalResponse):
+                raise EgressRefusal(502, "the host's answer is incomplete")
+
+    async def _start_response(self, response: h11.Response) -> None:
+        headers = [(name.lower(), value) for name, value in response.headers.raw_items()]
+        chunked = any(name == b"transfer-encoding" for name, _ in headers)
+        # With both the chunks count (RFC 9112, 6.3); a length passed on would contradict them.
+        passed = [
+            (name, value)
+            for name, value in without_hop_by_hop(headers)
+            if not (chunked and name == b"content-length")
+        ]
+        self._client.trace.status = response.status_code
+        await self._write_client(
+            h11.Response(
+                status_code=response.status_code,
+                reason=response.reason,
+                headers=[*passed, (b"connection", b"close")],
+            )
+        )
+
+    async def _write_upstream(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
+        data = self._client_side.send(event)
+        if data:
+            self._client.count_out(len(data))
+            self._upstream.writer.write(data)
+            await self._upstream.writer.drain()
+
+    async def _write_client(
+        self, event: h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage
+    ) -> None:
+        data = self._server_side.send(event)
+        if data:
+            self._client.writer.write(data)
+            await self._client.writer.drain()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 HANDSHAKE = 22
-REFUSED = bytes((21, 3, 1, 0, 2, 2, 49))
-"""A fatal TLS alert, access_denied: what a client is told whose name is refused."""
+ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
+"""A fatal TLS alert, access_denied: the answer to a client whose server name is refused."""
 _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 1, 0, 0
+# RFC 8446, 5.1: a record holds at most 2^14 bytes of plain text.
 _RECORD_HEAD, _LARGEST_RECORD = 5, 16_384
 LARGEST_HELLO = 65_536
 
@@ -38,12 +39,13 @@ class _Cursor:
         return self.take(self.number(size))
 
 
-def hello_of(data: bytes) -> bytes | None:
+def read_client_hello(data: bytes) -> bytes | None:
     """Return the body of the ClientHello that `data` begins with, `None` while more is needed.
 
     `data` are TLS records, over several of which a hello may be spread. Raises `BadHelloError`.
     """
     message, at = b"", 0
+    # Each record is judged as soon as it comes: what is not TLS must not be waited for until it is long enough.
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         head = data[at : at + _RECORD_HEAD]
         if head[:1] and (head[0] != HANDSHAKE or head[1:2] not in (b"", b"\x03")):
@@ -62,7 +64,7 @@ def hello_of(data: bytes) -> bytes | None:
     return message[4 : 4 + int.from_bytes(message[1:4], "big")]
 
 
-def server_name(hello: bytes) -> str | None:
+def read_server_name(hello: bytes) -> str | None:
     """Return the one host name that a ClientHello asks for, `None` where it names none; raises `BadHelloError`."""
     cursor = _Cursor(hello)
     cursor.take(2 + 32)  # version, random
@@ -76,18 +78,15 @@ def server_name(hello: bytes) -> str | None:
         raise BadHelloError("something follows the extensions")
     found: list[bytes] = []
     while extensions:
-        kind, body = extensions.number(2), extensions.vector(2)
-        if kind == _SERVER_NAME:
-            found.append(_host_name(body))
+        kind, body = extensions.number(2), _Cursor(extensions.vector(2))
+        if kind != _SERVER_NAME:
+            continue
+        # RFC 6066 has a list here, of which every client sends one host name. Of two a server may take either.
+        names = _Cursor(body.vector(2))
+        name_type, name = names.number(1), names.vector(2)
+        if names or body or name_type != _HOST_NAME:
+            raise BadHelloError("it names more than one server")
+        found.append(name)
     if len(found) > 1:
         raise BadHelloError("it names its server twice")
     return found[0].decode("latin-1") if found else None
-
-
-def _host_name(body: bytes) -> bytes:
-    outer = _Cursor(body)
-    names = _Cursor(outer.vector(2))
-    kind, name = names.number(1), names.vector(2)
-    if names or outer or kind != _HOST_NAME:
-        raise BadHelloError("it names more than one server")
-    return name

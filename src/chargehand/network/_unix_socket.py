@@ -1,0 +1,147 @@
+"""Server on a unix socket of the host that a sandbox is shown: accepts, limits and ends its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from chargehand.core.errors import InfrastructureError
+
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 1 << 20
+_READ_BYTES = 65_536
+
+
+class ServeConnection(Protocol):
+    """Serves one connection; `full` says that the limit of connections is passed, so all it may do is refuse."""
+
+    def __call__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool
+    ) -> Awaitable[None]: ...
+
+
+class UnixServer:
+    """Serves each connection to the socket at `path` in a task of its own, at most `connections` of them properly.
+
+    Those beyond `connections` are served with `full`, those beyond `most` are dropped without a word: answering
+    each of a flood would take this process's files and memory. `on_drop` is called for each dropped one.
+    `read_limit` is the stream reader's, in bytes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        serve: ServeConnection,
+        *,
+        connections: int,
+        most: int,
+        read_limit: int,
+        backlog: int = 100,
+        on_drop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path = path
+        self._serve = serve
+        self._connections = connections
+        self._most = most
+        self._read_limit = read_limit
+        self._backlog = backlog
+        self._on_drop = on_drop
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, *, error_code: str) -> None:
+        """Listen; raises `InfrastructureError` with `error_code` where the socket cannot be made."""
+        try:
+            listener = _bind(self._path)
+        except OSError as error:
+            raise InfrastructureError(
+                f"cannot listen on {str(self._path)!r}: {error.strerror or error}",
+                code=error_code,
+                hint="its directory must exist and be writable, and the name must be free",
+            ) from error
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=listener, limit=self._read_limit, backlog=self._backlog
+        )
+
+    async def close(self) -> None:
+        """Stop listening, cancel every connection, remove the socket; return once all have ended. Idempotent."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or self._server is None:
+            # Accepted while `close` was at work, which has its list of tasks already: nobody would end this one.
+            writer.transport.abort()
+            return
+        if len(self._tasks) >= self._most:
+            writer.transport.abort()
+            self._on_drop()
+            return
+        self._tasks.add(task)
+        try:
+            await self._serve(reader, writer, full=len(self._tasks) > self._connections)
+        except asyncio.CancelledError:
+            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
+            pass
+        finally:
+            self._tasks.discard(task)
+
+
+def _bind(path: Path) -> socket.socket:
+    """Return a listening socket at `path`, however long that is; a stale one there is replaced.
+
+    Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if path.is_socket():
+                path.unlink()
+            # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        finally:
+            os.close(directory)
+        path.chmod(0o666)
+        # asyncio takes only sockets that do not block.
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+async def end_writing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """End the reply and discard what the client still sends, for at most a second.
+
+    Closing a socket over unread bytes resets it, and after a reset a client may lose a reply it has yet to read.
+    """
+    left = _LINGER_BYTES
+    with contextlib.suppress(OSError):  # TimeoutError is one
+        async with asyncio.timeout(_LINGER_SECONDS):
+            await writer.drain()
+            writer.write_eof()
+            while left > 0 and (data := await reader.read(_READ_BYTES)):
+                left -= len(data)
+
+
+async def close_writer(writer: asyncio.StreamWriter, *, seconds: float) -> None:
+    """Close a connection once what was written is out, or abort it after `seconds`."""
+    writer.close()
+    try:
+        async with asyncio.timeout(seconds):
+            await writer.wait_closed()
+    except OSError:  # TimeoutError is one
+        writer.transport.abort()
