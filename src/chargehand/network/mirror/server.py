@@ -54,7 +54,7 @@ class SocketServer:
         await self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool) -> None:
-        connection = _Connection(reader, writer, limits=self._limits, spend=self._spend)
+        connection = _RequestConnection(reader, writer, limits=self._limits, spend=self._spend)
         try:
             await connection.run(self._handler, full=full)
         finally:
@@ -74,7 +74,7 @@ class SocketServer:
             _log.exception("the log of a registry mirror failed")
 
 
-class _Connection:
+class _RequestConnection:
     """One request and its reply on one connection."""
 
     def __init__(
