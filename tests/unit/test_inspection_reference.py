@@ -26,7 +26,7 @@ def documented() -> Mapping[str, set[str]]:
 def made() -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for package in ("checks", "workspace"):
-        for path in sorted((ROOT / "src/chargehand" / package).glob("*.py")):
+        for path in sorted((ROOT / "src/chargehand" / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 for rule, severity in stated(node):
                     found[rule].add(severity)

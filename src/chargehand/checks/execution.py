@@ -8,9 +8,10 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail

@@ -56,7 +56,11 @@ class MemoryTrees:
         """Return what differs between two kept trees, by path."""
         before, after = self._trees[old], self._trees[new]
         paths = sorted({*before, *after})
-        return tuple(_change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p))
+        return tuple(
+            _change_of(path, before.get(path), after.get(path))
+            for path in paths
+            if before.get(path) != after.get(path)
+        )
 
     def entries(self, tree: str, /) -> Iterable[tuple[str, int, str]]:
         """Return every (path, mode, id) of the tree."""
@@ -97,7 +101,7 @@ def text_of(reader: TreeReader, mode: int | None, id: str | None) -> str | None:
     return reader.read_blob(id, limit=MAX_TEXT).decode("utf-8", "replace")
 
 
-def _change(path: str, old: tuple[int, str] | None, new: tuple[int, str] | None) -> Change:
+def _change_of(path: str, old: tuple[int, str] | None, new: tuple[int, str] | None) -> Change:
     if old is None and new is not None:
         return Change(path=path, kind="added", new_mode=new[0], new_id=new[1])
     if new is None and old is not None:
