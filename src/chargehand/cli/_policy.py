@@ -16,8 +16,8 @@ from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
 from chargehand.core.events import decode
 from chargehand.core.text import shown_path
-from chargehand.policy._questions import LARGEST_SCRIPT
 from chargehand.policy.actions import (
+    LARGEST_SCRIPT,
     Action,
     Command,
     Effect,

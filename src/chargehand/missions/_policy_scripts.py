@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from chargehand.policy._questions import LARGEST_SCRIPT
+from chargehand.policy.actions import LARGEST_SCRIPT
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _SECONDS = 10.0

@@ -67,7 +67,7 @@ _Found = tuple[str | None, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Above:
-    """What stands above the next function: Rust's attributes; the JVM's annotations and whether one makes a test."""
+    """What stands above the next function: Rust's attributes; the JVM's annotations, one of which makes a test."""
 
     marks: list[str] = field(default_factory=list)
     is_test: bool = False
