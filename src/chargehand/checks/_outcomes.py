@@ -151,7 +151,7 @@ def outcome_of(runner: Runner, result: ExecResult, text: str, report: TestCounts
         return Outcome(status="missing", reason=_MISSING[code])
     match runner:
         case "pytest":
-            return _judge_pytest(code, report) if report is not None else _judge_unreported_pytest(code, text)
+            return _judge_pytest(code, text, report)
         case "unittest":
             return _judge_unittest(code, text)
         case "cargo":
@@ -166,26 +166,24 @@ def outcome_of(runner: Runner, result: ExecResult, text: str, report: TestCounts
     return _judge_exit(code)
 
 
-def _judge_pytest(code: int, report: TestCounts) -> Outcome:
-    if report.collection_errors:
+def _judge_pytest(code: int, text: str, report: TestCounts | None) -> Outcome:
+    if report is not None and report.collection_errors:
         return Outcome(status="failed", reason="collection_error", tests=report.ran)
-    if code == _PYTEST_NO_TESTS or (report.ran == 0 and not report.bad):
+    if code == _PYTEST_NO_TESTS:
+        return Outcome(status="failed", reason="no_tests_ran", tests=0)
+    if report is None:
+        if code == 0:
+            return Outcome(status="error", reason="no_report")
+        if code == 1 and _NO_MODULE.search(text):
+            return Outcome(status="missing", reason="command_not_found")
+        return Outcome(status="failed", reason="usage_error" if code == _PYTEST_USAGE else "exit_code")
+    if report.ran == 0 and not report.bad:
         return Outcome(status="failed", reason="no_tests_ran", tests=0)
     if report.bad:
         # A line such as `pytest || true` ends with 0 all the same.
         reason = "tests_failed" if code else "exit_code_disagrees"
         return Outcome(status="failed", reason=reason, tests=report.ran)
     return _judge_exit(code, tests=report.ran)
-
-
-def _judge_unreported_pytest(code: int, text: str) -> Outcome:
-    if code == 0:
-        return Outcome(status="error", reason="no_report")
-    if code == _PYTEST_NO_TESTS:
-        return Outcome(status="failed", reason="no_tests_ran", tests=0)
-    if code == 1 and _NO_MODULE.search(text):
-        return Outcome(status="missing", reason="command_not_found")
-    return Outcome(status="failed", reason="usage_error" if code == _PYTEST_USAGE else "exit_code")
 
 
 def _judge_unittest(code: int, text: str) -> Outcome:

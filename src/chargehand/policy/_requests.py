@@ -154,10 +154,9 @@ class _Splitter:
             text = shown(command.argv) if commands else str(action.run)
             facts = {**self._facts(program, command, text), "trusted": action.trusted}
             self._add(Request(action=action.kind, resource=("Program", program), text=text, facts=facts))
-        if not action.trusted:
-            self._split_untrusted(action, cwd)
-
-    def _split_untrusted(self, action: Run, cwd: str) -> None:
+        if action.trusted:
+            return
+        # Judged as a script of the agent's would be: refused for what it plainly says, not for what it computes.
         self._open.append(action)
         self._where = f"the project's {action.kind}"
         try:
@@ -288,6 +287,7 @@ class _Splitter:
             return self._ask_host(*remote, via)
         real = absolute(path, cwd, self.around)
         named = places(real, self.around)
+        # Any word of a command may be a file that it reads: asking about each would hide the few that matter.
         if quiet and not named & {"secret", "device", "git"}:
             return None
         if kind != "read" and real is not None:
@@ -393,12 +393,13 @@ class _Splitter:
         """Take the lines of a script apart, each script once: what one runs of itself is known already."""
         looked = ("script", key or path, cwd)
         if looked in self._seen:
-            return
+            return  # by the name and not by the text: a script that calls itself would never end
         self._seen.add(looked)
         before, outermost = self._where, not self._scripted
         self._where = f"{posixpath.relpath(path, self.around.workspace)}:1"
         self._open.append(path)
         try:
+            # What the line writes before it runs it cannot be read beforehand.
             if path in self._written:
                 self._ask_opaque("script", f"{path}, which is written as well", via)
             for line in lines:

@@ -74,7 +74,7 @@ def _judge_part(request: Request, match: Match) -> Part:
         if rule.id not in set_aside and (not rule.overrides or rule in overriding)
     ]  # fmt: skip
     effect: Effect
-    if match.errors:
+    if match.errors:  # Cedar passes over a rule that it cannot evaluate: it might have been the one that denies
         effect, name, reason = "deny", BROKEN, f"a rule could not be evaluated: {match.errors[0]}"
     # A repository's rules only restrict: without another that allows it, what they ask for is not allowed either.
     elif all(rule.origin == "repository" for rule in left):

@@ -68,7 +68,8 @@ def _area_of(path: str, around: Surroundings) -> str:
     if _STREAMS.fullmatch(path):
         return "stream"
     glob = _GLOB.search(path)
-    if glob is not None:  # a pattern matches below the last directory that stands before it
+    # A pattern matches below the last directory that stands before it.
+    if glob is not None:
         directory = path[: glob.start()].rpartition("/")[0]
         path = f"{directory}/*"
     below = around.workspace.rstrip("/") + "/"

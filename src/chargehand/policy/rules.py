@@ -164,6 +164,7 @@ def _load(sources: Sequence[Source]) -> _Loaded:
             rule = _build_rule(source, statement, policy["effect"], annotations, len(rules))
             if rule.key in rules:
                 raise _invalid(source, statement.line, rule.id, "another rule has the same id")
+            # As a permit, whatever it is: of a request that a forbid decides Cedar would name no other rule.
             rules[rule.key], policies[rule.key] = rule, {**policy, "effect": "permit"}
 
     known = [rule.id for rule in rules.values() if rule.origin == "default" and rule.effect != "allow"]
@@ -209,6 +210,7 @@ def _parse(source: Source, schema: Any) -> Iterator[tuple[_Statement, dict[str, 
 def _build_rule(
     source: Source, statement: _Statement, effect: str, annotations: Mapping[str, str], order: int
 ) -> Rule:
+    # A rule that is not understood must not be left out: an agent would then be allowed what it was to forbid.
     name, decision = annotations.get("id", ""), annotations.get("decision")
     reason, overrides = annotations.get("reason", ""), annotations.get("overrides", "")
     made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"

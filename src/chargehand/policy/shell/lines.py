@@ -13,7 +13,7 @@ from chargehand.policy.paths import HOME
 from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
 
 if TYPE_CHECKING:
-    from tree_sitter import Language, Node, Parser
+    from tree_sitter import Language, Node
 
 LONGEST = 100_000
 """Characters of a line that is taken apart."""
@@ -69,20 +69,17 @@ def _language() -> Language:
     return tree_sitter.Language(tree_sitter_bash.language())
 
 
-def _parser() -> Parser:
-    """Return a parser for one line: attempts are judged in several threads, and no parser may be in two."""
+def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
+    """Return what a line does, as far as the grammar of bash tells; never raises."""
     import tree_sitter
 
-    return tree_sitter.Parser(_language())
-
-
-def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
-    """Take a line apart; never raises."""
     if len(text) > LONGEST:
         return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         return Parsed(problem="it has a NUL character")
-    tree = _parser().parse(to_grammar(text))
+    # A parser for each line: attempts are judged in several threads, and no parser may be in two.
+    tree = tree_sitter.Parser(_language()).parse(to_grammar(text))
+    # Half a line is not judged: what the grammar could not read may be the part that matters.
     if tree.root_node.has_error:
         return Parsed(problem="it is not whole, or not bash")
     level = [tree.root_node]
@@ -165,7 +162,7 @@ class _Walk:
         self.cwd = before
 
     def _visit_pipeline(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
-        before = self.cwd
+        before = self.cwd  # each part of a pipe runs in a shell of its own
         for child in node.named_children:
             first = len(self.commands)
             self.visit(child, feed)
@@ -179,6 +176,7 @@ class _Walk:
         feed = tuple(given) if given else feed
         more = [word for redirect in redirects for word in self._stray_words(redirect)]
         first = len(self.commands)
+        # The grammar takes words behind a redirection as its own (`git > log push`): they go back to the command.
         if body is not None and body.type == "command":
             self._visit_command(body, feed, more)
         elif body is not None:
@@ -199,6 +197,7 @@ class _Walk:
         if body is None:
             return [""]
         start = next((node_text(child) for child in redirect.named_children if child.type == "heredoc_start"), "")
+        # Behind a quoted word the text stands as it is; behind a plain one bash expands it first.
         quoted = start[:1] in ("'", '"', "\\")
         live = any(child.type != "heredoc_content" for child in body.named_children)
         return [None] if live and not quoted else [node_text(body)]
@@ -263,6 +262,7 @@ class _Walk:
 
 def _variants(words: Sequence[Values]) -> Iterable[tuple[str | None, ...]]:
     """Return every command that the words may be; where these are too many, words of many values are not known."""
+    # Every way is judged, so that `for x in a b; do rm $x` names both files; a product of many words is bounded.
     known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
     count = 1
     for index, word in enumerate(known):
@@ -299,6 +299,7 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
         return _printed(program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")])
     if program == "find":
         return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
+    # A pattern stands for the names of files that only the run knows: a rule then minds any that it may match.
     if program in ("ls", "fd", "fdfind"):
         return tuple(None if word is None else f"{word}/*" for word in plain) or ("*",)
     if program == "git" and words[:1] in (("ls-files",), ("diff",), ("status",)):

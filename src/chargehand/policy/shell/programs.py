@@ -118,6 +118,7 @@ def _touched_by_option(program: str, words: Argv) -> Touched:
     in_place = _IN_PLACE.get(program, "").split()
     plain = positionals(words, "-e -f --expression --file" if program in ("sed", "perl") else "")
     if any(word is not None and word.startswith(flag) for word in words for flag in in_place):
+        # Without -e or -f the first word is the program of sed or perl, and no file.
         own_script = not any(word in ("-e", "-f") or (word or "").startswith("--expression") for word in words)
         return Touched(writes=tuple(plain[1:] if own_script else plain))
     writes = tuple(word for flag in _OUTPUTS.get(program, "").split() for word in _given(words, flag))
@@ -149,6 +150,7 @@ def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
     named = [host for word in words if word is not None for host in _hosts_in_word(word, program)]
     if program not in _CALLERS:
         return named if program in ("git", "pip") and named else None
+    # A server inside the sandbox reaches nobody, and asking for a version or for help calls no host.
     if any(word in _LISTENS for word in words) or set(words) & {"--version", "--help", "-V"}:
         return None
     if named:

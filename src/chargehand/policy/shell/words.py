@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chargehand.policy.paths import HOME
@@ -70,6 +69,7 @@ class Variables:
         """Return what `$name` may be, before it is split into words."""
         if name == "HOME" and name not in self._set:
             return (HOME,)
+        # `X=$X:a` refers to itself; what comes from outside the line is not known either.
         if name in self._busy or name not in self._set:
             return UNKNOWN
         self._busy.add(name)
@@ -233,17 +233,15 @@ def _expand_braces(text: str) -> list[str] | None:
         if found is None:
             done.append(word)
             continue
-        todo += [word[: found.start()] + each + word[found.end() :] for each in _alternatives(found[1])]
+        first, _, last = found[1].partition("..")
+        if "," in found[1]:
+            parts = found[1].split(",")
+        elif first.isdigit() and last.isdigit() and abs(int(last) - int(first)) < _MOST:
+            low, high = sorted((int(first), int(last)))
+            parts = [str(number) for number in range(low, high + 1)]
+        else:
+            parts = [first, last]  # a long range: both ends stand for it
+        todo += [word[: found.start()] + part + word[found.end() :] for part in parts]
         if len(todo) + len(done) > _MOST * 4:
             return None
     return done
-
-
-def _alternatives(inner: str) -> Sequence[str]:
-    if "," in inner:
-        return inner.split(",")
-    first, _, last = inner.partition("..")
-    if first.isdigit() and last.isdigit() and abs(int(last) - int(first)) < _MOST:
-        low, high = sorted((int(first), int(last)))
-        return [str(number) for number in range(low, high + 1)]
-    return [first, last]  # a long range: both ends stand for it

@@ -216,6 +216,7 @@ def _commands_of_xargs(rest: Argv, words: Argv, feed: tuple[str | None, ...] | N
     values: list[str | None] = [part for value in feed for part in (value.split() if value else [value])]
     if place is not None:
         return tuple(tuple(_put(word, place, value) for word in rest) for value in (values or [None])[:_VARIANTS])
+    # Whether xargs runs all at once or one by one depends on lengths: both are judged.
     whole = rest + tuple(values)
     one_each = [(*rest, value) for value in values[:_VARIANTS]] if len(values) > 1 else []
     return (whole, *one_each)
@@ -248,7 +249,7 @@ def _run_by_shell(program: str, words: Argv, feed: tuple[str | None, ...] | None
         else:
             return Inner(scripts=(word,), label=f"{program} file")
     if feed is None:
-        return Inner()
+        return Inner()  # a shell that reads its terminal: in a sandbox there is none
     whole = None if any(part is None for part in feed) else "\n".join(part or "" for part in feed)
     return Inner(lines=(whole,), label=f"{program} <")
 
